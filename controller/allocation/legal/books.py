@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dracaena.api.device_id import DeviceId
@@ -48,14 +48,17 @@ class Books:
     claims hold one device.
     """
 
-    __slots__ = ("_consumed", "_exclusive", "_shared")
+    __slots__ = ("_consumed", "_exclusive", "_modes", "_shared")
 
     def __init__(self, holdings: Iterable[Holding]) -> None:
         self._exclusive: set[DeviceId] = set()
         self._shared: set[DeviceId] = set()
         self._consumed: dict[DeviceId, dict[str, int]] = {}
+        self._modes: dict[DeviceId, set[str]] = {}
         for holding in holdings:
             (self._exclusive if holding.share_id is None else self._shared).add(holding.device)
+            if holding.share_id is not None:
+                self._modes.setdefault(holding.device, set()).add(holding.mode)
             for name, amount in holding.consumed:
                 taken = self._consumed.setdefault(holding.device, {})
                 taken[name] = taken.get(name, 0) + amount
@@ -67,6 +70,10 @@ class Books:
     def is_shared(self, device: DeviceId) -> bool:
         """Return whether somebody has a share of the device."""
         return device in self._shared
+
+    def modes(self, device: DeviceId) -> Collection[str]:
+        """Return how the shares of the device want it to be shared; empty for no shares."""
+        return self._modes.get(device, ())
 
     def consumed(self, device: DeviceId) -> Mapping[str, int]:
         """Return what all shares of the device take together, in billionths by capacity; empty for no shares."""

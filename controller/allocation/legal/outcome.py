@@ -25,6 +25,7 @@ class DeviceRule(Enum):
     NODE_OPERATIONS = "of a driver whose calls are to be skipped, which the node's kubelet cannot"
     NO_CAPACITY = "that have no such capacity, or never as much as is asked for"
     CAPACITY = "with too little left of the capacity that is asked for"
+    MODE = "shared in another mode"
     COUNTERS_OFF = "that consume counters, which the cluster has switched off"
     COUNTERS = "for which the pool's counters do not suffice"
     COMPATIBILITY = "that share no compatibility group with what is in use of their counter sets"

@@ -54,6 +54,15 @@ class MistakeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ShareModes:
+    """Devices whose shares all have to be of one mode (api.sharing). The API knows of no modes: this rule is ours."""
+
+    devices: frozenset[DeviceId] = frozenset()
+    of_request: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
+    """Mode of each alternative, by the places of its claim, of its request, and its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What all questions at one moment have in common."""
 
@@ -62,6 +71,7 @@ class Snapshot:
     books: Books
     selectors: Selectors
     features: Features = field(default_factory=Features)
+    modes: ShareModes = field(default_factory=ShareModes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,18 @@ class Problem:
             if taken + wanted[capacity.name].nano > capacity.value.nano:
                 return False
         return True
+
+    def mode(self, alternative: Alternative, place: int) -> str | None:
+        """Return the mode in which the request would share the device; None where modes do not count."""
+        modes = self.cluster.modes
+        if not modes.devices or alternative.request.admin_access or self.candidates[place].id not in modes.devices:
+            return None
+        return modes.of_request.get((alternative.claim, alternative.index, alternative.nth))
+
+    def is_in_another_mode(self, alternative: Alternative, place: int) -> bool:
+        """Return whether shares that exist keep the request from the device because they want another mode."""
+        mode = self.mode(alternative, place)
+        return mode is not None and any(one != mode for one in self.cluster.books.modes(self.candidates[place].id))
 
     def capacity_is_there(self, place: int, wanted: Mapping[str, Quantity]) -> bool:
         """Return whether the device has as much when nobody takes any of it."""

@@ -39,6 +39,7 @@ class Tentative:
         "_charged",
         "_constraints",
         "_consumed",
+        "_modes",
         "_placed",
         "_problem",
         "_shares",
@@ -55,6 +56,7 @@ class Tentative:
         self._taken: dict[int, set[int]] = {}
         self._shares: dict[int, int] = {}
         self._consumed: dict[int, dict[str, int]] = {}
+        self._modes: dict[int, list[str]] = {}
         self._used: dict[int, dict[CounterId, int]] = {}
         self._charged: dict[int, list[PublishedDevice]] = {}
         lists = problem.features.list_attributes
@@ -107,6 +109,11 @@ class Tentative:
             rule = problem.refused_by_capacity(place, wanted, self._consumed.get(place))
             if rule is not None:
                 return rule
+        mode = problem.mode(alternative, place)
+        if mode is not None and any(one != mode for one in self._modes.get(place, ())):
+            return DeviceRule.MODE
+        if problem.is_in_another_mode(alternative, place):
+            return DeviceRule.MODE
         candidate = problem.candidates[place]
         device = candidate.reachable.device
         charged = bool(device.counter_sets) and not (shared and self._shares.get(place))
@@ -139,6 +146,8 @@ class Tentative:
                 self.taken_places &= ~(1 << place)
             return
         self._shares[place] -= 1
+        if self._problem.mode(placed.alternative, place) is not None:
+            self._modes[place].pop()  # what was placed last is taken back first
         for name, amount in (placed.pick.consumed or {}).items():
             self._consumed[place][name] -= amount.nano
 
@@ -163,6 +172,9 @@ class Tentative:
             self.taken_places |= 1 << placed.place
             return
         self._shares[placed.place] = self._shares.get(placed.place, 0) + 1
+        mode = self._problem.mode(placed.alternative, placed.place)
+        if mode is not None:
+            self._modes.setdefault(placed.place, []).append(mode)
         consumed = self._consumed.setdefault(placed.place, {})
         for name, amount in (placed.pick.consumed or {}).items():
             consumed[name] = consumed.get(name, 0) + amount.nano
@@ -338,5 +350,7 @@ class Lookahead:
             except MistakeError:
                 # The search shows a mistake when it stands in its way.
                 continue
+            if rule is None and self._problem.is_in_another_mode(alternative, candidate.place):
+                rule = DeviceRule.MODE
             if rule is not None:
                 yield candidate.place, rule

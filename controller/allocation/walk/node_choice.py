@@ -107,7 +107,7 @@ def choose_proposed(
 ) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
     """Return the first proposal that the rules can complete, None where there is none. Same question, same answer.
 
-    What is legal by itself is never taken instead: the rules of the API know nothing of two modes on one GPU.
+    What is legal by itself is never taken instead: the first GPUs with room are not those that shares fit best.
     """
     return _Attempt(problem, gpus, engine, question).run_proposed(proposals)
 

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.pools import gather_pools
-from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
+from dracaena.controller.allocation.legal.problem import Problem, ShareModes, Snapshot, pose
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
@@ -448,9 +448,29 @@ def _pose(
     classes: dict[str, legal.ClassRequirements | Unsupported] = {
         one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
     }
-    cluster = Snapshot(classes, books, evaluators.selectors, evaluators.features)
+    modes = _modes(inventory, node, claims)
+    cluster = Snapshot(classes, books, evaluators.selectors, evaluators.features, modes)
     pools = gather_pools(slices, inventory.nodes.get(node).node, cluster.features)
     return pools if isinstance(pools, NeedsPerson) else pose(cluster, node, [claim.spec for claim in claims], pools)
+
+
+def _modes(inventory: Inventory, node: str, claims: Sequence[ClaimDemand]) -> ShareModes:
+    """Return how the requests want to share the GPUs of a node that are given in shares; nothing where none asks for
+    an amount: who takes a GPU whole shares it with nobody."""
+    pool = inventory.pool(node)
+    if pool is None or not pool.kind.shareable:
+        return ShareModes()
+    every = [
+        ((claim, index, nth), demand)
+        for claim, entry in enumerate(claims)
+        for index, alternatives in enumerate(entry.requests)
+        for nth, demand in enumerate(alternatives)
+    ]
+    if all(demand.request.capacity is None for _, demand in every):
+        return ShareModes()
+    ids = enumerate(_ids(inventory.driver, pool))
+    devices = frozenset(one for place, one in ids if one is not None and pool.kind.shareable >> place & 1)
+    return ShareModes(devices, {places: demand.mode for places, demand in every})
 
 
 def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:

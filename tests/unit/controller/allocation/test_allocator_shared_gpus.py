@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -15,9 +17,20 @@ from dracaena.controller.allocation.result import Allocation, commit, decision_o
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
-from support.allocation import DRIVER, claim, device_class, device_name, holding, node, pod, pool_slice, request
+from support.allocation import (
+    DRIVER,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    node,
+    own_config,
+    pod,
+    pool_slice,
+    request,
+)
 from support.clusters import MACHINES, SMALL, SWITCHED
-from support.shares import holding_share, in_shares, share
+from support.shares import holding_share, in_shares, share, sharing
 
 
 def cluster(*claims: ResourceClaim, **made: Machine) -> Inventory:
@@ -84,6 +97,121 @@ def test_a_share_joins_the_gpu_that_it_names(first_fit: bool) -> None:
     assert isinstance(allocator.allocate(cluster(part, a=SMALL), pod("pod", "c"), [too_much]), NoFit)
     whole = claim("c", request("w", 1, selectors=by_uuid(0)))
     assert isinstance(allocator.allocate(cluster(part, a=SMALL), pod("pod", "c"), [whole]), NoFit)
+
+
+def every(name: str, memory: str, **fields: object) -> dict[str, object]:
+    """A request for a share of each GPU of a node."""
+    wanted = {"capacity": {"requests": {"memory": memory}}, "allocationMode": "All", **fields}
+    return {"name": name, "exactly": {"deviceClassName": DRIVER, **wanted}}
+
+
+class TestModesWithoutAChoice:
+    """Where no set is chosen by its links the rules give the first devices that fit: of one mode there, too."""
+
+    MPS: Final = own_config(sharing("MPS"))
+    SLICES: Final = own_config(sharing("TimeSlicing"))
+
+    def ask(self, inventory: Inventory, *claims: ResourceClaim, first_fit: bool = False) -> list[str] | NoFit:
+        names = [one.metadata.name for one in claims]
+        found = Allocator(first_fit=first_fit).allocate(inventory, pod("pod", *names), claims)
+        if isinstance(found, NoFit):
+            return found
+        assert isinstance(found, Allocation), found
+        return [result.device for entry in found.claims for result in entry.results]
+
+    def in_mps(self, place: int = 0) -> ResourceClaim:
+        return holding_share("h", "a", device_name(SMALL, place), {"memory": "10Gi", "cores": "0"}, mode="MPS")
+
+    def test_shares_of_all_gpus_are_refused_where_one_is_shared_in_another_mode(self) -> None:
+        both = [device_name(SMALL, place) for place in range(2)]
+        for configs in ([], [self.SLICES]):
+            asked = claim("c", every("g", "1Gi"), configs=configs)
+            assert self.ask(cluster(a=SMALL), asked) == both
+            assert isinstance(self.ask(cluster(self.in_mps(), a=SMALL), asked), NoFit)
+            told = Allocator().explain(cluster(self.in_mps(), a=SMALL), pod("pod", "c"), [asked])
+            assert "claim default/c, request g: 1 shared in another mode" in str(told)
+        same = claim("c", every("g", "1Gi"), configs=[self.MPS])
+        assert self.ask(cluster(self.in_mps(), a=SMALL), same) == both
+
+    def test_a_node_without_the_other_mode_serves_shares_of_all_gpus(self) -> None:
+        found = self.ask(cluster(self.in_mps(), a=SMALL, b=SMALL), claim("c", every("g", "1Gi")))
+        assert isinstance(found, list)
+        assert len(found) == 2
+
+    def test_two_modes_of_one_claim_never_meet(self) -> None:
+        mine = own_config(sharing("MPS"), "s")
+        for requests in ([share("s", "1Gi"), every("g", "1Gi")], [every("g", "1Gi"), share("s", "1Gi")]):
+            assert isinstance(self.ask(cluster(a=SMALL), claim("c", *requests, configs=[mine])), NoFit)
+            assert isinstance(self.ask(cluster(a=SMALL), claim("c", *requests, configs=[self.MPS])), list)
+
+    def test_first_fit_takes_the_first_gpu_of_the_same_mode(self) -> None:
+        zero, one = (device_name(SMALL, place) for place in range(2))
+        asked = {mode["opaque"]["parameters"]["sharing"]["strategy"]: mode for mode in (self.MPS, self.SLICES)}
+        for mode, expected in (("MPS", zero), ("TimeSlicing", one)):
+            item = claim("c", share("s", "1Gi"), configs=[asked[mode]])
+            assert self.ask(cluster(self.in_mps(), a=SMALL), item, first_fit=True) == [expected]
+
+    def test_first_fit_keeps_two_modes_of_one_pod_apart(self) -> None:
+        zero, one = (device_name(SMALL, place) for place in range(2))
+        pair = [claim(f"c{n}", share("s", "1Gi"), configs=[mode]) for n, mode in enumerate((self.MPS, self.SLICES))]
+        assert self.ask(cluster(a=SMALL), *pair, first_fit=True) == [zero, one]
+        third = claim("d", share("s", "1Gi"))
+        assert isinstance(self.ask(cluster(a=SMALL), *pair, third, first_fit=True), NoFit)
+        alike = [*pair, claim("d", share("s", "1Gi"), configs=[self.MPS])]
+        assert self.ask(cluster(a=SMALL), *alike, first_fit=True) == [zero, one, zero]
+
+
+def test_a_mode_that_was_tried_in_vain_leaves_nothing_behind() -> None:
+    anywhere = claim("c0", share("s", "1Gi"), configs=[own_config(sharing("MPS"))])
+    named = claim("c1", share("s", "1Gi", selectors=by_uuid(0)), configs=[own_config(sharing("TimeSlicing"))])
+    found = Allocator(first_fit=True).allocate(cluster(a=SMALL), pod("pod", "c0", "c1"), [anywhere, named])
+    assert isinstance(found, Allocation), found
+    assert [entry.results[0].device for entry in found.claims] == [device_name(SMALL, place) for place in (1, 0)]
+
+
+def first_by_hand(
+    in_use: dict[int, tuple[int, str]], wanted: list[tuple[int, int, str]]
+) -> tuple[tuple[int, ...], ...] | None:
+    """The first sets of GPUs, request by request, where memory suffices and all shares of a GPU have one mode."""
+    sets = [itertools.combinations(range(len(SWITCHED.gpus)), count) for _, count, _ in wanted]
+    for parts in itertools.product(*sets):
+        users = [(place, gib, mode) for part, (gib, _, mode) in zip(parts, wanted, strict=True) for place in part]
+        users += [(place, gib, mode) for place, (gib, mode) in in_use.items()]
+        gpus = {place for place, _, _ in users}
+        if all(
+            sum(gib for place, gib, _ in users if place == gpu) <= 80
+            and len({mode for place, _, mode in users if place == gpu}) == 1
+            for gpu in gpus
+        ):
+            return parts
+    return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_first_fit_is_the_first_of_all_ways_that_mix_no_modes(seed: int) -> None:
+    rng = random.Random(seed)
+    modes = ["MPS", "TimeSlicing"]
+    count = len(SWITCHED.gpus)
+    in_use = {place: (rng.choice([10, 50, 70, 79]), rng.choice(modes)) for place in range(count) if rng.random() < 0.9}
+    wanted = [(rng.choice([5, 20, 40]), rng.choice([1, 1, 2]), rng.choice(modes)) for _ in range(rng.randint(1, 3))]
+    held = [
+        holding_share(f"h{place}", "a", device_name(SWITCHED, place), {"memory": f"{gib}Gi", "cores": "0"}, mode=mode)
+        for place, (gib, mode) in in_use.items()
+    ]
+    claims = [
+        claim(f"c{n}", share("s", f"{gib}Gi", count=count), configs=[own_config(sharing(mode))])
+        for n, (gib, count, mode) in enumerate(wanted)
+    ]
+    user = pod("pod", *(one.metadata.name for one in claims))
+    found = Allocator(first_fit=True).allocate(cluster(*held, a=SWITCHED), user, claims)
+    expected = first_by_hand(in_use, wanted)
+    if expected is None:
+        assert isinstance(found, NoFit)
+        return
+    assert isinstance(found, Allocation), found
+    names = [device_name(SWITCHED, place) for place in range(count)]
+    given = tuple(tuple(names.index(result.device) for result in entry.results) for entry in found.claims)
+    assert given == expected
 
 
 def test_without_the_feature_gpus_are_given_whole() -> None:

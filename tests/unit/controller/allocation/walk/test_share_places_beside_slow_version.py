@@ -14,6 +14,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -238,12 +239,19 @@ RANK = SharePlaces.rank
     ("name", "planted"),
     [
         ("_left_of", _roomiest_first),
-        ("_filled", _any_mode),
         ("_fresh_rank", _no_damage),
         ("rank", _nodes_by_links_alone),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: Any) -> None:
     monkeypatch.setattr(SharePlaces, name, planted)
+    with pytest.raises(AssertionError):
+        compare_many(range(CLUSTERS))
+
+
+def test_modes_that_neither_places_nor_rules_keep_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either alone is enough: places come in an order, and the rules refuse what places overlook."""
+    monkeypatch.setattr(SharePlaces, "_filled", _any_mode)
+    monkeypatch.setattr(Problem, "mode", lambda *_: None)
     with pytest.raises(AssertionError):
         compare_many(range(CLUSTERS))
