@@ -21,19 +21,19 @@ class Holding:
     share_id: str | None = None
     """None: the whole device."""
     consumed: tuple[tuple[str, int], ...] = ()
-    """Amount of each capacity that a share takes, in billionths, by name."""
+    """Amount of each capacity that a share takes, in billionths, by name; never below 0."""
     mode: str = ""
     """How a share wants its GPU to be shared (api.sharing); "" for a whole device."""
 
 
 def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfigs = ()) -> Iterator[Holding]:
-    """Return what the results in a claim's status hold, with the driver's own configs in it. Raises ValueError for an
-    amount that does not parse."""
+    """Return what the results in a claim's status hold, with the driver's own configs in it. An amount below 0 counts
+    as 0: nobody makes room by what he holds. Raises ValueError for an amount that does not parse."""
     told = tuple(configs)
     for result in results:
         if not result.admin_access:
             consumed = tuple(
-                sorted((name, parse_quantity(text).nano) for name, text in result.consumed_capacity.items())
+                sorted((name, max(0, parse_quantity(text).nano)) for name, text in result.consumed_capacity.items())
             )
             device = DeviceId(result.driver, result.pool, result.device)
             if result.share_id is None:

@@ -214,6 +214,12 @@ def test_first_fit_is_the_first_of_all_ways_that_mix_no_modes(seed: int) -> None
     assert given == expected
 
 
+def test_an_amount_below_zero_makes_no_room() -> None:
+    odd = holding_share("odd", "a", device_name(SMALL, 0), {"memory": "-500Gi", "cores": "-500"})
+    three = claim("c", *(share(name, "79Gi") for name in "stu"))
+    assert isinstance(Allocator().allocate(cluster(odd, a=SMALL), pod("pod", "c"), [three]), NoFit)
+
+
 def test_without_the_feature_gpus_are_given_whole() -> None:
     allocator = Allocator()
     allocator.serve(replace(Features(), consumable_capacity=False))

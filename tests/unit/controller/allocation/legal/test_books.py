@@ -48,6 +48,12 @@ def test_results_of_a_claim_are_holdings_unless_an_admin_has_them() -> None:
     ]
 
 
+def test_a_share_that_takes_less_than_nothing_takes_nothing() -> None:
+    taken = {"memory": "-500Gi", "cores": "-1m"}
+    (found,) = holdings_of("uid", [DeviceResult("c", *GPU, share_id="s", consumed_capacity=taken)])
+    assert found.consumed == (("cores", 0), ("memory", 0))
+
+
 def test_a_share_has_the_mode_of_the_last_config_that_is_for_its_request() -> None:
     results = [
         DeviceResult("a", *GPU, share_id="s"),
