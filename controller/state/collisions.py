@@ -6,13 +6,14 @@ kube-scheduler at the same moment as by us: 13 of 40 times in a test.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import claim_holder, is_overdrawn
+from dracaena.controller.allocation.state.node_state import claim_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,18 @@ def _is_held_whole(inventory: Inventory, device: DeviceId) -> bool:
 
 
 def _is_overdrawn(inventory: Inventory, device: DeviceId) -> bool:
+    """Whether the shares of a device of ours take more of it than it has."""
     pool = inventory.pool_named(device.pool) if device.driver == inventory.driver else None
-    return pool is not None and is_overdrawn(pool, inventory.holdings.in_pool(device.pool_id), device.device)
+    if pool is None or device.device not in pool.devices:
+        return False
+    kind = pool.kind.devices[pool.devices.index(device.device)]
+    held = [one for one in inventory.holdings.in_pool(device.pool_id) if one.device == device]
+    if kind is None or len(held) < 2:
+        return False
+    taken: Counter[str] = Counter()
+    for one in held:
+        taken.update(dict(one.consumed))
+    return any(taken[one.name] > one.value.nano for one in kind.device.capacities)
 
 
 def _shows(claim: ResourceClaim, device: DeviceId, *, whole: bool) -> bool:

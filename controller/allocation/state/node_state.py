@@ -242,20 +242,6 @@ def _shared_gpu(place: int, kind: DeviceKind | None, holdings: Sequence[Holding]
     return shared if all(left[one.name] >= one.least_nano for one in kind.device.capacities) else None
 
 
-def is_overdrawn(pool: NodePool, holdings: Iterable[Holding], device: str) -> bool:
-    """Return whether the shares of a device take more of it than it has. `holdings` are all that is held of the
-    pool."""
-    kinds = dict(zip(pool.devices, pool.kind.devices, strict=True))
-    kind = kinds.get(device)
-    held = [one for one in holdings if one.device.device == device]
-    if kind is None or len(held) < 2:
-        return False
-    taken: Counter[str] = Counter()
-    for one in held:
-        taken.update(dict(one.consumed))
-    return any(taken[one.name] > one.value.nano for one in kind.device.capacities)
-
-
 def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
     """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
     if claim.status.allocation is None:
@@ -317,10 +303,12 @@ class Holdings:
         self._driver = driver
         self._drivers = frozenset((driver, *others))
         self._held_by: dict[str, frozenset[DeviceId]] = {}
-        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders, of shares too
-        self._sharers: dict[str, dict[str, int]] = {}  # the same of those that have shares of it, however many
+        # Pool → device → how many devices each of its holders has, ascending; those of shares are among them.
+        self._holders: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._sharers: dict[str, dict[str, int]] = {}  # pool → device → how many of them have shares of it
         self.by_size: Counter[int] = Counter()
-        """Whole devices of ours that are held, by how many of them their holder has. Do not change it."""
+        """Devices of ours that are held, by how many of them their holder has; one that several have shares of counts
+        once, for the holder with most. Do not change it."""
         self._others_by: dict[str, frozenset[Holding]] = {}
         self._others_of: dict[PoolId, dict[Holding, int]] = {}
 
@@ -335,7 +323,7 @@ class Holdings:
         if pool.driver == self._driver:
             sharers = self._sharers.get(pool.pool, {})
             held = self._holders.get(pool.pool, {})
-            whole = (name for name, holders in held.items() if holders > sharers.get(name, 0))
+            whole = (name for name, holders in held.items() if len(holders) > sharers.get(name, 0))
             found += (Holding("", DeviceId(*pool, name)) for name in whole)
         return found
 
@@ -345,7 +333,7 @@ class Holdings:
         Cost: a look-up when nobody else does, else O(holders).
         """
         if device.driver == self._driver:
-            count = self._holders.get(device.pool, {}).get(device.device, 0)
+            count = len(self._holders.get(device.pool, {}).get(device.device, ()))
             if count <= sum(device in self._held_by.get(name, ()) for name in but):
                 return ()
             return tuple(sorted(name for name, held in self._held_by.items() if device in held and name not in but))
@@ -376,16 +364,13 @@ class Holdings:
         """Let `holder` hold just these devices from now on. Cost: O(devices)."""
         let_go, changed = self._hold_others(holder, others)
         before = self._held_by.pop(holder, frozenset())
-        for size, change in ((len(before), -len(before)), (len(devices), len(devices))):
-            self.by_size[size] += change
-            if not self.by_size[size]:
-                del self.by_size[size]
         if devices:
             self._held_by[holder] = devices
-        for device in before - devices:
-            _count(self._holders, device, -1)
-        for device in devices - before:
-            _count(self._holders, device, 1)
+        kept = before & devices if len(before) == len(devices) else frozenset()
+        for device in before - kept:
+            self._change_holders(device, len(before), -1)
+        for device in devices - kept:
+            self._change_holders(device, len(devices), 1)
         pools = {device.pool for device in before ^ devices}
         pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
         return HoldingChange((before - devices) | let_go, sorted(pools))
@@ -396,7 +381,7 @@ class Holdings:
         known = {
             DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
         }
-        assert known == dict(counts), "holders are counted"
+        assert {device: len(sizes) for device, sizes in known.items()} == counts, "holders are counted"
         sharers: Counter[DeviceId] = Counter(
             device for others in self._others_by.values() for device in self._shared_by(others)
         )
@@ -407,8 +392,10 @@ class Holdings:
                 for d, count in devices.items()
             }
         ), "who has shares is counted"
-        sizes = Counter(len(devices) for devices in self._held_by.values() for _ in devices)
-        assert self.by_size == sizes, "devices are counted by what their holder holds"
+        most: dict[DeviceId, int] = {}
+        for held in self._held_by.values():
+            most |= {device: max(len(held), most.get(device, 0)) for device in held}
+        assert self.by_size == Counter(most.values()), "devices are counted by what their holder holds"
 
     def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
         """Return what was let go, and all that changed."""
@@ -430,6 +417,22 @@ class Holdings:
             for device in new - old:
                 _count(self._sharers, device, 1)
         return before - others, before ^ others
+
+    def _change_holders(self, device: DeviceId, size: int, change: int) -> None:
+        """Count one holder of so many devices more or less."""
+        of_pool = self._holders.setdefault(device.pool, {})
+        before = of_pool.pop(device.device, ())
+        after = list(before)
+        insort(after, size) if change > 0 else after.remove(size)
+        if after:
+            of_pool[device.device] = tuple(after)
+        elif not of_pool:
+            del self._holders[device.pool]
+        for of_size, sign in ((before[-1:], -1), (after[-1:], 1)):
+            for one in of_size:
+                self.by_size[one] += sign
+                if not self.by_size[one]:
+                    del self.by_size[one]
 
     def _shared_by(self, others: Iterable[Holding]) -> frozenset[DeviceId]:
         """Return the devices of ours among what is no whole device."""

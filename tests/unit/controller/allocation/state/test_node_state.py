@@ -110,6 +110,33 @@ def test_whole_devices_are_counted_by_what_their_holder_holds() -> None:
     holdings.check()
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("uvwx"), st.frozensets(st.sampled_from("abcd"))), max_size=12),
+)
+def test_a_device_that_several_share_counts_once_for_the_holder_with_most(
+    changes: list[tuple[str, frozenset[str]]],
+) -> None:
+    holdings, held = Holdings(OURS, ()), dict[str, frozenset[str]]()
+    for holder, names in changes:
+        devices = frozenset(DeviceId(OURS, "n", name) for name in names)
+        shares = frozenset(Holding(holder, device, f"{holder}-{device.device}") for device in devices)
+        holdings.hold(holder, devices, shares)
+        held[holder] = names
+        holdings.check()
+        sizes = {
+            name: max(len(one) for one in held.values() if name in one) for name in frozenset().union(*held.values())
+        }
+        assert holdings.by_size == Counter(sizes.values())
+        assert set(holdings.taken("n")) == set(sizes)
+
+
+def test_many_shares_of_one_gpu_are_one_gpu() -> None:
+    holdings, device = Holdings(OURS, ()), DeviceId(OURS, "n", "g")
+    for number in range(70):
+        holdings.hold(f"c{number}", frozenset({device}), frozenset({Holding(f"u{number}", device, "s")}))
+    assert holdings.by_size == {1: 1}
+
+
 class TestWholeBesideShares:
     GPU: Final = DeviceId(OURS, "n", "g")
     WHOLE: Final = Holding("", GPU)
