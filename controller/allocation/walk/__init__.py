@@ -3,8 +3,8 @@
 Read in this order: pod_demand (what the pod asks of the cluster, one alternative for each request), answers (what all
 nodes of a kind have to give), judgements (what is asked and remembered about single nodes), walk (the nodes, best
 bound first), family (which of them the siblings of a pod make better), node_rules and node_choice (how the rules
-answer for one node), overdue (what is said where that took too long). For explanations alone: lasting (what a node
-could never give), mistakes (what authors most likely got wrong) and ignored (what claims say in vain). walk knows
-nothing of the rules: who calls it says whom to ask.
+answer for one node), shares (where shares of GPUs go there), overdue (what is said where that took too long). For
+explanations alone: lasting (what a node could never give), mistakes (what authors most likely got wrong) and ignored
+(what claims say in vain). walk knows nothing of the rules: who calls it says whom to ask.
 docs/design/0007-allocator.md
 """

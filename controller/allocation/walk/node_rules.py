@@ -53,12 +53,8 @@ from dracaena.controller.allocation.walk.node_choice import (
     eligible_gpus,
 )
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
-from dracaena.controller.allocation.walk.share_places import (
-    SharePlaces,
-    ShareQuestion,
-    most_memory,
-    share_question,
-)
+from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_memory
+from dracaena.controller.allocation.walk.shares.question import ShareQuestion, share_question
 
 MAX_MASKS: Final = 100_000
 """Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000

@@ -7,22 +7,22 @@ shares took nothing, but so that the shares find a place. What the API allows be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
 
 from dracaena.api.attributes import MEMORY_CAPACITY
-from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
-from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.legal.capacity import AmountDemand, amounts, whole_capacities
-from dracaena.controller.allocation.legal.read.slices import PublishedDevice
+from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.score.set_rates import make_rule
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
+from dracaena.controller.allocation.walk.shares.question import ShareQuestion
+from dracaena.controller.allocation.walk.shares.ways import ShareWay, ShareWays
 
 MAX_ASSIGNMENTS: Final = 5_000
 """Ways to deal the shares of one pod out that are compared for a set of whole GPUs: four shares over eight GPUs have
@@ -30,90 +30,6 @@ MAX_ASSIGNMENTS: Final = 5_000
 
 MAX_EQUAL_SETS: Final = 128
 """Sets of whole GPUs of equal worth that are compared by what they leave to the shares: all 70 of 4 among 8 GPUs."""
-
-MOST_LEFT: Final = (1 << 46) - 1
-"""Amounts above count as this, 70 TB of memory: a part of a rank has 47 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShareQuestion:
-    """What a pod asks of the nodes of one kind."""
-
-    kind: NodeKind
-    policies: tuple[TopologyPolicy, ...]
-    """Of each request whose GPUs are chosen."""
-    counts: tuple[int, ...]
-    """GPUs of each of them."""
-    masks: tuple[int, ...]
-    """GPUs that each of them may have, whole or a share, as far as its selectors, taints and amounts tell."""
-    amounts: tuple[AmountDemand, ...]
-    taken: Mapping[int, tuple[Mapping[str, int] | None, ...]]
-    """Place of each request for amounts → of each GPU what it takes of each capacity, in billionths; None: never."""
-    shares: tuple[AmountDemand, ...]
-    """Those that get a share somewhere; the others take all of any GPU of this kind."""
-
-    @property
-    def whole(self) -> tuple[int, ...]:
-        """Places of the requests that get whole GPUs here."""
-        in_shares = {one.place for one in self.shares}
-        return tuple(place for place in range(len(self.counts)) if place not in in_shares)
-
-    @property
-    def is_about_shares(self) -> bool:
-        """Whether places say more than the links of whole GPUs: there are shares, or GPUs that are not large enough."""
-        return bool(self.shares) or (not self.kind.is_mixed and any(not self.masks[one.place] for one in self.amounts))
-
-    @property
-    def is_linked(self) -> bool:
-        """Whether the pod asks for several GPUs without amounts: how these are linked counts before all else."""
-        with_amounts = {one.place for one in self.amounts}
-        return sum(count for place, count in enumerate(self.counts) if place not in with_amounts) > 1
-
-
-def share_question(
-    kind: NodeKind,
-    policies: Sequence[TopologyPolicy],
-    counts: Sequence[int],
-    masks: Sequence[int],
-    demands: Sequence[AmountDemand],
-    *,
-    fractional: bool,
-) -> ShareQuestion:
-    """Return what a pod asks of the nodes of a kind. `masks`: the GPUs that each request may have, as far as its
-    selectors and taints tell. `fractional` as in capacity.amounts. Cost: O(requests × GPUs)."""
-    taken = {
-        demand.place: tuple(
-            None if one is None else _taken(one.device, demand.capacity, fractional=fractional) for one in kind.devices
-        )
-        for demand in demands
-    }
-    cut = list(masks)
-    for place, found in taken.items():
-        cut[place] &= sum(1 << ordinal for ordinal, amount in enumerate(found) if amount is not None)
-    shares = tuple(
-        demand
-        for demand in demands
-        if any(
-            _leaves(kind, ordinal, taken[demand.place]) for ordinal in ordinals_of(kind.shareable & cut[demand.place])
-        )
-    )
-    return ShareQuestion(kind, tuple(policies), tuple(counts), tuple(cut), tuple(demands), taken, shares)
-
-
-def _taken(device: PublishedDevice, capacity: Mapping[str, Quantity], *, fractional: bool) -> Mapping[str, int] | None:
-    """Return what a request takes of a device that nobody has, None where it is more than there is."""
-    found = amounts(device, capacity, fractional=fractional)
-    if found is None or any(found[one.name] > one.value for one in device.capacities):
-        return None
-    return {name: amount.nano for name, amount in found.items()}
-
-
-def _leaves(kind: NodeKind, ordinal: int, taken: Sequence[Mapping[str, int] | None]) -> bool:
-    """Whether somebody else can have a share of the GPU beside one that takes this."""
-    one, amount = kind.devices[ordinal], taken[ordinal]
-    if one is None or amount is None:
-        return False
-    return all(held.value.nano - amount[held.name] >= held.least_nano for held in one.device.capacities)
 
 
 def most_memory(kind: NodeKind, state: NodeState | str, node: str) -> Iterator[tuple[int, int, str]]:
@@ -146,14 +62,6 @@ class SharePlacement:
     """Mask of the GPUs with a share of its that nobody had a share of before."""
     joined: int
     """Mask of the GPUs in use that it joins."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Filled:
-    """What all shares of a GPU take of it, those that are being dealt out among them."""
-
-    mode: str
-    taken: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -202,20 +110,27 @@ class SharePlaces:
         self._shares = tuple(one for one in question.shares if is_about_gpus[one.place])
         self._whole = tuple(place for place in question.whole if is_about_gpus[place])
         self._nothing = tuple(Demand(0, policy) for policy in question.policies)
-        self.cut_off = False
+        self._ways = ShareWays(question, self._shares, self._masks, self._in_use, effort)
+        self._is_cut_off = False
+
+    @property
+    def cut_off(self) -> bool:
         """Whether not all places were compared."""
+        return self._is_cut_off or self._ways.cut_off
 
     def all(self) -> Iterator[SharePlacement]:
         """Yield the places, best first: by the whole GPUs, as where no share is asked for; then the fewest GPUs that
         nobody has a share of, then those whose loss does least damage, then the least that is left over in the GPUs
         that have a share of the pod's then. Lazy. At most MAX_EQUAL_SETS equal sets of whole GPUs are compared by the
-        latter, with at most MAX_ASSIGNMENTS ways to deal the shares out for each.
+        latter, with at most MAX_ASSIGNMENTS ways to deal the shares out for each, and MAX_LOOKS for all together.
         """
         for choices in self._equal_choices():
             dealt = [one for choice in choices for one in self._deal(choice) if self._allowed(one)]
             dealt.sort(key=lambda one: one.count_rank)
             for _, equal in groupby(dealt, key=lambda one: one.count_rank):
                 yield from map(self._placement, sorted(equal, key=self._rank_on_node))
+            if self._ways.cut_off:
+                return
 
     def refusal(self) -> str:
         """Return why there is no place, in words that follow a count of nodes."""
@@ -258,85 +173,21 @@ class SharePlaces:
     def _deal(self, choice: Choice | None) -> Iterator[_Dealt]:
         """Yield the ways to deal the shares out beside a set of whole GPUs."""
         free = self._free & ~(0 if choice is None else choice.mask)
-        for number, parts in enumerate(self._ways(free, 0, {}, ())):
+        for number, way in enumerate(self._ways.all(free)):
             if number == MAX_ASSIGNMENTS:
-                self.cut_off = True
+                self._is_cut_off = True
                 return
             self._effort.charge(SET_STEPS, Work.SETS)
-            yield self._dealt(choice, parts)
+            yield self._dealt(choice, way)
 
-    def _ways(
-        self, free: int, number: int, now: Mapping[int, _Filled], parts: tuple[tuple[int, int], ...]
-    ) -> Iterator[tuple[tuple[tuple[int, int], ...], Mapping[int, _Filled]]]:
-        shares = self._shares
-        if number == len(shares):
-            yield parts, now
-            return
-        for mask, filled in self._sets(free, shares[number], 0, 0, now):
-            yield from self._ways(free, number + 1, filled, (*parts, (shares[number].place, mask)))
-
-    def _sets(
-        self, free: int, demand: AmountDemand, mask: int, start: int, now: Mapping[int, _Filled]
-    ) -> Iterator[tuple[int, Mapping[int, _Filled]]]:
-        """Yield the sets of GPUs for one request, with how all are filled then."""
-        if mask.bit_count() == demand.count:
-            yield mask, now
-            return
-        order = self._order(free, demand)
-        for index in range(start, len(order)):
-            filled = self._filled(free, demand, order[index], now)
-            if filled is not None:
-                yield from self._sets(free, demand, mask | 1 << order[index], index + 1, {**now, order[index]: filled})
-
-    def _order(self, free: int, demand: AmountDemand) -> Sequence[int]:
-        """Return the GPUs that a request may have, those in use first, the fullest of them first."""
-        mask = self._masks[demand.place]
-        in_use = [one for one in self._in_use.values() if mask >> one.ordinal & 1]
-        in_use.sort(key=lambda one: (self._left_of(one.ordinal, dict(one.taken)), one.ordinal))
-        return [*(one.ordinal for one in in_use), *ordinals_of(mask & free)]
-
-    def _filled(self, free: int, demand: AmountDemand, ordinal: int, now: Mapping[int, _Filled]) -> _Filled | None:
-        """Return how a GPU is filled with one share more, None where there is no room for it."""
-        wanted = self.question.taken[demand.place][ordinal]
-        one = self.question.kind.devices[ordinal]
-        if wanted is None or one is None:
-            return None
-        before = now.get(ordinal)
-        if before is None:
-            shared = self._in_use.get(ordinal)
-            if shared is None and not free >> ordinal & 1:
-                return None
-            before = _Filled(demand.mode, {}) if shared is None else _Filled(shared.mode, dict(shared.taken))
-        elif not self.question.kind.shareable >> ordinal & 1:
-            return None  # given whole, to another request of the pod
-        if before.mode != demand.mode:
-            return None
-        taken = {name: before.taken.get(name, 0) + amount for name, amount in wanted.items()}
-        if any(taken[held.name] > held.value.nano for held in one.device.capacities):
-            return None
-        return _Filled(demand.mode, taken)
-
-    def _dealt(self, choice: Choice | None, found: tuple[tuple[tuple[int, int], ...], Mapping[int, _Filled]]) -> _Dealt:
-        parts, filled = found
+    def _dealt(self, choice: Choice | None, way: ShareWay) -> _Dealt:
+        filled = way.filled
         touched = sum(1 << ordinal for ordinal in filled)
         joined = sum(1 << ordinal for ordinal in filled if ordinal in self._in_use)
         shareable = self.question.kind.shareable
-        lefts = [self._left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
+        lefts = [self._ways.left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
         left = (sum(first for first, _ in lefts), sum(other for _, other in lefts))
-        return _Dealt(choice, parts, touched & ~joined, joined, touched & ~shareable, left)
-
-    def _left_of(self, ordinal: int, taken: Mapping[str, int]) -> tuple[int, int]:
-        one = self.question.kind.devices[ordinal]
-        assert one is not None
-        by_default = whole_capacities(one.device)
-        first = other = 0
-        for held in one.device.capacities:
-            left = (held.value.nano - taken.get(held.name, 0)) // NANO
-            if held.name in by_default:
-                first += left
-            else:
-                other += left
-        return min(first, MOST_LEFT), min(other, MOST_LEFT)
+        return _Dealt(choice, way.parts, touched & ~joined, joined, touched & ~shareable, left)
 
     def _allowed(self, dealt: _Dealt) -> bool:
         """Whether the GPUs of each request for shares are what its policy demands."""
@@ -423,8 +274,7 @@ class SharePlaces:
             return f"whose GPUs never have {words}"
         if not mask:
             return "without a GPU that the request may have"
-        free = self._free
-        if any(self._filled(free, demand, ordinal, {}) is not None for ordinal in self._order(free, demand)):
+        if self._ways.has_place(self._free, demand):
             return ""
         others = {
             shared.mode

@@ -19,7 +19,8 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import AskedSizes
-from dracaena.controller.allocation.walk.share_places import SharePlaces
+from dracaena.controller.allocation.walk.shares.places import SharePlaces
+from dracaena.controller.allocation.walk.shares.ways import ShareWays
 from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
@@ -213,14 +214,18 @@ def test_many_pods_with_shares_get_what_the_slow_version_finds() -> None:
     compare_many(range(CLUSTERS, CLUSTERS + MANY_CLUSTERS))
 
 
-def _roomiest_first(places: SharePlaces, ordinal: int, taken: Any) -> tuple[int, int]:
-    memory, cores = LEFT_OF(places, ordinal, taken)
+def _roomiest_first(ways: ShareWays, ordinal: int, taken: Any) -> tuple[int, int]:
+    memory, cores = LEFT_OF(ways, ordinal, taken)
     return -memory, -cores
 
 
-def _any_mode(places: SharePlaces, free: int, demand: Any, ordinal: int, now: Any) -> Any:
-    before = now.get(ordinal) or places._in_use.get(ordinal)
-    return FILLED(places, free, demand if before is None else replace(demand, mode=before.mode), ordinal, now)
+def _any_mode(ways: ShareWays, free: int, demand: Any, ordinal: int, now: Any) -> Any:
+    before = now.get(ordinal) or ways._in_use.get(ordinal)
+    return FILLED(ways, free, demand if before is None else replace(demand, mode=before.mode), ordinal, now)
+
+
+def _no_room(ways: ShareWays, free: int) -> bool:
+    return ROOM(ways, free) and len(ways._demands) < 2
 
 
 def _no_damage(places: SharePlaces, dealt: Any) -> tuple[int, ...]:
@@ -231,27 +236,28 @@ def _nodes_by_links_alone(places: SharePlaces, nodes: Any, fresh: int = 0, waste
     return RANK(places, nodes, 0, 0, left)
 
 
-LEFT_OF, FILLED = SharePlaces._left_of, SharePlaces._filled
+LEFT_OF, FILLED, ROOM = ShareWays.left_of, ShareWays._filled, ShareWays._has_room
 RANK = SharePlaces.rank
 
 
 @pytest.mark.parametrize(
-    ("name", "planted"),
+    ("owner", "name", "planted"),
     [
-        ("_left_of", _roomiest_first),
-        ("_fresh_rank", _no_damage),
-        ("rank", _nodes_by_links_alone),
+        (ShareWays, "left_of", _roomiest_first),
+        (ShareWays, "_has_room", _no_room),
+        (SharePlaces, "_fresh_rank", _no_damage),
+        (SharePlaces, "rank", _nodes_by_links_alone),
     ],
 )
-def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: Any) -> None:
-    monkeypatch.setattr(SharePlaces, name, planted)
+def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, planted: Any) -> None:
+    monkeypatch.setattr(owner, name, planted)
     with pytest.raises(AssertionError):
         compare_many(range(CLUSTERS))
 
 
 def test_modes_that_neither_places_nor_rules_keep_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either alone is enough: places come in an order, and the rules refuse what places overlook."""
-    monkeypatch.setattr(SharePlaces, "_filled", _any_mode)
+    monkeypatch.setattr(ShareWays, "_filled", _any_mode)
     monkeypatch.setattr(Problem, "mode", lambda *_: None)
     with pytest.raises(AssertionError):
         compare_many(range(CLUSTERS))

@@ -1,0 +1,236 @@
+"""Every way to deal the shares of a pod out over the GPUs of one node (docs/design/0029-shares.md).
+
+Users write the requests, and whether they fit together is bin packing: there are requests that nobody can tell within a
+lifetime. So each look at a GPU is charged and counted, what cannot succeed is seen early, and the search ends at a
+limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from dracaena.api.quantity import NANO
+from dracaena.controller.allocation.effort import Effort, Work
+from dracaena.controller.allocation.legal.capacity import AmountDemand, whole_capacities
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.state.node_state import SharedGpu
+from dracaena.controller.allocation.walk.shares.question import ShareQuestion
+
+MAX_LOOKS: Final = 50_000
+"""Looks at GPUs for one node: about 0.1 s, which is what a decision may take. Pods that fit come to their ways earlier,
+and of those that do not most are told within some hundred looks."""
+
+LOOK_STEPS: Final = 2
+"""A look whether a share fits on a GPU; or a GPU whose state is compared with one that was met before."""
+
+MOST_LEFT: Final = (1 << 46) - 1
+"""Amounts above count as this, 70 TB of memory: a part of a rank has 47 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What all shares of a GPU take of it, those that are being dealt out among them."""
+
+    mode: str
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWay:
+    """One way to deal the shares out."""
+
+    parts: tuple[tuple[int, int], ...]
+    """Place of each request for shares, in order, and the mask of its GPUs."""
+    filled: Mapping[int, Filled]
+    """How the GPUs with a share of the pod are filled then, by ordinal."""
+
+
+class ShareWays:
+    """The ways on a node in one state, for one question. Remembers nothing beyond itself."""
+
+    def __init__(
+        self,
+        question: ShareQuestion,
+        demands: Sequence[AmountDemand],
+        masks: Sequence[int],
+        in_use: Mapping[int, SharedGpu],
+        effort: Effort,
+    ) -> None:
+        """`demands`: those of the requests that get shares; `masks`: the GPUs that each request of the pod may have;
+        `in_use`: GPUs with shares and room, by ordinal."""
+        self._question, self._masks, self._in_use, self._effort = question, masks, in_use, effort
+        self._demands = tuple(demands)
+        self._looks = 0
+        self._dead: set[Hashable] = set()
+        self._kinds = self._gpu_kinds()
+        self.cut_off = False
+        """Whether the search has come to its limit: there may be more ways."""
+
+    def all(self, free: int) -> Iterator[ShareWay]:
+        """Yield the ways, where these GPUs that nobody has a share of may be taken too. Lazy; those that begin with
+        the fullest GPUs come first. Ends at the latest after MAX_LOOKS looks, of all calls together."""
+        candidates = {demand.place: self._candidates(free, demand, {}) for demand in self._demands}
+        if any(len(candidates[demand.place]) < demand.count for demand in self._demands) or not self._has_room(free):
+            return
+        # Who has least choice comes first, so that what cannot succeed is seen early.
+        order = sorted(self._demands, key=lambda one: (len(candidates[one.place]) - one.count, one.place))
+        yield from self._complete(free, order, {}, ())
+
+    def _complete(
+        self, free: int, rest: Sequence[AmountDemand], now: Mapping[int, Filled], parts: tuple[tuple[int, int], ...]
+    ) -> Iterator[ShareWay]:
+        """Yield the ways to serve the rest of the requests too."""
+        if not rest:
+            yield ShareWay(tuple(sorted(parts)), now)
+            return
+        state = (len(rest), self._state(free, now))
+        if state in self._dead:
+            return
+        demand, found = rest[0], False
+        candidates = self._candidates(free, demand, now)
+        if all(len(self._candidates(free, other, now)) >= other.count for other in rest[1:]):
+            for chosen in combinations(candidates, demand.count):
+                self._look(1)
+                if self.cut_off:
+                    return
+                part = (demand.place, mask_of(ordinal for ordinal, _ in chosen))
+                for way in self._complete(free, rest[1:], {**now, **dict(chosen)}, (*parts, part)):
+                    found = True
+                    yield way
+        if not found and not self.cut_off:
+            self._dead.add(state)
+
+    def _state(self, free: int, now: Mapping[int, Filled]) -> Hashable:
+        """Return what tells whether the rest can be served: how many GPUs of each kind are filled how far."""
+        self._look(len(self._kinds))
+        states = []
+        for ordinal, kind in self._kinds.items():
+            filled = now.get(ordinal) or self._before(free, ordinal)
+            if filled is not None:
+                states.append((kind, filled.mode, tuple(sorted(filled.taken.items()))))
+        return tuple(sorted(states))
+
+    def _gpu_kinds(self) -> dict[int, int]:
+        """Return of each GPU that some share may be of a number, the same for those that are equal to all shares."""
+        kinds: dict[Hashable, int] = {}
+        found = {}
+        for ordinal, one in enumerate(self._question.kind.devices):
+            wanted = [
+                self._question.taken[demand.place][ordinal] if self._masks[demand.place] >> ordinal & 1 else None
+                for demand in self._demands
+            ]
+            if one is None or not any(wanted):
+                continue
+            told = tuple(None if amounts is None else tuple(sorted(amounts.items())) for amounts in wanted)
+            has = tuple((held.name, held.value.nano) for held in one.device.capacities)
+            is_shareable = self._question.kind.shareable >> ordinal & 1
+            found[ordinal] = kinds.setdefault((told, has, is_shareable), len(kinds))
+        return found
+
+    def _has_room(self, free: int) -> bool:
+        """Whether the shares could fit as far as sums tell: of each capacity all of them into what is left of all GPUs,
+        and the largest so and so many, as if they were equal, into the places for one of that size."""
+        self._look(len(self._kinds) * len(self._demands))
+        names = {name for demand in self._demands for one in self._question.taken[demand.place] for name in one or ()}
+        return all(self._has_room_of(name, free) for name in sorted(names))
+
+    def _has_room_of(self, name: str, free: int) -> bool:
+        lefts = [left for ordinal in self._kinds for left in self._left_nano(name, free, ordinal)]
+        sizes = sorted((self._least(name, demand), demand.count) for demand in self._demands)
+        if sum(size * count for size, count in sizes) > sum(left for left, _ in lefts):
+            return False
+        asked = 0
+        for number, (size, count) in enumerate(reversed(sizes), 1):
+            asked += count
+            if asked > sum(_places(left, size, number if is_shareable else 1) for left, is_shareable in lefts):
+                return False
+        return True
+
+    def _least(self, name: str, demand: AmountDemand) -> int:
+        """Return what a share of a request takes at least of a capacity, whichever GPU it is of."""
+        found = [self._question.taken[demand.place][ordinal] for ordinal in self._kinds]
+        return min((one.get(name, 0) for one in found if one is not None), default=0)
+
+    def _left_nano(self, name: str, free: int, ordinal: int) -> Iterator[tuple[int, int]]:
+        """Yield what is left of a capacity of a GPU, and whether several can have that; nothing where it is taken."""
+        before, one = self._before(free, ordinal), self._question.kind.devices[ordinal]
+        if before is not None and one is not None:
+            for held in one.device.capacities:
+                if held.name == name:
+                    left = held.value.nano - before.taken.get(name, 0)
+                    yield max(0, left), self._question.kind.shareable >> ordinal & 1
+
+    # One GPU
+
+    def has_place(self, free: int, demand: AmountDemand) -> bool:
+        """Whether there is a GPU for a share of a request, as far as the other requests do not take it."""
+        return any(self._filled(free, demand, ordinal, {}) is not None for ordinal in self._order(free, demand))
+
+    def _candidates(self, free: int, demand: AmountDemand, now: Mapping[int, Filled]) -> list[tuple[int, Filled]]:
+        """Return the GPUs with room for a share more, each with how it is filled then; the fullest in use first."""
+        order = self._order(free, demand)
+        self._look(len(order))
+        found = ((ordinal, self._filled(free, demand, ordinal, now)) for ordinal in order)
+        return [] if self.cut_off else [(ordinal, filled) for ordinal, filled in found if filled is not None]
+
+    def _look(self, count: int) -> None:
+        self._effort.charge(count * LOOK_STEPS, Work.SETS)
+        self._looks += count
+        self.cut_off = self.cut_off or self._looks > MAX_LOOKS
+
+    def _order(self, free: int, demand: AmountDemand) -> Sequence[int]:
+        """Return the GPUs that a request may have, those in use first, the fullest of them first."""
+        mask = self._masks[demand.place]
+        in_use = [one for one in self._in_use.values() if mask >> one.ordinal & 1]
+        in_use.sort(key=lambda one: (self.left_of(one.ordinal, dict(one.taken)), one.ordinal))
+        return [*(one.ordinal for one in in_use), *ordinals_of(mask & free)]
+
+    def _before(self, free: int, ordinal: int) -> Filled | None:
+        """Return how a GPU is filled before the pod; None where it cannot be given."""
+        shared = self._in_use.get(ordinal)
+        if shared is not None:
+            return Filled(shared.mode, dict(shared.taken))
+        return Filled("") if free >> ordinal & 1 else None
+
+    def _filled(self, free: int, demand: AmountDemand, ordinal: int, now: Mapping[int, Filled]) -> Filled | None:
+        """Return how a GPU is filled with one share more, None where there is no room for it."""
+        wanted = self._question.taken[demand.place][ordinal]
+        one = self._question.kind.devices[ordinal]
+        if wanted is None or one is None:
+            return None
+        before = now.get(ordinal)
+        if before is None:
+            shared = self._in_use.get(ordinal)
+            if shared is None and not free >> ordinal & 1:
+                return None
+            before = Filled(demand.mode, {}) if shared is None else Filled(shared.mode, dict(shared.taken))
+        elif not self._question.kind.shareable >> ordinal & 1:
+            return None  # given whole, to another request of the pod
+        if before.mode != demand.mode:
+            return None
+        taken = {name: before.taken.get(name, 0) + amount for name, amount in wanted.items()}
+        if any(taken[held.name] > held.value.nano for held in one.device.capacities):
+            return None
+        return Filled(demand.mode, taken)
+
+    def left_of(self, ordinal: int, taken: Mapping[str, int]) -> tuple[int, int]:
+        """Return what a GPU has left of capacities that are taken whole by default, and of all others; in ones."""
+        one = self._question.kind.devices[ordinal]
+        assert one is not None
+        by_default = whole_capacities(one.device)
+        first = other = 0
+        for held in one.device.capacities:
+            left = (held.value.nano - taken.get(held.name, 0)) // NANO
+            if held.name in by_default:
+                first += left
+            else:
+                other += left
+        return min(first, MOST_LEFT), min(other, MOST_LEFT)
+
+
+def _places(left: int, size: int, most: int) -> int:
+    """Return how many shares of a size what is left has room for."""
+    return min(left // size, most) if size else most
