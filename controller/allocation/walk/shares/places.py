@@ -22,7 +22,7 @@ from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.score.set_rates import make_rule
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
-from dracaena.controller.allocation.walk.shares.ways import ShareWay, ShareWays
+from dracaena.controller.allocation.walk.shares.ways import MOST_LEFT, ShareWay, ShareWays
 
 MAX_ASSIGNMENTS: Final = 5_000
 """Ways to deal the shares of one pod out that are compared for a set of whole GPUs: four shares over eight GPUs have
@@ -186,7 +186,7 @@ class SharePlaces:
         joined = sum(1 << ordinal for ordinal in filled if ordinal in self._in_use)
         shareable = self.question.kind.shareable
         lefts = [self._ways.left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
-        left = (sum(first for first, _ in lefts), sum(other for _, other in lefts))
+        left = (min(sum(one for one, _ in lefts), MOST_LEFT), min(sum(one for _, one in lefts), MOST_LEFT))
         return _Dealt(choice, way.parts, touched & ~joined, joined, touched & ~shareable, left)
 
     def _allowed(self, dealt: _Dealt) -> bool:

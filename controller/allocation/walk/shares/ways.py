@@ -27,7 +27,7 @@ LOOK_STEPS: Final = 2
 """A look whether a share fits on a GPU; or a GPU whose state is compared with one that was met before."""
 
 MOST_LEFT: Final = (1 << 46) - 1
-"""Amounts above count as this, 70 TB of memory: a part of a rank has 47 bits."""
+"""Amounts above, of one GPU or of several together, count as this, 70 TB of memory: a part of a rank has 47 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from dracaena.api.machine import Machine
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
@@ -171,6 +173,13 @@ def test_a_share_that_goes_makes_room_and_the_last_one_makes_the_gpu_whole_again
     state = inventory.state("a")
     assert isinstance(state, NodeState)
     assert state.free == 0b01
+
+
+@pytest.mark.parametrize("gib", [1 << 13, 1 << 17, 1 << 32])
+def test_whatever_memory_slices_publish_shares_are_placed(gib: int) -> None:
+    slices = [in_shares(pool_slice("a", SWITCHED), gib)]
+    inventory = make_inventory(DRIVER, nodes=[node("a")], slices=slices, classes=[device_class()])
+    assert len(ordinals(given(inventory, claim("c", share("gpu", "1Gi", count=5))))) == 5
 
 
 class TestModes:
