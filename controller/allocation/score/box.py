@@ -253,14 +253,20 @@ def connected(near: Sequence[int], mask: int) -> bool:
 
     `near`: for each GPU the mask of those that are one step away.
     """
-    reached = grown = mask & -mask
+    return reached_from(mask & -mask, near, mask) == mask
+
+
+def reached_from(first: int, near: Sequence[int], mask: int) -> int:
+    """Return the GPUs of a set that can be reached from some of it, themselves included, through GPUs of the set alone.
+    Cost: O(k). `near` as in connected()."""
+    reached = grown = first
     while grown:
         around = 0
         for ordinal in ordinals_of(grown):
             around |= near[ordinal]
         grown = around & mask & ~reached
         reached |= grown
-    return reached == mask
+    return reached
 
 
 def links_in_words(box: Box, mask: int) -> str:

@@ -221,7 +221,10 @@ class NodeRules:
         places = self._places(state, held)
         if places.question.is_about_shares:
             first = next(places.all(), None)
-            return places.refusal() if first is None else first.rank
+            if first is None:
+                # Where the search was cut off nothing is proved: the node is asked after all others.
+                return UNSCORED if places.cut_off else places.refusal()
+            return first.rank
         answer = self.answers.of_kind(state.kind).beside(state.free, held)
         return answer.reason if answer.best is None else places.rank(answer.best.score.best_node_rank())
 
@@ -387,7 +390,7 @@ class NodeRules:
             places = self._places(state, held, eligible_gpus(problem, gpus, question))
             taken = choose_proposed(problem, gpus, self._evaluators.engine, question, places.all())
             if taken is None:
-                return DoesNotFit(note=places.refusal(), cut_off=places.cut_off)
+                return DoesNotFit(note=places.refusal(), cut_off=places.cut_off, steps=places.looks)
             if not isinstance(taken, tuple):
                 return taken
             plan, placement = taken

@@ -19,7 +19,7 @@ from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import one_number
-from dracaena.controller.allocation.score.set_rates import make_rule
+from dracaena.controller.allocation.score.set_rates import SetRule, make_rule
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 from dracaena.controller.allocation.walk.shares.ways import MOST_LEFT, ShareWay, ShareWays
@@ -110,8 +110,13 @@ class SharePlaces:
         self._shares = tuple(one for one in question.shares if is_about_gpus[one.place])
         self._whole = tuple(place for place in question.whole if is_about_gpus[place])
         self._nothing = tuple(Demand(0, policy) for policy in question.policies)
-        self._ways = ShareWays(question, self._shares, self._masks, self._in_use, effort)
+        self._ways = ShareWays(question, self._shares, self._masks, self._in_use, self._rules(), effort)
         self._is_cut_off = False
+
+    @property
+    def looks(self) -> int:
+        """Looks at GPUs until now."""
+        return self._ways.looks
 
     @property
     def cut_off(self) -> bool:
@@ -125,7 +130,7 @@ class SharePlaces:
         latter, with at most MAX_ASSIGNMENTS ways to deal the shares out for each, and MAX_LOOKS for all together.
         """
         for choices in self._equal_choices():
-            dealt = [one for choice in choices for one in self._deal(choice) if self._allowed(one)]
+            dealt = [one for choice in choices for one in self._deal(choice)]
             dealt.sort(key=lambda one: one.count_rank)
             for _, equal in groupby(dealt, key=lambda one: one.count_rank):
                 yield from map(self._placement, sorted(equal, key=self._rank_on_node))
@@ -143,6 +148,8 @@ class SharePlaces:
         if wanted and next(self._choices(), None) is None:
             found = self._engine.best_two(question.kind.box, self._free, self._demands(), self._held)
             return found.shortfall or f"without {wanted} free GPUs that the requests accept"
+        if self.cut_off:
+            return "no room for all that the pod asks for at once was found"
         return "without room for all that the pod asks for at once"
 
     # Whole GPUs
@@ -189,14 +196,14 @@ class SharePlaces:
         left = (min(sum(one for one, _ in lefts), MOST_LEFT), min(sum(one for _, one in lefts), MOST_LEFT))
         return _Dealt(choice, way.parts, touched & ~joined, joined, touched & ~shareable, left)
 
-    def _allowed(self, dealt: _Dealt) -> bool:
-        """Whether the GPUs of each request for shares are what its policy demands."""
-        question = self.question
-        if not any(question.policies[place] != NO_POLICY for place, _ in dealt.parts):
-            return True
-        table = self._engine.table(question.kind.box, self._nothing)
-        every = (1 << question.kind.box.gpu_count) - 1
-        return all(make_rule(table, question.policies[place], every).allows(mask) for place, mask in dealt.parts)
+    def _rules(self) -> dict[int, SetRule]:
+        """Return which sets the policies of requests for shares allow, by place."""
+        policies, box = self.question.policies, self.question.kind.box
+        places = [demand.place for demand in self._shares if policies[demand.place] != NO_POLICY]
+        if not places:
+            return {}
+        table, every = self._engine.table(box, self._nothing), (1 << box.gpu_count) - 1
+        return {place: make_rule(table, policies[place], every) for place in places}
 
     # Comparing
 

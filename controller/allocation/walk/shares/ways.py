@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Final
 
 from dracaena.api.quantity import NANO
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand, whole_capacities
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of, reached_from
+from dracaena.controller.allocation.score.set_rates import SetRule
 from dracaena.controller.allocation.state.node_state import SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 
@@ -38,6 +38,10 @@ class Filled:
     taken: Mapping[str, int] = field(default_factory=dict)
 
 
+_Candidates = tuple[tuple[int, Filled], ...]
+"""GPUs that may be taken, and how each is filled then."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShareWay:
     """One way to deal the shares out."""
@@ -57,13 +61,21 @@ class ShareWays:
         demands: Sequence[AmountDemand],
         masks: Sequence[int],
         in_use: Mapping[int, SharedGpu],
+        rules: Mapping[int, SetRule],
         effort: Effort,
     ) -> None:
         """`demands`: those of the requests that get shares; `masks`: the GPUs that each request of the pod may have;
-        `in_use`: GPUs with shares and room, by ordinal."""
+        `in_use`: GPUs with shares and room, by ordinal; `rules`: which sets requests may have, by place; any set where
+        there is none."""
+        every = (1 << question.kind.box.gpu_count) - 1
+        self._rules = {
+            place: (rule, tuple(_near(rule, ordinal) for ordinal in ordinals_of(every)))
+            for place, rule in rules.items()
+            if not rule.any_set or rule.eligible != every
+        }
         self._question, self._masks, self._in_use, self._effort = question, masks, in_use, effort
         self._demands = tuple(demands)
-        self._looks = 0
+        self.looks = 0
         self._dead: set[Hashable] = set()
         self._kinds = self._gpu_kinds()
         self.cut_off = False
@@ -92,16 +104,41 @@ class ShareWays:
         demand, found = rest[0], False
         candidates = self._candidates(free, demand, now)
         if all(len(self._candidates(free, other, now)) >= other.count for other in rest[1:]):
-            for chosen in combinations(candidates, demand.count):
-                self._look(1)
-                if self.cut_off:
-                    return
+            for chosen in self._sets(candidates, demand):
                 part = (demand.place, mask_of(ordinal for ordinal, _ in chosen))
                 for way in self._complete(free, rest[1:], {**now, **dict(chosen)}, (*parts, part)):
                     found = True
                     yield way
         if not found and not self.cut_off:
             self._dead.add(state)
+
+    def _sets(self, candidates: _Candidates, demand: AmountDemand) -> Iterator[_Candidates]:
+        """Yield the sets of GPUs for a request that its policy allows."""
+        if demand.place not in self._rules:
+            yield from self._subsets(candidates, demand.count, 0, -1, ())
+            return
+        rule, near = self._rules[demand.place]
+        for chosen in self._subsets(candidates, demand.count, 0, rule.eligible, near):
+            if rule.allows(mask_of(ordinal for ordinal, _ in chosen)):
+                yield chosen
+
+    def _subsets(
+        self, candidates: _Candidates, count: int, start: int, mask: int, near: Sequence[int]
+    ) -> Iterator[_Candidates]:
+        """Yield the sets of so many of the candidates from a place on, of those in the mask. `near`: of each GPU those
+        that may be in one set with it; empty: any."""
+        if not count:
+            yield ()
+            return
+        for index in range(start, len(candidates) - count + 1):
+            self._look(1)
+            if self.cut_off:
+                return
+            ordinal, _ = candidates[index]
+            if mask >> ordinal & 1:
+                beside = mask & near[ordinal] if near else mask
+                for others in self._subsets(candidates, count - 1, index + 1, beside, near):
+                    yield (candidates[index], *others)
 
     def _state(self, free: int, now: Mapping[int, Filled]) -> Hashable:
         """Return what tells whether the rest can be served: how many GPUs of each kind are filled how far."""
@@ -127,8 +164,14 @@ class ShareWays:
             told = tuple(None if amounts is None else tuple(sorted(amounts.items())) for amounts in wanted)
             has = tuple((held.name, held.value.nano) for held in one.device.capacities)
             is_shareable = self._question.kind.shareable >> ordinal & 1
-            found[ordinal] = kinds.setdefault((told, has, is_shareable), len(kinds))
+            links = tuple(self._links(rule, ordinal) for rule, _ in self._rules.values())
+            found[ordinal] = kinds.setdefault((told, has, is_shareable, links), len(kinds))
         return found
+
+    @staticmethod
+    def _links(rule: SetRule, ordinal: int) -> Hashable:
+        """Return the GPUs that can change places with one and nothing else changes, itself among them."""
+        return next(mask for mask in rule.table.twins if mask >> ordinal & 1)
 
     def _has_room(self, free: int) -> bool:
         """Whether the shares could fit as far as sums tell: of each capacity all of them into what is left of all GPUs,
@@ -169,17 +212,17 @@ class ShareWays:
         """Whether there is a GPU for a share of a request, as far as the other requests do not take it."""
         return any(self._filled(free, demand, ordinal, {}) is not None for ordinal in self._order(free, demand))
 
-    def _candidates(self, free: int, demand: AmountDemand, now: Mapping[int, Filled]) -> list[tuple[int, Filled]]:
+    def _candidates(self, free: int, demand: AmountDemand, now: Mapping[int, Filled]) -> _Candidates:
         """Return the GPUs with room for a share more, each with how it is filled then; the fullest in use first."""
         order = self._order(free, demand)
         self._look(len(order))
         found = ((ordinal, self._filled(free, demand, ordinal, now)) for ordinal in order)
-        return [] if self.cut_off else [(ordinal, filled) for ordinal, filled in found if filled is not None]
+        return () if self.cut_off else tuple((ordinal, filled) for ordinal, filled in found if filled is not None)
 
     def _look(self, count: int) -> None:
         self._effort.charge(count * LOOK_STEPS, Work.SETS)
-        self._looks += count
-        self.cut_off = self.cut_off or self._looks > MAX_LOOKS
+        self.looks += count
+        self.cut_off = self.cut_off or self.looks > MAX_LOOKS
 
     def _order(self, free: int, demand: AmountDemand) -> Sequence[int]:
         """Return the GPUs that a request may have, those in use first, the fullest of them first."""
@@ -229,6 +272,14 @@ class ShareWays:
             else:
                 other += left
         return min(first, MOST_LEFT), min(other, MOST_LEFT)
+
+
+def _near(rule: SetRule, ordinal: int) -> int:
+    """Return the GPUs that may be in one set with a GPU, as far as that can be told of two."""
+    near = rule.eligible if rule.peers is None else rule.eligible & rule.peers[ordinal]
+    if rule.nvlink:
+        near &= reached_from(1 << ordinal, rule.table.box.nvlink_peers, -1)
+    return near
 
 
 def _places(left: int, size: int, most: int) -> int:

@@ -17,12 +17,15 @@ from dracaena.controller.allocation.state.node_state import NodeState, claim_hol
 from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
+    blocks,
     claim,
     device_class,
     device_name,
+    machine,
     node,
     own_config,
     pod,
+    policy,
     pool_slice,
     request,
 )
@@ -180,6 +183,35 @@ def test_whatever_memory_slices_publish_shares_are_placed(gib: int) -> None:
     slices = [in_shares(pool_slice("a", SWITCHED), gib)]
     inventory = make_inventory(DRIVER, nodes=[node("a")], slices=slices, classes=[device_class()])
     assert len(ordinals(given(inventory, claim("c", share("gpu", "1Gi", count=5))))) == 5
+
+
+class TestPolicies:
+    last_eight = machine(
+        "last eight",
+        blocks(1, 1, 1, 1, 1, 1, 1, 1, 8, inside="NV12", outside="SYS"),
+        nvlink_count=12,
+        nvlink_generation=4,
+    )
+    last_pairs = machine(
+        "last pairs", blocks(1, 1, 1, 1, 2, 2, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4
+    )
+
+    def linked(self, number: int, count: int) -> ResourceClaim:
+        asked = (share(f"r{place}", "30Gi", count=count) for place in range(number))
+        return claim("c", *asked, configs=[own_config(policy("NVLink"))])
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 4])
+    def test_few_linked_gpus_among_many_are_found(self, number: int) -> None:
+        found = ordinals(given(cluster(a=self.last_eight), self.linked(number, 4)))
+        assert len(found) == 4 * number
+        assert min(found) == 8
+        found = ordinals(given(cluster(a=self.last_pairs), self.linked(number, 2)))
+        assert len(found) == 2 * number
+        assert min(found) == 4
+
+    def test_more_than_the_linked_gpus_have_is_refused_without_doubt(self) -> None:
+        told = refused(cluster(a=self.last_eight), self.linked(5, 4))
+        assert told == "0/1 nodes fit: 1 without room for all that the pod asks for at once (a)"
 
 
 class TestModes:

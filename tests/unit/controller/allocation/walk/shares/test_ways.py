@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.config.v1alpha1 import NO_POLICY
+from dracaena.api.config.v1alpha1 import Requirement, TopologyPolicy
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
-from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort
+from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import make_box, mask_of
+from dracaena.controller.allocation.score.set_rates import SetRates, make_rule
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk.shares.question import share_question
@@ -28,6 +29,8 @@ from support.shares import holding_share, in_shares, share
 from support.slow_shares import GIB, SlowGpu, SlowNode, Wanted, ways_on
 
 NODES = 600
+REQUIREMENTS = (None, None, Requirement.NVLINK, Requirement.PIX)
+PAIRS = machine("pairs", blocks(2, 1, 1, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4)
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"), pcie_generation=4)
 
 
@@ -86,9 +89,19 @@ def test_a_search_without_end_is_charged_and_cut_off(monkeypatch: pytest.MonkeyP
     assert looks.count < LOOK_EVERY_STEPS
     looks.count = 0
     assert isinstance(allocator.allocate(idle_node(), user, [asked]), NoFit)
-    spent = sum(allocator.effort.spent.values())
     assert looks.count < MAX_LOOKS
+    spent = allocator.effort.spent[Work.SETS, ""]
     assert LOOK_STEPS * looks.count < spent < 1.1 * LOOK_STEPS * MAX_LOOKS
+    assert "the search was cut off after" in str(allocator.explain(idle_node(), user, [asked]))
+
+
+def test_where_the_search_was_cut_off_another_node_is_taken() -> None:
+    slices = [in_shares(pool_slice("a", SWITCHED)), in_shares(pool_slice("b", SWITCHED), 800)]
+    inventory = make_inventory(DRIVER, nodes=[node("a"), node("b")], slices=slices, classes=[device_class()])
+    allocator = Allocator()
+    found = allocator.allocate(inventory, pod("p", "c"), [requested(PACKING)])
+    assert isinstance(found, Allocation)
+    assert found.node == "b"
 
 
 class RandomNode:
@@ -98,28 +111,32 @@ class RandomNode:
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"ways {seed}")
         modes = ("none", "MPS") if rng.random() < 0.4 else ("none",)
-        gpus, claims = [SlowGpu(8 * GIB) for _ in FOUR.gpus], []
+        made = rng.choice((FOUR, PAIRS))
+        gpus, claims = [SlowGpu(8 * GIB) for _ in made.gpus], []
         for ordinal, gpu in enumerate(gpus):
             if rng.random() < 0.1:
                 gpu.is_held = True
-                claims.append(holding(claim(f"whole-{ordinal}"), "a", device_name(FOUR, ordinal)))
+                claims.append(holding(claim(f"whole-{ordinal}"), "a", device_name(made, ordinal)))
             elif rng.random() < 0.4:
                 memory, cores, mode = rng.randint(1, 8), rng.choice([0, 50]), rng.choice(modes)
                 gpu.shares.append((memory * GIB, cores, mode))
                 consumed = {"memory": f"{memory}Gi", "cores": str(cores)}
                 told = None if mode == "none" else mode
-                claims.append(holding_share(f"h{ordinal}", "a", device_name(FOUR, ordinal), consumed, mode=told))
+                claims.append(holding_share(f"h{ordinal}", "a", device_name(made, ordinal), consumed, mode=told))
         sizes = rng.sample(range(1, 9), rng.randint(1, 3))
         self.pod = [
             Wanted(rng.choice([1, 1, 2, 3]), rng.choice(sizes) * GIB, rng.choice([0, 0, 60]), rng.choice(modes))
             for _ in range(rng.randint(1, 4))
         ]
-        self.masks = [15 if rng.random() < 0.8 else rng.randrange(16) for _ in self.pod]
-        self.slow = SlowNode("a", make_box(FOUR.topology, dict(enumerate(FOUR.gpus))), gpus)
+        self.masks = [rng.choice((15, 15, 5, rng.randrange(16))) for _ in self.pod]
+        self.policies = [TopologyPolicy(requirement=rng.choice(REQUIREMENTS)) for _ in self.pod]
+        self.slow = SlowNode("a", make_box(made.topology, dict(enumerate(made.gpus))), gpus)
+        table = SetRates(self.slow.box)
+        self.rules = {place: make_rule(table, policy, 15) for place, policy in enumerate(self.policies)}
         inventory = make_inventory(
             DRIVER,
             nodes=[node("a")],
-            slices=[in_shares(pool_slice("a", FOUR), 8)],
+            slices=[in_shares(pool_slice("a", made), 8)],
             claims=claims,
             classes=[device_class()],
         )
@@ -137,10 +154,10 @@ class RandomNode:
             )
             for place, one in enumerate(self.pod)
         ]
-        counts, policies = [one.count for one in self.pod], [NO_POLICY] * len(self.pod)
-        asked = share_question(self.state.kind, policies, counts, self.masks, demands, fractional=True)
+        counts = [one.count for one in self.pod]
+        asked = share_question(self.state.kind, self.policies, counts, self.masks, demands, fractional=True)
         in_use = {one.ordinal: one for one in self.state.shares}
-        ways = ShareWays(asked, demands, asked.masks, in_use, Effort())
+        ways = ShareWays(asked, demands, asked.masks, in_use, self.rules, Effort())
         told = [tuple(mask for _, mask in way.parts) for way in ways.all(self.state.free)]
         assert not ways.cut_off
         return told
@@ -148,7 +165,10 @@ class RandomNode:
     def expected(self) -> list[tuple[int, ...]]:
         every = (tuple(map(mask_of, parts)) for parts in ways_on(self.slow, self.pod))
         return [
-            parts for parts in every if all(part & mask == part for part, mask in zip(parts, self.masks, strict=True))
+            parts
+            for parts in every
+            if all(part & mask == part for part, mask in zip(parts, self.masks, strict=True))
+            and all(rule.allows(parts[place]) for place, rule in self.rules.items())
         ]
 
 
@@ -184,12 +204,18 @@ def _twice_as_large(ways: ShareWays, name: str, demand: AmountDemand) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "planted"), [("_gpu_kinds", _all_alike), ("_state", _without_amounts), ("_least", _twice_as_large)]
+    ("name", "planted"),
+    [
+        ("_gpu_kinds", _all_alike),
+        ("_state", _without_amounts),
+        ("_least", _twice_as_large),
+        ("_links", staticmethod(lambda _rule, _ordinal: 0)),
+    ],
 )
 def test_a_planted_fault_is_found(name: str, planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShareWays, name, planted)
     with pytest.raises(AssertionError):
-        compare_many(range(NODES))
+        compare_many(range(5 * NODES))
 
 
 def test_a_pod_that_fits_is_served_whatever_the_order_of_its_requests() -> None:
