@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from heapq import nsmallest
 from typing import Final
 
 NEARNESS: Final = 0.8
 """How much of two names has to be alike, as difflib counts, for one to be taken for the other misspelt: two letters
 that changed places in eight are, another word is not."""
+
+MOST_COMPARED: Final = 50
+"""Names that are compared letter by letter with one that is not known, 60 µs each: those that begin and end most like
+it. A misspelt name begins and ends like the right one."""
 
 MADE_BY_SOMEBODY: Final = "somebody has to make it"
 
@@ -35,8 +40,20 @@ def no_claim(key: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str | None:
-    """Return the known name that is most likely meant by one that is not known; None when none is near."""
-    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=nearness)), None)
+    """Return the known name that is most likely meant by one that is not known; None when none is near. Cost: some 5 µs
+    for each that is known, and 60 µs for each of MOST_COMPARED."""
+    likely = nsmallest(MOST_COMPARED, known, key=lambda one: (-_ends_alike(name, one), one))
+    return next(iter(get_close_matches(name, sorted(likely), n=1, cutoff=nearness)), None)
+
+
+def _ends_alike(name: str, other: str) -> int:
+    """Return how many characters two names have in common at their beginning and at their end."""
+    return _begin_alike(name, other) + _begin_alike(name[::-1], other[::-1])
+
+
+def _begin_alike(name: str, other: str) -> int:
+    pairs = enumerate(zip(name, other, strict=False))
+    return next((place for place, (one, another) in pairs if one != another), min(len(name), len(other)))
 
 
 @dataclass(frozen=True, slots=True)

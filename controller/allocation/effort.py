@@ -167,6 +167,10 @@ class Memo(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._known)
 
+    def __contains__(self, key: object) -> bool:
+        """Return whether the result for a key is remembered."""
+        return key in self._known
+
     def items(self) -> tuple[tuple[K, V], ...]:
         """Return what is remembered, the one not asked for longest first."""
         return tuple(self._known.items())

@@ -27,7 +27,6 @@ import msgspec
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
-from dracaena.api.reasons import no_class
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.api.sharing import NO_MODE, mode_of
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
@@ -42,6 +41,7 @@ from dracaena.controller.allocation.legal.read.claims import (
     read_class,
 )
 from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.missing_classes import MissingClasses
 
 
 class RefusalKind(Enum):
@@ -136,18 +136,12 @@ class ClaimDemand:
 
 def tolerates_anything(claim: ResourceClaim) -> bool:
     """Return whether any request of a claim has a toleration. Reads leniently, never raises."""
-    requests = _items(inside(claim.spec, "devices"), "requests")
-    entries = (entry for one in requests for entry in (inside(one, "exactly"), *_items(one, "firstAvailable")))
-    return any(entry.get("tolerations") for entry in entries)
+    return any(entry.get("tolerations") for entry in _asked_for(claim.spec))
 
 
 def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
-    requests = _items(inside(document, "devices"), "requests")
-    places = [
-        document,
-        *(entry for one in requests for entry in (inside(one, "exactly"), *_items(one, "firstAvailable"))),
-    ]
+    places = (document, *_asked_for(document))
     return any(
         inside(entry, "cel").get("expression") == expression for place in places for entry in _items(place, "selectors")
     )
@@ -165,13 +159,14 @@ def selectors_name(document: Mapping[str, Any], driver: str) -> bool:
 
 def class_names(claim: ResourceClaim) -> tuple[str, ...]:
     """Return the classes that a claim names anywhere, sorted. Reads leniently, never raises."""
-    names = set()
-    for request in _items(inside(claim.spec, "devices"), "requests"):
-        for entry in (inside(request, "exactly"), *_items(request, "firstAvailable")):
-            name = entry.get("deviceClassName")
-            if isinstance(name, str):
-                names.add(name)
-    return tuple(sorted(names))
+    names = (entry.get("deviceClassName") for entry in _asked_for(claim.spec))
+    return tuple(sorted({name for name in names if isinstance(name, str)}))
+
+
+def _asked_for(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield each request of a claim's spec, and each alternative of it."""
+    for request in _items(inside(spec, "devices"), "requests"):
+        yield from (inside(request, "exactly"), *_items(request, "firstAvailable"))
 
 
 def _class_configs(chosen: Iterable[RequestDemand]) -> Iterator[Mapping[str, Any]]:
@@ -273,6 +268,7 @@ class RequestReader:
         self._documents: dict[str, DeviceClass] = {}
         self._specs: OrderedDict[bytes, tuple[_ReadSpec, int]] = OrderedDict()
         self._characters = 0
+        self._missing = MissingClasses()
         self._requests: Memo[tuple[_ReadSpec, tuple[_ReadClass, ...]], ReadRequests | _Problem] = Memo(MOST_REQUESTS)
 
     @property
@@ -288,12 +284,14 @@ class RequestReader:
         if not isinstance(read, Unsupported):
             policies = self._policies(read.configs, f"DeviceClass {name}: spec", of_class=True)
         self._documents[name] = item
+        self._missing.know(self._documents)
         self._classes[name] = _ReadClass(read, policies, self._means_us(name, item))
 
     def remove_class(self, name: str) -> None:
         """Forget a device class, if it is there."""
         self._classes.pop(name, None)
         self._documents.pop(name, None)
+        self._missing.know(self._documents)
 
     def see(self, claim: ResourceClaim) -> None:
         """Read the spec of a claim that may soon be decided for, if it is short."""
@@ -354,7 +352,7 @@ class RequestReader:
         for request in (request for entry in spec.requests for request in entry.alternatives):
             known = self._classes.get(request.class_name)
             if known is None:
-                return _Problem(RefusalKind.CLASS_MISSING, no_class(request.class_name, self._classes))
+                return _Problem(RefusalKind.CLASS_MISSING, self._missing.text(request.class_name, effort))
             if isinstance(known.device_class, Unsupported):
                 text = f"DeviceClass {request.class_name}: {known.device_class}"
                 return _Problem(RefusalKind.UNSUPPORTED, text, of_class=True)

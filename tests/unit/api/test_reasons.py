@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import pytest
 
-from dracaena.api.reasons import ReadName, nearest, no_class, unknown_name
+from dracaena.api import reasons
+from dracaena.api.reasons import MOST_COMPARED, ReadName, nearest, no_class, unknown_name
 
 CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 
@@ -42,3 +45,17 @@ def test_an_attribute_that_nobody_has_is_told_with_the_one_that_was_meant(read: 
 
 def test_the_order_in_which_names_are_known_does_not_matter() -> None:
     assert nearest("gpu-x", ["gpu-b", "gpu-a"]) == nearest("gpu-x", ["gpu-a", "gpu-b"])
+
+
+def test_a_misspelt_name_among_thousands_is_found_with_few_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counted(name: str, known: list[str], n: int, cutoff: float) -> list[str]:
+        compared.append(len(known))
+        return get_close_matches(name, known, n, cutoff)
+
+    monkeypatch.setattr(reasons, "get_close_matches", counted)
+    known = [f"team-{number:04}.training.example.com" for number in range(5_000)]
+    assert nearest("team-0123.trainnig.example.com", known) == "team-0123.training.example.com"
+    assert nearest("tema-4567.training.example.com", known) == "team-4567.training.example.com"
+    assert compared == [MOST_COMPARED, MOST_COMPARED]

@@ -1,0 +1,47 @@
+"""What is said of DeviceClasses that claims name and that are not there.
+
+Such a claim is tried again and again, and the class that is most likely meant is looked for among all classes: that is
+done once for each name, and charged to the first decision that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from dracaena.api.reasons import MOST_COMPARED, no_class
+from dracaena.controller.allocation.effort import Effort, Memo, Work
+
+MOST_NAMES: Final = 1_000
+"""Texts that are kept, about 0.5 KiB each: one for each misspelt name of a class."""
+
+LOOK_STEPS: Final = 5
+"""A class whose name is looked at: the letters that it begins and ends with."""
+
+COMPARE_STEPS: Final = 60
+"""A class whose name is compared letter by letter."""
+
+
+class MissingClasses:
+    """The texts, until classes come or go. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._texts: Memo[str, str] = Memo(MOST_NAMES)
+        self._there: Collection[str] = ()
+        self._count = 0
+
+    def know(self, there: Collection[str]) -> None:
+        """Take in which classes there are after one was set or removed; the collection is not copied."""
+        if there is not self._there or len(there) != self._count:
+            self._texts.clear()
+        self._there, self._count = there, len(there)
+
+    def text(self, name: str, effort: Effort | None) -> str:
+        """Say that a class is not there. It is remembered before it is charged: whoever has no time left for it is told
+        at the next try."""
+        is_new = name not in self._texts
+        text = self._texts.get(name, lambda: no_class(name, self._there))
+        if is_new and effort is not None:
+            steps = LOOK_STEPS * self._count + COMPARE_STEPS * min(self._count, MOST_COMPARED)
+            effort.charge(steps, Work.CLAIMS)
+        return text
