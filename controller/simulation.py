@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -80,6 +81,7 @@ class Simulation:
         says whether to stop it (effort.Effort.begin).
         """
         self._limit = limit
+        self._naming: Counter[str | None] = Counter()  # claim → pods that name it
         self._claims = {claim.key: claim for claim in claims}
         self._templates = {template.key: template for template in templates}
         self._allocator = Allocator()
@@ -103,9 +105,9 @@ class Simulation:
         """
         every = tuple(pods)
         self.place_bound(every)
-        named = {claim.key for pod in every for claim in pod_claims(pod)}
+        self._naming.update(key for pod in every for key in {claim.key for claim in pod_claims(pod)})
         owners = {pod.metadata.uid for pod in every} - {""}
-        alone = [key for key, claim in self._claims.items() if key not in named and not _owned(claim, owners)]
+        alone = [key for key, claim in self._claims.items() if key not in self._naming and not _owned(claim, owners)]
         for pod in sorted(filter(is_pending, every), key=_turn):
             yield from self.decide(pod)
         for key in alone:
@@ -143,7 +145,8 @@ class Simulation:
 
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
         claims = tuple(self._claims[key] for key in keys)
-        ignored = self._allocator.ignored(self.inventory, pod, claims, is_over=self._limit())
+        others = {key for key in keys if self._naming[key] > 1}
+        ignored = self._allocator.ignored(self.inventory, pod, claims, others=others, is_over=self._limit())
         for place, outcome in enumerate(self._outcomes(pod, pod_key, claims)):
             yield replace(outcome, ignored=ignored) if place == 0 else outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from dracaena.api.reasons import unknown_request, unused_request
 from dracaena.validation.claims import RequestNames, request_names
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference, Path
-from dracaena.validation.pod_templates import value_at
+from dracaena.validation.pod_templates import pod_template_paths, value_at
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
@@ -23,8 +24,10 @@ class Input:
         self._repeated: set[int] = set()
         self.classes: dict[str, Any] = {}
         """Name → spec of each DeviceClass, as it was written."""
+        self._naming: Counter[tuple[str, str]] = Counter()  # namespace and name of a claim → pods that name it
         met: set[tuple[str, Key]] = set()
         for number, (reference, document) in enumerate(objects):
+            self._count_claims(reference, document)
             if not isinstance(value_at(document, ("metadata", "name")), str):
                 continue  # a generated name is different each time
             key = (reference.kind, reference.namespace, reference.name)
@@ -53,6 +56,19 @@ class Input:
                 return self._requests.get((kind, namespace, name))
         return None
 
+    def is_shared(self, namespace: str, claim: Mapping[str, Any]) -> bool:
+        """Whether pods of other templates name the claim of an entry of a pod's spec.resourceClaims, too."""
+        return self._naming[namespace, str(claim.get("resourceClaimName"))] > 1
+
+    def _count_claims(self, reference: ObjectReference, document: Mapping[str, Any]) -> None:
+        group = reference.api_version.rpartition("/")[0]
+        for path in pod_template_paths(group, reference.kind, document):
+            entries = value_at(document, (*path, "spec", "resourceClaims"))
+            named = (
+                value_at(entry, ("resourceClaimName",)) for entry in (entries if isinstance(entries, list) else ())
+            )
+            self._naming.update({(reference.namespace, name) for name in named if isinstance(name, str)})
+
 
 _REQUESTS = {
     "ResourceClaim": ("spec", "devices", "requests"),
@@ -73,7 +89,8 @@ def check_pod_references(
     reference: ObjectReference, document: Mapping[str, Any], template_path: Path, inputs: Input
 ) -> list[Finding]:
     """Check that the requests that containers name are there, and that each is named, where the claim or template is in
-    the input. A claim that no container names at all is reported with the pod by itself."""
+    the input. A claim that no container names at all is reported with the pod by itself, and what this pod leaves of a
+    claim that other pods of the input name may be theirs."""
     report = Report(reference)
     spec_path = (*template_path, "spec")
     spec = value_at(document, spec_path)
@@ -94,7 +111,7 @@ def check_pod_references(
     entries = claims if isinstance(claims, list) else ()
     for index, entry in enumerate(entries):
         alias = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(alias, str) or alias not in named:
+        if not isinstance(alias, str) or alias not in named or inputs.is_shared(reference.namespace, entry):
             continue
         claim = Field(entry, (*spec_path, "resourceClaims", index), report)
         for name in requests[alias] or ():

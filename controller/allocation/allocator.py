@@ -7,7 +7,7 @@ ordinals, so that the same input gives the same answer.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -24,7 +24,7 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.nodes.matching import read_node_selector
-from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, Names, NodeFilter
+from dracaena.controller.allocation.nodes.node_filter import Names, NodeFilter
 from dracaena.controller.allocation.request import Question, RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,
@@ -37,13 +37,12 @@ from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import follows_siblings
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.state.published_names import PublishedNames
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.ignored import ignored_parts
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
-from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, look_whether_ever
+from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, reasons_of_nodes
 from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
 from dracaena.controller.allocation.walk.node_rules import (
     Evaluators,
@@ -295,7 +294,8 @@ class Allocator:
                 demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
                 if isinstance(demand, Refused):
                     return demand
-                for name, reason in self._reasons(inventory, demand, left, never):
+                lacks = [LastingLacks(inventory, rules, self._answers) for rules in self._each_rules(inventory, demand)]
+                for name, reason in reasons_of_nodes(inventory, demand.filter, lacks, left, never):
                     if reason is None and self._fits_on(inventory, pod, claims, barred, name):
                         return None
                     if isinstance(reason, Lack):
@@ -316,13 +316,19 @@ class Allocator:
             return too_long(inventory, pod, claims, *self.effort.heaviest(), goes_on=False)
 
     def ignored(
-        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], is_over: Callable[[int], bool] = never
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        others: Collection[str] = (),
+        is_over: Callable[[int], bool] = never,
     ) -> tuple[str, ...]:
         """Return what the claims and the pod's containers say in vain (walk.ignored); nothing when that takes too long.
-        `is_over` as in allocate()."""
+        `others`: the claims that other pods name, too, as `namespace/name`. `is_over` as in allocate()."""
         self.effort.begin(is_over)
         try:
-            return ignored_parts(inventory, pod, claims, self.selectors, self._names)
+            return ignored_parts(inventory, pod, claims, others, self.selectors, self._names)
         except OverdueError:
             return ()
 
@@ -427,32 +433,6 @@ class Allocator:
             )
             made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
         return replace(made, cut_off=found.cut_off)
-
-    def _reasons(
-        self, inventory: Inventory, demand: PodDemand, left: deque[str], never: Never
-    ) -> Iterator[tuple[str, Lack | str | None]]:
-        """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of
-        a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (unfit_for's
-        order); it has not the devices that are asked for; it has too little of what is no device. None: nothing holds.
-        Tell `never` of each that offers devices whether it ever could give those that are asked for.
-        """
-        lacks = [LastingLacks(inventory, rules, self._answers) for rules in self._each_rules(inventory, demand)]
-        while left:
-            name = left.popleft()
-            if name not in inventory.nodes:
-                continue
-            indexed = inventory.nodes.get(name)
-            unfit = demand.filter.unfit(indexed) if lacks else PINNED_ELSEWHERE
-            state = inventory.state(name)
-            if isinstance(state, NodeState):
-                look_whether_ever(never, lacks, name)
-            if not lacks or unfit == PINNED_ELSEWHERE:
-                yield name, PINNED_ELSEWHERE
-            elif isinstance(state, str):
-                yield name, state
-            else:
-                # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
-                yield name, unfit or lacks[0].lack(name) or demand.filter.shortage(indexed)
 
 
 T = TypeVar("T")

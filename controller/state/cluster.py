@@ -305,7 +305,8 @@ class Cluster:
         """Return what a pod and its claims say in vain (Allocator.ignored); nothing when that takes long."""
         is_over = TurnDeadline(self._clock).begin_turn()
         with self._lock:
-            return self._state.allocator.ignored(self._state.inventory, pod, claims, is_over=is_over)
+            others = {one.key for one in claims if {*self._state.records.naming(one.key)} - {pod.key}}
+            return self._state.allocator.ignored(self._state.inventory, pod, claims, others=others, is_over=is_over)
 
     def serve(self, features: Features) -> None:
         """Decide by what the cluster has (Allocator.serve), also for who waits already."""

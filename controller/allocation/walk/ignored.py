@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dracaena import cel
 from dracaena.api import reasons
@@ -19,10 +19,16 @@ from dracaena.controller.allocation.state.published_names import PublishedNames
 
 
 def ignored_parts(
-    inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], selectors: CelSelectors, names: PublishedNames
+    inventory: Inventory,
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    others: Collection[str],
+    selectors: CelSelectors,
+    names: PublishedNames,
 ) -> tuple[str, ...]:
     """Return what is said in vain, in the order of the claims, then of the containers; each once. Nothing about claims
-    that cannot be read, or that are not about devices of ours: others may know what to do with them.
+    that cannot be read, or that are not about devices of ours: others may know what to do with them. `others` are the
+    claims that other pods name, too: what no container of this pod uses, theirs may.
 
     Cost: a step for each request and configuration; a look at a device of each kind where there are alternatives or
     capacities. It may raise OverdueError.
@@ -34,7 +40,7 @@ def ignored_parts(
     found: list[str] = []
     for demand in ours:
         found += _of_claim(inventory, demand, selectors, names)
-    found += _of_containers(pod, {demand.claim.key: demand for demand in ours})
+    found += _of_containers(pod, {demand.claim.key: demand for demand in ours}, others)
     return tuple(dict.fromkeys(found))
 
 
@@ -110,7 +116,7 @@ def _matches(selectors: CelSelectors, expressions: Sequence[str], device: Publis
     return all(selectors.evaluate(expression, device) is True for expression in expressions)
 
 
-def _of_containers(pod: Pod, demands: Mapping[str, ClaimDemand]) -> Iterator[str]:
+def _of_containers(pod: Pod, demands: Mapping[str, ClaimDemand], others: Collection[str]) -> Iterator[str]:
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     for reference in pod_claims(pod):
         demand = demands.get(reference.key or "")
@@ -126,5 +132,5 @@ def _of_containers(pod: Pod, demands: Mapping[str, ClaimDemand]) -> Iterator[str
                 if use.request and use.request not in known:
                     yield reasons.unknown_request(use.request, use.name, known)
         for request in demand.spec.requests:
-            if request.name not in used:
+            if request.name not in used and demand.claim.key not in others:
                 yield reasons.unused_request(request.name, reference.alias)

@@ -4,12 +4,14 @@ not now. For explanations alone; no decision asks.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dracaena.api.objects import Toleration
 from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit
+from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
 from dracaena.controller.allocation.request import Question
 from dracaena.controller.allocation.state.emptied import emptied
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -215,6 +217,34 @@ def look_whether_ever(never: Never, lacks: Sequence[LastingLacks], name: str) ->
         never.could()
     else:
         never.could_not(lacks[0].gpus(name), too_small=all(one.is_too_small(name) for one in lacks))
+
+
+def reasons_of_nodes(
+    inventory: Inventory, node_filter: NodeFilter, lacks: Sequence[LastingLacks], left: deque[str], never: Never
+) -> Iterator[tuple[str, Lack | str | None]]:
+    """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of a
+    claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (unfit_for's order);
+    it has not the devices that are asked for; it has too little of what is no device. None: nothing holds. Tell `never`
+    of each that offers devices whether it ever could give those that are asked for.
+
+    `lacks` are those of each choice of alternatives, the most preferred first; none where no node can be meant.
+    """
+    while left:
+        name = left.popleft()
+        if name not in inventory.nodes:
+            continue
+        indexed = inventory.nodes.get(name)
+        unfit = node_filter.unfit(indexed) if lacks else PINNED_ELSEWHERE
+        state = inventory.state(name)
+        if isinstance(state, NodeState):
+            look_whether_ever(never, lacks, name)
+        if not lacks or unfit == PINNED_ELSEWHERE:
+            yield name, PINNED_ELSEWHERE
+        elif isinstance(state, str):
+            yield name, state
+        else:
+            # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
+            yield name, unfit or lacks[0].lack(name) or node_filter.shortage(indexed)
 
 
 def _of_all(text: str) -> str:

@@ -290,6 +290,17 @@ def test_what_a_pod_says_in_vain_is_told_once_whether_it_is_served_or_waits(coun
     assert (bench.held("c") is not None) == (count == 2)
 
 
+def test_pods_that_use_one_request_each_of_a_claim_are_not_told_of_the_other() -> None:
+    bench = Bench(n=TWO)
+    bench.add(claim("c", request("a"), request("b")))
+    for name in ("a", "b"):
+        container = {"name": "main", "resources": {"claims": [{"name": "c0", "request": name}]}}
+        bench.add(pod(f"p-{name}", "c", containers=[container]))
+    bench.run()
+    assert bench.held("c") is not None
+    assert [text for _, reason, text in bench.events.seen if reason == "ClaimPartsIgnored"] == []
+
+
 def test_a_broken_config_is_told_and_nothing_is_written() -> None:
     bench = Bench()
     bad = own_config({"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "TopologyPolicy", "requirement": "fast"})

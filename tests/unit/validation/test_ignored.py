@@ -186,6 +186,14 @@ def test_a_request_that_no_container_names_is_warned_of_where_the_claim_is_in_th
     assert warnings(asked, pod({"name": "gpus"})) == []
 
 
+def test_requests_of_a_claim_that_several_pods_of_the_input_name_are_left_to_them() -> None:
+    asked, one = claim(exactly("a"), exactly("b")), pod({"name": "gpus", "request": "a"})
+    other = pod({"name": "gpus", "request": "b"}) | {"metadata": {"name": "other"}}
+    assert warnings(asked, one, other) == []
+    elsewhere = other | {"metadata": {"name": "other", "namespace": "elsewhere"}}
+    assert warnings(asked, one, elsewhere) == [("spec.resourceClaims[0]", reasons.unused_request("b", "gpus"))]
+
+
 def test_a_request_that_is_not_there_is_an_error_with_the_same_words() -> None:
     verdicts = validate_all([claim(exactly("a")), pod({"name": "gpus", "request": "b"}, {"name": "gpus"})])
     (error,) = [finding for findings in verdicts for finding in findings]

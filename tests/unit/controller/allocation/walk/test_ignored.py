@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
@@ -14,7 +15,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import ignored
 from dracaena.controller.cache.pods import kept_pod
-from dracaena.controller.simulation import make_inventory
+from dracaena.controller.simulation import Simulation, make_inventory
 from support.allocation import (
     DRIVER,
     blocks,
@@ -200,3 +201,26 @@ def test_what_takes_too_long_is_not_told() -> None:
     first = {"name": "a", "deviceClassName": DRIVER, **cel("true" + " && true" * 2_000)}
     asked = claim("c", {"name": "r", "firstAvailable": [first, {"name": "b", "deviceClassName": DRIVER}]})
     assert Allocator().ignored(inventory(), using(g="c"), [asked], is_over=lambda _: True) == ()
+
+
+def test_nothing_is_said_of_requests_that_other_pods_of_the_claim_may_use() -> None:
+    asked = claim("c", request("a"), request("b"))
+    alone = Allocator().ignored(inventory(), using(("gpus", "a"), gpus="c"), [asked])
+    assert alone == ("no container names request b of claim gpus: its devices are taken, and no container sees them",)
+    wrong = using(("gpus", "a"), ("gpus", "x"), gpus="c")
+    beside = Allocator().ignored(inventory(), wrong, [asked], others={"default/c"})
+    assert beside == ("no request x in claim gpus (there: a, b): the container gets nothing by that name",)
+
+
+def test_two_pods_that_use_one_request_each_of_a_claim_are_told_nothing() -> None:
+    asked = claim("c", request("a"), request("b"))
+    pods = [replace(using(("gpus", name), gpus="c"), metadata=pod(f"p-{name}").metadata) for name in ("a", "b")]
+
+    def told(*there: Pod) -> tuple[str, ...]:
+        made = Simulation(
+            DRIVER, nodes=[node("n")], slices=[pool_slice("n", MADE)], classes=[device_class()], claims=[asked]
+        )
+        return next(made.outcomes(there)).ignored
+
+    assert told(*pods) == ()
+    assert len(told(pods[0])) == 1

@@ -19,7 +19,6 @@ from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.allocation import allocator as allocator_module
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.explanation import NAMES_SHOWN, Unsatisfied
 from dracaena.controller.allocation.request import RefusalKind, Refused
@@ -241,11 +240,9 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(LastingLacks, "never", lambda lacks, name: "small" if lacks.is_too_small(name) else None)
     elif fault == "one alternative":
         look = lasting.look_whether_ever
-        monkeypatch.setattr(
-            allocator_module, "look_whether_ever", lambda never, lacks, name: look(never, lacks[:1], name)
-        )
+        monkeypatch.setattr(lasting, "look_whether_ever", lambda never, lacks, name: look(never, lacks[:1], name))
     else:
-        monkeypatch.setattr(allocator_module, "look_whether_ever", lambda never, _lacks, _name: never.could())
+        monkeypatch.setattr(lasting, "look_whether_ever", lambda never, _lacks, _name: never.could())
     with pytest.raises(AssertionError):
         all(World.made(seed).check() for seed in range(400))
 
