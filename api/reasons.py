@@ -58,24 +58,31 @@ def _begin_alike(name: str, other: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReadName:
-    """An attribute or capacity that an expression or constraint reads of a device."""
+    """An attribute or capacity that an expression, a constraint or an amount reads of a device."""
 
     group: str
-    """`attributes` or `capacity`."""
+    """`attributes` or `capacity`, of which all names are fully qualified; `requests`: keys of capacity.requests, which
+    the API compares letter by letter with what is published."""
     domain: str
+    """Empty where the group is `requests`."""
     name: str | None
     """None: any of the domain."""
 
     @property
     def qualified(self) -> str:
-        """`domain/name`, or the domain alone."""
-        return self.domain if self.name is None else f"{self.domain}/{self.name}"
+        """`domain/name`, or the domain alone; of the group `requests` the key."""
+        return "/".join(filter(None, (self.domain, self.name)))
 
     @classmethod
     def of_constraint(cls, attribute: str) -> ReadName:
         """Return what matchAttribute or distinctAttribute names, fully qualified."""
         domain, _, name = attribute.partition("/")
         return cls("attributes", domain, name)
+
+    @classmethod
+    def of_request(cls, key: str) -> ReadName:
+        """Return what a key of capacity.requests names."""
+        return cls("requests", "", key)
 
     @classmethod
     def of_paths(cls, paths: Iterable[Sequence[str]]) -> tuple[ReadName, ...]:
@@ -97,14 +104,15 @@ _NO_CAPACITIES: Final = "no GPU has capacities of the domain"
 
 
 def unknown_name(read: ReadName, known: Collection[str]) -> str:
-    """Say that no GPU has what is read. `known` are the names, fully qualified, that GPUs have in this group."""
+    """Say that no GPU has what is read. `known` are the names that GPUs have in this group."""
     if read.name is None:
         domains = sorted({name.partition("/")[0] for name in known})
         theirs = f": theirs are of {', '.join(domains)}" if domains else ""
         return f"{_NO_ATTRIBUTES if read.group == 'attributes' else _NO_CAPACITIES} {read.domain}{theirs}"
     # Domains are long: of two names with one domain most letters would be alike whatever they are.
-    by_name = {name.partition("/")[2]: name for name in sorted(known, reverse=True)}
-    near = read.name if read.name in by_name else nearest(read.name, by_name)
+    by_name = {name.rpartition("/")[2]: name for name in sorted(known, reverse=True)}
+    own = read.name.rpartition("/")[2]
+    near = own if own in by_name else nearest(own, by_name)
     meant = None if near is None else by_name[near]
     hint = "" if meant is None else f": did you mean {meant}?"
     return f"{_NO_ATTRIBUTE if read.group == 'attributes' else _NO_CAPACITY} {read.qualified}{hint}"

@@ -31,6 +31,7 @@ _MOST_COST: Final = 10_000
 """Units of cost for one look at a device without attributes: an honest selector needs tens."""
 
 _NO_CONFIG: Final = "no configuration for another driver, or one for this driver"
+_CAPACITIES: Final = frozenset((*SHARED_GPU_CAPACITIES, *MIG_CAPACITIES))
 _PUBLISHED: Final = "what GPUs of this driver publish"
 
 
@@ -77,7 +78,7 @@ def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapp
         _check_class_name(_below(part, "deviceClassName"), names)
         if is_ours(_class_of(part)):
             _check_selectors(part, driver)
-            _check_capacity(_below(part, "capacity", "requests"), driver)
+            _check_capacity(_below(part, "capacity", "requests"))
     for config in _entries(_below(devices, "config")):
         named = _below(config, "requests").value
         mains = {str(name).partition("/")[0] for name in named} if isinstance(named, list) and named else by_request
@@ -143,15 +144,11 @@ def _check_constraints(devices: Field, parts: list[Field], driver: str) -> None:
                 attribute.warn(reasons.unknown_name(read, known), _PUBLISHED)
 
 
-def _check_capacity(requests: Field, driver: str) -> None:
-    if not isinstance(requests.value, dict) or not requests.value:
-        return
-    known = _known(driver)["capacity"]
-    for name in sorted(requests.value, key=str):
-        domain, slash, rest = str(name).partition("/")
-        read = ReadName("capacity", *((domain, rest) if slash else (driver, str(name))))
-        if not read.is_among(known):
-            requests.below(str(name), requests.value[name]).warn(reasons.unknown_name(read, known), _PUBLISHED)
+def _check_capacity(requests: Field) -> None:
+    for name in sorted(requests.value, key=str) if isinstance(requests.value, dict) else ():
+        read = ReadName.of_request(str(name))
+        if not read.is_among(_CAPACITIES):
+            requests.below(str(name), requests.value[name]).warn(reasons.unknown_name(read, _CAPACITIES), _PUBLISHED)
 
 
 def _known(driver: str) -> Mapping[str, frozenset[str]]:
@@ -163,7 +160,7 @@ def _known(driver: str) -> Mapping[str, frozenset[str]]:
     attributes = frozenset(qualified(one.name) for one in (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES))
     return {
         "attributes": attributes,
-        "capacity": frozenset(map(qualified, (*SHARED_GPU_CAPACITIES, *MIG_CAPACITIES))),
+        "capacity": frozenset(map(qualified, _CAPACITIES)),
     }
 
 

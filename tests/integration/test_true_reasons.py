@@ -87,8 +87,12 @@ CASES = {
     ),
     "a capacity that no GPU has": Case(
         one(capacity={"requests": {f"{NVIDIA}/memory": "10Gi"}}),
-        f"no GPU has the capacity {NVIDIA}/memory: did you mean {DRIVER}/memory?",
+        f"no GPU has the capacity {NVIDIA}/memory: did you mean memory?",
         "ClaimPartsIgnored",
+    ),
+    "a capacity with the domain that selectors want": Case(
+        one(capacity={"requests": {f"{DRIVER}/memory": "10Gi"}}),
+        f"no GPU has the capacity {DRIVER}/memory: did you mean memory?",
     ),
     "a container that names no request of the claim": Case(
         one(),

@@ -1,4 +1,4 @@
-"""Which attributes and capacities GPUs have, fully qualified: what else is asked for, nobody has."""
+"""Which attributes and capacities GPUs have: what else is asked for, nobody has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class PublishedNames:
         """
         attributes: set[str] = set()
         capacity: set[str] = set()
-        known = {"attributes": attributes, "capacity": capacity}
+        requests: set[str] = set()
+        known = {"attributes": attributes, "capacity": capacity, "requests": requests}
         left, may_read = dict.fromkeys(read), MAX_READ
         for kind in inventory.buckets:
             if not left:
@@ -45,6 +46,7 @@ class PublishedNames:
                 names = self._of_kind[kind] = _names(inventory, kind)
             attributes |= names["attributes"]
             capacity |= names["capacity"]
+            requests |= names["requests"]
             left = {one: None for one in left if not one.is_among(known[one.group])}
         return tuple(unknown_name(one, known[one.group]) for one in left) if attributes else ()
 
@@ -58,4 +60,8 @@ def _names(inventory: Inventory, kind: NodeKind) -> _Names:
     def qualified(name: str) -> str:
         return name if "/" in name else f"{inventory.driver}/{name}"
 
-    return {"attributes": frozenset(map(qualified, attributes)), "capacity": frozenset(map(qualified, capacity))}
+    return {
+        "attributes": frozenset(map(qualified, attributes)),
+        "capacity": frozenset(map(qualified, capacity)),
+        "requests": frozenset(capacity),
+    }

@@ -79,16 +79,10 @@ def _of_capacity(inventory: Inventory, request: RequestDemand, names: PublishedN
     wanted = request.request.capacity
     if not wanted:
         return
-    read = (reasons.ReadName("capacity", *_split(name, inventory.driver)) for name in sorted(wanted))
-    unknown = names.unknown(inventory, tuple(read))
+    unknown = names.unknown(inventory, tuple(map(reasons.ReadName.of_request, sorted(wanted))))
     yield from unknown
     if not unknown and not any(device.allow_multiple_allocations for device in inventory.kinds_of_devices()):
         yield reasons.whole_gpu()
-
-
-def _split(name: str, driver: str) -> tuple[str, str]:
-    domain, slash, rest = name.partition("/")
-    return (domain, rest) if slash else (driver, name)
 
 
 def _why_dead(

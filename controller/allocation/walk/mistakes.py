@@ -39,13 +39,14 @@ def selector_failure(
 def unknown_names(
     inventory: Inventory, combination: Combination, selectors: CelSelectors, names: PublishedNames
 ) -> tuple[str, ...]:
-    """Say which attributes and capacities the selectors and constraints of a combination read that no device of ours
-    has. Cost: that of PublishedNames.unknown().
+    """Say which attributes and capacities the selectors, amounts and constraints of a combination read that no device
+    of ours has. Cost: that of PublishedNames.unknown().
     """
     read: list[ReadName] = []
     for chosen in combination.requests:
         for expression in (*chosen.demand.device_class.selectors, *chosen.demand.request.selectors):
             read += _read_by(selectors, expression)
+        read += map(ReadName.of_request, sorted(chosen.demand.request.capacity or ()))
     for index, claim in enumerate(combination.claims):
         for constraint in claim.spec.constraints:
             concerned = [one.demand.request for one in combination.of_claim(index)]

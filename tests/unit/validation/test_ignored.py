@@ -111,7 +111,12 @@ IGNORED: dict[str, tuple[dict[str, Any], str, str]] = {
     "capacity that no GPU has": (
         claim(exactly(capacity={"requests": {"lanes": "10"}})),
         f"{REQUESTS}[0].exactly.capacity.requests.lanes",
-        f"no GPU has the capacity {DRIVER}/lanes",
+        "no GPU has the capacity lanes",
+    ),
+    "capacity with the domain that selectors want": (
+        claim(exactly(capacity={"requests": {f"{DRIVER}/memory": "10Gi"}})),
+        f'{REQUESTS}[0].exactly.capacity.requests["{DRIVER}/memory"]',
+        f"no GPU has the capacity {DRIVER}/memory: did you mean memory?",
     ),
     "constraint on what nobody has": (
         claim(exactly(count=2), constraints=[{"matchAttribute": "example.com/rack"}]),

@@ -123,8 +123,9 @@ class Planted:
                 (None, ""),
                 (None, ""),
                 ("memory", WHOLE),
-                (f"{NVIDIA}/memory", f"no GPU has the capacity {NVIDIA}/memory: did you mean {DRIVER}/memory?"),
-                ("cores", f"no GPU has the capacity {DRIVER}/cores"),
+                (f"{NVIDIA}/memory", f"no GPU has the capacity {NVIDIA}/memory: did you mean memory?"),
+                (f"{DRIVER}/memory", f"no GPU has the capacity {DRIVER}/memory: did you mean memory?"),
+                ("cores", "no GPU has the capacity cores"),
             ]
         )
         if capacity is None:
