@@ -171,9 +171,13 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
         if not QUALIFIED_NAME.holds(name):
             amount.warn(f"the key is not {QUALIFIED_NAME.what}, no device has such a capacity", QUALIFIED_NAME.expected)
         wanted = check_quantity(amount)
-        if is_ours and wanted is not None and name == MEMORY_CAPACITY:
+        if not is_ours or wanted is None:
+            continue
+        if wanted.nano < 0:
+            amount.error("negative, which the controller refuses", "an amount of 0 or more")
+        elif name == MEMORY_CAPACITY:
             _check_memory(amount, wanted)
-        elif is_ours and wanted is not None and name == CORES_CAPACITY:
+        elif name == CORES_CAPACITY:
             _check_cores(amount, wanted)
     if is_ours and CORES_CAPACITY in entries and MEMORY_CAPACITY not in entries:
         entries[CORES_CAPACITY].warn(
@@ -182,7 +186,7 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
 
 
 def _check_memory(amount: Field, wanted: Quantity) -> None:
-    if wanted.nano <= 0:
+    if wanted.nano == 0:
         amount.warn("every share takes 1Mi at least", "such as 8Gi; no capacity at all for a whole GPU")
     elif wanted.nano % _MIB_NANO:
         amount.warn("rounded up to whole MiB", "a multiple of 1Mi")
@@ -191,8 +195,8 @@ def _check_memory(amount: Field, wanted: Quantity) -> None:
 def _check_cores(amount: Field, wanted: Quantity) -> None:
     if wanted.nano > _ALL_CORES * NANO:
         amount.warn("no GPU has more than 100 percent of its cores", "a whole number from 0 to 100")
-    elif wanted.nano < 0 or wanted.nano % NANO:
-        amount.warn("rounded up to whole percent from 0 on", "a whole number from 0 to 100")
+    elif wanted.nano % NANO:
+        amount.warn("rounded up to whole percent", "a whole number from 0 to 100")
 
 
 _MIB_NANO: Final = (1 << 20) * NANO

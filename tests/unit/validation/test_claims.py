@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.legal.read.claims import Unsupported, read_claim
 from support.api_documents import ABSENT, claim, edited, errors, template, warnings
 
 DEVICES = "spec.devices"
@@ -184,7 +187,6 @@ def test_what_the_server_takes_by_mistake_is_a_warning_and_no_error(path: str, v
 
 OF_SHARES = [
     ({"memory": "0"}, "every share takes 1Mi at least"),
-    ({"memory": "-1Gi"}, "every share takes 1Mi at least"),
     ({"memory": "10G"}, "rounded up to whole MiB"),
     ({"memory": "1Gi", "cores": "101"}, "no GPU has more than 100 percent of its cores"),
     ({"memory": "1Gi", "cores": "500m"}, "rounded up to whole percent"),
@@ -200,6 +202,15 @@ def test_an_amount_that_is_not_what_it_seems_is_warned_of(name: str, amounts: di
     assert errors(document) == []
     foreign = edited(document, f"{EXACTLY}.deviceClassName", "gpu.example.com")
     assert not any(found in warning for warning in warnings(foreign))
+
+
+@pytest.mark.parametrize("amounts", [{"memory": "-1Gi"}, {"memory": "1Gi", "cores": "-1"}, {"lanes": "-500m"}])
+def test_an_amount_that_the_controller_refuses_is_an_error(amounts: dict[str, str]) -> None:
+    document = edited(claim(), f"{EXACTLY}.capacity.requests", amounts)
+    assert any("negative, which the controller refuses" in error for error in errors(document))
+    assert isinstance(read_claim(msgspec.convert(document, ResourceClaim)), Unsupported)
+    foreign = edited(document, f"{EXACTLY}.deviceClassName", "gpu.example.com")
+    assert errors(foreign) == []  # another driver may take it for something
 
 
 def test_amounts_of_a_share_have_no_findings() -> None:
