@@ -172,6 +172,7 @@ class Never:
         self._may = False
         self._all_too_small = True
         self._largest = 0
+        self._is_every_node = True
         self._known: set[tuple[Hashable, ...]] = set()
 
     @property
@@ -195,14 +196,19 @@ class Never:
         self._largest = max(self._largest, gpus)
         self._all_too_small &= too_small
 
+    def not_asked(self) -> None:
+        """Note a node that offers no devices now: it may have none, or many that cannot be used, or not yet."""
+        self._is_every_node = False
+
     def words(self, count: int) -> str:
         """Return why no node could, with the number of GPUs that are asked for; empty where one could, or there is
-        none."""
+        none. Nothing is said of nodes that were not asked."""
         if self._may or not self._largest:
             return ""
+        node = "no node" if self._is_every_node else "no node that offers GPUs"
         if self._all_too_small:
-            return f"no node has {_gpus(count)}, the largest has {self._largest}"
-        return "no node could serve it with all of its GPUs free"
+            return f"{node} has {_gpus(count)}, the largest has {self._largest}"
+        return f"{node} could serve it with all of its GPUs free"
 
 
 def _gpus(count: int) -> str:
@@ -238,6 +244,8 @@ def reasons_of_nodes(
         state = inventory.state(name)
         if isinstance(state, NodeState):
             look_whether_ever(never, lacks, name)
+        else:
+            never.not_asked()
         if not lacks or unfit == PINNED_ELSEWHERE:
             yield name, PINNED_ELSEWHERE
         elif isinstance(state, str):

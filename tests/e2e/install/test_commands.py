@@ -30,7 +30,7 @@ CLAIMS_PAGE = REPOSITORY / "docs" / "claims.md"
 CLASSES_PAGE = REPOSITORY / "docs" / "classes.md"
 
 PRINTS = {
-    "dracaena explain pod huge": f"no node has {GPU_COUNT + 1} GPUs, the largest has {GPU_COUNT}",
+    "dracaena explain pod huge": f" has {GPU_COUNT + 1} GPUs, the largest has {GPU_COUNT}",
     "dracaena explain pod train": "pod default/train runs",
     "dracaena status --node a": "held by 1 claim",
     "dracaena version": "dracaena ",

@@ -42,7 +42,7 @@ def test_what_the_next_leader_tells_a_pod_again_is_counted_on_the_same_event(cha
     create_claim(chart.api, "too-large", claim_spec(20))
     pod = Pod("too-large", claims={"gpus": "too-large"})
     chart.api.create(PODS, pod.document())
-    message = wait_event(chart.api, pod, "WaitingForGPUs", "no node has 20 GPUs")
+    message = wait_event(chart.api, pod, "WaitingForGPUs", " has 20 GPUs")
     first = eventually(lambda: leader(chart), "somebody leads", within_s=TAKE_OVER_S)
     chart.kubectl("--namespace", NAMESPACE, "delete", "pod", first, "--timeout=60s")
     eventually(lambda: leader(chart) not in ("", first), "the other one leads", within_s=TAKE_OVER_S)

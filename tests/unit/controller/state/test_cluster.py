@@ -288,7 +288,8 @@ def test_decisions_are_made_while_it_is_worked_out_why_a_pod_fits_nowhere() -> N
     text = cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(decide_for_another))
     assert [type(one) for one in decided] == [Allocation, InProgress]
     assert text == (
-        f"0/3 nodes fit: no node has 20 GPUs, the largest has 4; 2 without usable GPUs of {DRIVER} (node-b, node-c); "
+        f"0/3 nodes fit: no node that offers GPUs has 20 GPUs, the largest has 4; "
+        f"2 without usable GPUs of {DRIVER} (node-b, node-c); "
         "1 with fewer than 20 GPUs (node-a)"
     )
     no_turns = OneNodeATurn(lambda: pytest.fail("an answer that is known takes no turns"))

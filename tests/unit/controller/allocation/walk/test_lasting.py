@@ -207,7 +207,7 @@ class World:
         for one in found.reasons:
             assert not (one.lasting and "free" in one.text), str(found)
         largest = max((len(self.machines[name].gpus) for name in offering), default=0)
-        if found.never.startswith("no node has"):
+        if "largest has" in found.never:
             count = min(one.count for one in self.alternatives)
             assert largest < count, str(found)
             assert found.never.endswith(f"the largest has {largest}"), str(found)
@@ -328,3 +328,16 @@ def test_a_selector_failure_stays_a_refusal_of_its_kind() -> None:
     found = Allocator().explain(inventory, pod("p"), [claim("c", request(**cel('device.attributes["x.y"].z == 1')))])
     assert isinstance(found, Refused)
     assert found.kind is RefusalKind.SELECTOR
+
+
+@pytest.mark.parametrize("b", ["not published", "left to kube-scheduler"])
+def test_nothing_is_said_of_the_size_of_nodes_that_offer_nothing(b: str) -> None:
+    large = machine("large", blocks(16, inside="PIX", outside="PIX"))
+    slices = [pool_slice("a", MACHINES[0])]
+    if b == "left to kube-scheduler":
+        slices.append(pool_slice("b", large, taints=()))
+    inventory = make_inventory(DRIVER, nodes=[node("a"), node("b")], slices=slices, classes=[device_class()])
+    found = Allocator().explain(inventory, pod("p", "c"), [claim("c", request(count=9))])
+    assert isinstance(found, Unsatisfied)
+    assert found.never == "no node that offers GPUs has 9 GPUs, the largest has 8"
+    assert len(found.reasons) == 2
