@@ -309,7 +309,9 @@ class Allocator:
                     note = "" if rules is None else rules.most_left()
                     first = next(combinations(demand.claims))
                     unknown = unknown_names(inventory, first, self.selectors, self._names)
-                    return counts.unsatisfied(never.words(found.gpus), unknown, note)
+                    # What is left of shared GPUs is told as it is now, be it for ever or not.
+                    may_last = rules is not None and rules.reads_shares
+                    return counts.unsatisfied(never.words(found.gpus), unknown, note, may_last=may_last)
                 yield
                 self.effort.begin(pace.begin_turn())
         except OverdueError:

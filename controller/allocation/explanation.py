@@ -102,13 +102,15 @@ class ReasonCounts:
         if self._counts[key] <= NAMES_SHOWN:
             self._first.setdefault(key, []).append(node)
 
-    def unsatisfied(self, never: str = "", unknown: Sequence[str] = (), note: str = "") -> Unsatisfied:
+    def unsatisfied(
+        self, never: str = "", unknown: Sequence[str] = (), note: str = "", *, may_last: bool = False
+    ) -> Unsatisfied:
         """Return what was counted. `never` and `unknown` as in Unsatisfied; the second is left out where no reason
-        lasts. Cost: the different reasons."""
+        lasts. `may_last`: whether one may that is not told apart. Cost: the different reasons."""
         reasons = (
             Reason(text, count, tuple(self._first[text, lasting]), lasting=lasting)
             for (text, lasting), count in self._counts.items()
         )
         ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
-        lasts = any(lasting for _, lasting in self._counts)
+        lasts = may_last or any(lasting for _, lasting in self._counts)
         return Unsatisfied(self._counts.total(), tuple(ordered), never, tuple(unknown) if lasts else (), note)

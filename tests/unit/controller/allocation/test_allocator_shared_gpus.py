@@ -275,3 +275,14 @@ def test_nodes_that_differ_in_their_shares_alone_are_one_to_who_wants_whole_gpus
     (by_free,) = inventory.buckets_by_free_gpus.values()
     assert len(by_state) == 4
     assert list(by_free.values()) == [["a", "b", "c", "d"]]
+
+
+@pytest.mark.parametrize("wrong", ["selector", "amount"])
+def test_a_share_whose_claim_reads_what_no_gpu_has_is_told_the_name(wrong: str) -> None:
+    amounts = {"memory": "10Gi"} if wrong == "selector" else {f"{DRIVER}/memory": "10Gi"}
+    expression = 'device.attributes["gpu.nvidia.com"].productName == "A100"'
+    selectors = [{"cel": {"expression": expression}}] if wrong == "selector" else []
+    asked = claim("c", request(count=1, selectors=selectors, capacity={"requests": amounts}))
+    told = str(Allocator().explain(cluster(a=SMALL), pod("pod", "c"), [asked]))
+    name = "attribute gpu.nvidia.com/productName" if wrong == "selector" else f"capacity {DRIVER}/memory: did you mean"
+    assert f"; no GPU has the {name}" in told
