@@ -23,6 +23,10 @@ from it within a second. One that was deleted meanwhile is made again after this
 FOUND_S: Final = 5.0
 """A template that was found this short a time ago is there: the pods of one Job ask for the same one."""
 
+MISSED_S: Final = 1.0
+"""A template that was missing this short a time ago is missing: all pods of a Job whose template nobody made ask at
+once. Who makes it then is not to wait for long."""
+
 LOOKS: Final = 10
 """Looks for unused templates in the time for which one stays: each is a list of all of ours."""
 
@@ -53,7 +57,7 @@ class ClaimTemplates:
         self._clock = clock
         self._lock = threading.Lock()
         self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
-        self._found_s: dict[str, float] = {}  # namespace/name → when it was found
+        self._read_s: dict[str, tuple[bool, float]] = {}  # namespace/name → whether it was there, and when
         self._unused_s: dict[str, float] = {}  # UID → since when nobody names it
 
     def make_for(self, pod: Pod) -> float | None:
@@ -78,23 +82,23 @@ class ClaimTemplates:
                 pass
             with self._lock:
                 self._there_s[pod.metadata.namespace, template.name] = self._clock.monotonic()
+                self._read_s.pop(f"{pod.metadata.namespace}/{template.name}", None)
         return MADE_AGAIN_S
 
     def exists(self, key: str) -> bool:
         """Return whether there is a template `namespace/name`, whoever made it. Raises KubeError. Cost: a read, at most
-        once in FOUND_S for each that is there.
+        once in FOUND_S for each that is there, and in MISSED_S for each that is missing.
         """
         namespace, _, name = key.partition("/")
         now_s = self._clock.monotonic()
         with self._lock:
-            at_s = self._found_s.get(key)
-        if at_s is not None and now_s - at_s < FOUND_S:
-            return True
+            known = self._read_s.get(key)
+        if known is not None and _holds(known, now_s):
+            return known[0]
         found = self._templates.exists(namespace, name)
         with self._lock:
-            self._found_s = {one: at_s for one, at_s in self._found_s.items() if now_s - at_s < FOUND_S}
-            if found:
-                self._found_s[key] = now_s
+            self._read_s = {one: read for one, read in self._read_s.items() if _holds(read, now_s)}
+            self._read_s[key] = found, now_s
         return found
 
     def collect(self) -> None:
@@ -130,6 +134,12 @@ class ClaimTemplates:
         with self._lock:
             at_s = self._there_s.get((namespace, template.name))
         return at_s is not None and self._clock.monotonic() - at_s < MADE_AGAIN_S
+
+
+def _holds(read: tuple[bool, float], now_s: float) -> bool:
+    """Whether what was read of a template is taken to be so now."""
+    found, at_s = read
+    return now_s - at_s < (FOUND_S if found else MISSED_S)
 
 
 def _awaited(pod: Pod) -> list[GpuTemplate]:

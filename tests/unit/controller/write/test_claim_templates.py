@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dracaena.api.gpu_templates import MANAGED_BY, MANAGER, GpuTemplate
 from dracaena.api.objects import Pod, PodResourceClaim
 from dracaena.api.resource_objects import ResourceClaimTemplate
-from dracaena.controller.write.claim_templates import MADE_AGAIN_S, ClaimTemplates
+from dracaena.controller.write.claim_templates import FOUND_S, MADE_AGAIN_S, MISSED_S, ClaimTemplates
 from dracaena.kube.errors import ApiUnavailableError, ForbiddenError
 from support.allocation import DRIVER, blocks, claim, machine, pod
 from support.claim_api import FakeTemplates
@@ -183,3 +183,27 @@ class World(RuleBasedStateMachine):
 
 World.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
 TestWorld = World.TestCase
+
+
+def test_a_template_is_read_once_for_all_pods_that_ask_at_once_be_it_there_or_not() -> None:
+    api, clock = FakeTemplates(), FakeClock()
+    templates = ClaimTemplates(api, lambda: (), lambda _: True, clock, unused_s=UNUSED_S)
+    read: list[str] = []
+    api.before = lambda verb, key: read.append(key) if verb == "list" else None
+    assert [templates.exists(KEY) for _ in range(1_000)] == [False] * 1_000
+    assert read == [KEY]
+    clock.advance(MISSED_S)
+    api.create(GpuTemplate(2, DRIVER), "default")
+    assert [templates.exists(KEY) for _ in range(1_000)] == [True] * 1_000
+    assert read == [KEY] * 2
+    clock.advance(FOUND_S)
+    assert templates.exists(KEY)
+    assert read == [KEY] * 3
+
+
+def test_a_template_that_we_make_is_there_at_once() -> None:
+    api = FakeTemplates()
+    templates = ClaimTemplates(api, lambda: (), lambda _: True, FakeClock(), unused_s=UNUSED_S)
+    assert not templates.exists(KEY)
+    templates.make_for(asking("p"))
+    assert templates.exists(KEY)
