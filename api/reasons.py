@@ -118,6 +118,11 @@ def unknown_name(read: ReadName, known: Collection[str]) -> str:
     return f"{_NO_ATTRIBUTE if read.group == 'attributes' else _NO_CAPACITY} {read.qualified}{hint}"
 
 
+def more_unknown_names(count: int) -> str:
+    """Say that there are so many more names that no GPU has."""
+    return f"and {count} more {'name' if count == 1 else 'names'} that no GPU has"
+
+
 IGNORED_EVENT: Final = "ClaimPartsIgnored"
 """Reason of the one Event on a pod about all that its claims and containers say in vain."""
 

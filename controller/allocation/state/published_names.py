@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dracaena.api.reasons import ReadName, unknown_name
+from dracaena.api.reasons import ReadName, more_unknown_names, unknown_name
 from dracaena.controller.allocation.state.device_kind import IDENTITY
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind
@@ -14,6 +15,10 @@ from dracaena.controller.allocation.state.node_state import NodeKind
 MAX_READ: Final = 50
 """Kinds of nodes that are read in one call, 8 ms where each has 56 devices: it may be part of a decision. Nodes of one
 product are of one kind as a rule; the others are read in later calls, and until then nothing is said."""
+
+MOST_TOLD: Final = 10
+"""Names that are told, some 80 characters each: an Event has room for 1,024, and a selector for hundreds of names. What
+each was meant to be is looked for, in a millisecond each."""
 
 _Names = Mapping[str, frozenset[str]]
 """Group (ReadName.group) → names."""
@@ -27,6 +32,8 @@ class PublishedNames:
 
     def unknown(self, inventory: Inventory, read: tuple[ReadName, ...]) -> tuple[str, ...]:
         """Say of each of these that no device of ours has it; nothing where none is published, or not all are read.
+
+        The first MOST_TOLD are told by name, the others by their number.
 
         Cost: a step for each kind of node. Where each is found at once, a look at one.
         """
@@ -48,7 +55,10 @@ class PublishedNames:
             capacity |= names["capacity"]
             requests |= names["requests"]
             left = {one: None for one in left if not one.is_among(known[one.group])}
-        return tuple(unknown_name(one, known[one.group]) for one in left) if attributes else ()
+        if not attributes:
+            return ()
+        told = tuple(unknown_name(one, known[one.group]) for one in islice(left, MOST_TOLD))
+        return told if len(left) <= MOST_TOLD else (*told, more_unknown_names(len(left) - MOST_TOLD))
 
 
 def _names(inventory: Inventory, kind: NodeKind) -> _Names:

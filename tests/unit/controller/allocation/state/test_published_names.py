@@ -57,3 +57,11 @@ def test_nothing_is_told_until_every_kind_was_read_and_each_call_reads_some(monk
     names, there = PublishedNames(), cluster(*kinds)
     told = [bool(names.unknown(there, (PRODUCT,))) for _ in range(5)]
     assert told == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(("count", "last"), [(1, ""), (10, ""), (11, "and 1 more name"), (800, "and 790 more names")])
+def test_of_many_names_the_first_are_told_and_the_others_counted(count: int, last: str) -> None:
+    read = tuple(ReadName("attributes", DRIVER, f"wrong{number}") for number in range(count))
+    told = PublishedNames().unknown(cluster(NAMED), read)
+    assert [f"{one.qualified}" in text for one, text in zip(read, told, strict=False)][:10] == [True] * min(count, 10)
+    assert list(told[10:]) == ([f"{last} that no GPU has"] if last else [])
