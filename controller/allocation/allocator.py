@@ -294,7 +294,9 @@ class Allocator:
                 demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
                 if isinstance(demand, Refused):
                     return demand
-                lacks = [LastingLacks(inventory, rules, self._answers) for rules in self._each_rules(inventory, demand)]
+                # Nodes count by the first alternatives; the others only tell whether any node could ever serve it.
+                each = islice(self._each_rules(inventory, demand), 1 if never.is_refuted else None)
+                lacks = [LastingLacks(inventory, rules, self._answers) for rules in each]
                 for name, reason in reasons_of_nodes(inventory, demand.filter, lacks, left, never):
                     if reason is None and self._fits_on(inventory, pod, claims, barred, name):
                         return None

@@ -33,11 +33,12 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME
 from dracaena.controller.allocation.walk.judgements import UNSCORED
+from dracaena.controller.allocation.walk.lasting import LastingLacks
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import facts_of
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
 from dracaena.controller.simulation import make_inventory
-from support.allocation import DRIVER, blocks, claim, device_name, machine, node, pool_slice, request
+from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice, request
 from support.allocation import pod as plain_pod
 from support.clusters import CLASSES, SICK, SMALL, SWITCHED, random_claims, random_cluster, random_pod
 from support.inventories import filled
@@ -286,6 +287,34 @@ def explained_in_turns(
 ) -> Unsatisfied | Refused | None:
     """The same, with a turn for each node."""
     return explained(Allocator(), inventory, asking, claims, barred, OneNodeATurn(), meanwhile)
+
+
+def test_alternatives_are_looked_at_until_one_node_could_serve_one_and_not_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = 0
+
+    class Counted(LastingLacks):
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal built
+            built += 1
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("dracaena.controller.allocation.allocator.LastingLacks", Counted)
+    names = [f"n{number}" for number in range(5)]
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node(name) for name in names],
+        slices=[pool_slice(name, SMALL) for name in names],
+        claims=[holding(claim(f"{name}-{o}"), name, device_name(SMALL, o)) for name in names for o in range(2)],
+        classes=CLASSES,
+    )
+    alternatives = [{"name": f"a{number}", "deviceClassName": DRIVER} for number in range(8)]
+    asked = claim("c", *({"name": name, "firstAvailable": alternatives} for name in ("x", "y")))
+    found = explained_in_turns(inventory, plain_pod("p", "c"), [asked], {}, lambda: None)
+    assert isinstance(found, Unsatisfied)
+    assert (found.nodes, found.never) == (5, "")
+    assert built == 8 * 8 + 4
 
 
 def test_turns_in_which_nothing_happens_change_nothing() -> None:
