@@ -10,137 +10,32 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dracaena.api import mps
-from dracaena.api.mps import MpsFaultKind, MpsPhase, MpsShareRequest, MpsShareStatus
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.mps.adapters.process_table import ProcProcessTable
-from dracaena.mps.planning.places import MpsPlaces
+from dracaena.api.mps import MpsFaultKind, MpsPhase
 from dracaena.mps.planning.state import ComputeMode, Role
-from support.fake_mps import FakeCudaClient, FakeMps
 from support.mps_model import OK, SERVER_NOT_READY
 from support.mps_node import GPUS
-from support.mps_program import ModesInFile
-
-TESTS = Path(__file__).parent.parent
-PATIENCE_S = 60.0
-"""A machine that runs other tests too."""
+from support.mps_process import PATIENCE_S, SupervisedNode, wait_for
 
 BOTH = pytest.mark.parametrize("protocol", [2, 3])
 
 
-class Node:
-    def __init__(self, root: str, folder: Path, protocol: int) -> None:
-        self.places = MpsPlaces(root)
-        self.fake = FakeMps(folder / "driver", GPUS, protocol)
-        self.modes = ModesInFile(folder / "modes.json")
-        self.modes.write(dict.fromkeys(GPUS, ComputeMode.DEFAULT))
-        self.table = ProcProcessTable(self.places.pipes)
-        self.requests = DocumentFolder(Path(root) / mps.REQUESTS, synced=False)
-        self.process: subprocess.Popen[str] | None = None
-        self.port = 0
-
-    def start(self) -> None:
-        self.process = self.begin(stderr=subprocess.DEVNULL)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.process.stdout.close()
-        self.port = int(line.split()[1])
-
-    def begin(self, stderr: int) -> subprocess.Popen[str]:
-        arguments = [self.places.root, str(self.fake.root), str(self.modes.path)]
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "support.mps_program", *arguments],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-
-    def end(self, number: int = signal.SIGKILL) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-        self.process.wait(timeout=PATIENCE_S)
-        self.process = None
-
-    def ask(self, number: int, share: str, percentage: int = 50, memory: int = 1024) -> str:
-        name = mps.share_name(GPUS[number], share, share)
-        request = MpsShareRequest(
-            boot_id=read_boot_id(), gpu=GPUS[number], claim_uid=share, share_id=share,
-            thread_percentage=percentage, pinned_memory_mib=memory,
-        )  # fmt: skip
-        self.requests.write(name + mps.SUFFIX, mps.encode(request))
-        return name
-
-    def withdraw(self, name: str) -> None:
-        self.requests.remove(name + mps.SUFFIX)
-
-    def status(self, name: str) -> MpsShareStatus | None:
-        data = DocumentFolder(Path(self.places.root) / mps.STATUS).read(name + mps.SUFFIX)
-        return mps.decode_status(data) if data is not None else None
-
-    def ready(self, name: str, but: int = 0) -> MpsShareStatus:
-        """Wait until a share is ready with another server than `but`."""
-        found: list[MpsShareStatus] = []
-
-        def look() -> bool:
-            status = self.status(name)
-            found[:] = [status] if status is not None else []
-            return bool(found) and found[0].phase is MpsPhase.READY and found[0].server_pid != but
-
-        wait_for(look, lambda: f"{found}")
-        return found[0]
-
-    def gone(self) -> None:
-        """Wait until nothing of any share is left."""
-        wait_for(lambda: not self.left(), lambda: str(self.left()))
-
-    def left(self) -> list[str]:
-        root = Path(self.places.root)
-        names = [str(path) for folder in (mps.STATUS, "journal", "pipe") for path in (root / folder).glob("*/")]
-        # With protocol 3 the node's daemon takes its own files along; what it logs stays for people.
-        names += [str(path) for path in (root / "pipe").glob("*") if path.name != "control"]
-        names += [gpu for gpu, mode in self.modes.all().items() if mode is not ComputeMode.DEFAULT]
-        return names + [str(process) for process in self.table.find()]
-
-    def client(self, status: MpsShareStatus, pid: int) -> FakeCudaClient:
-        """Connect as a container of the share would, from its mount."""
-        return FakeCudaClient(status.mounts[0].host_path, pid)
-
-    def page(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_S) as answer:
-            text: str = answer.read().decode()
-            return text
-
-
-def wait_for(true: Callable[[], bool], what: Callable[[], str]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < until_s, f"not within {PATIENCE_S:.0f} s: {what()}"
-        time.sleep(0.02)
-
-
 @pytest.fixture
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SupervisedNode]:
     with tempfile.TemporaryDirectory(prefix="m") as short:  # pytest's own folders are too long for sockets
-        node = Node(short, tmp_path, request.getfixturevalue("protocol"))
+        node = SupervisedNode(short, tmp_path, request.getfixturevalue("protocol"))
         try:
             yield node
         finally:
-            if node.process is not None:
-                node.end()
-            for process in sorted(node.table.find(), key=lambda each: each.role is Role.SERVER):
-                node.table.kill(process)
+            node.kill_all()
 
 
 @BOTH
-def test_shares_are_served_and_leave_nothing(node: Node, protocol: int) -> None:
+def test_shares_are_served_and_leave_nothing(node: SupervisedNode, protocol: int) -> None:
     node.start()
     one, other, third = node.ask(0, "a"), node.ask(0, "b", percentage=25), node.ask(1, "c")
     statuses = [node.ready(name) for name in (one, other, third)]
@@ -159,7 +54,7 @@ def test_shares_are_served_and_leave_nothing(node: Node, protocol: int) -> None:
 
 
 @BOTH
-def test_a_fault_reaches_the_status_of_all_shares_of_the_gpu_and_ends(node: Node, protocol: int) -> None:
+def test_a_fault_reaches_the_status_of_all_shares_of_the_gpu_and_ends(node: SupervisedNode, protocol: int) -> None:
     node.start()
     one, other, third = node.ask(0, "a"), node.ask(0, "b"), node.ask(1, "c")
     status = node.ready(other)
@@ -180,7 +75,7 @@ def test_a_fault_reaches_the_status_of_all_shares_of_the_gpu_and_ends(node: Node
 
 
 @BOTH
-def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: Node, protocol: int) -> None:
+def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: SupervisedNode, protocol: int) -> None:
     node.start()
     name = node.ask(0, "a")
     status = node.ready(name)
@@ -200,7 +95,7 @@ def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: Node, p
 
 @BOTH
 @pytest.mark.parametrize("role", list(Role))
-def test_kill_9_of_a_daemon_or_server_is_seen_and_repaired(node: Node, protocol: int, role: Role) -> None:
+def test_kill_9_of_a_daemon_or_server_is_seen_and_repaired(node: SupervisedNode, protocol: int, role: Role) -> None:
     node.start()
     name = node.ask(0, "a")
     before = node.ready(name).server_pid
@@ -218,7 +113,7 @@ def test_kill_9_of_a_daemon_or_server_is_seen_and_repaired(node: Node, protocol:
 
 
 @BOTH
-def test_an_end_by_sigterm_leaves_servers_to_their_clients(node: Node, protocol: int) -> None:
+def test_an_end_by_sigterm_leaves_servers_to_their_clients(node: SupervisedNode, protocol: int) -> None:
     node.start()
     node.ready(node.ask(0, "a"))
     before = node.table.find()
@@ -227,7 +122,7 @@ def test_an_end_by_sigterm_leaves_servers_to_their_clients(node: Node, protocol:
 
 
 @pytest.mark.parametrize("protocol", [3])
-def test_a_second_supervisor_is_refused(node: Node, protocol: int) -> None:
+def test_a_second_supervisor_is_refused(node: SupervisedNode, protocol: int) -> None:
     node.start()
     with node.begin(stderr=subprocess.PIPE) as second:
         _, words = second.communicate(timeout=PATIENCE_S)
@@ -236,7 +131,9 @@ def test_a_second_supervisor_is_refused(node: Node, protocol: int) -> None:
 
 
 @BOTH
-def test_rubbish_and_a_daemon_that_dies_in_start_end_in_words_and_then_in_a_share(node: Node, protocol: int) -> None:
+def test_rubbish_and_a_daemon_that_dies_in_start_end_in_words_and_then_in_a_share(
+    node: SupervisedNode, protocol: int
+) -> None:
     node.fake.set(mode="dies")
     node.start()
     name = node.ask(0, "a")
@@ -256,7 +153,7 @@ def test_rubbish_and_a_daemon_that_dies_in_start_end_in_words_and_then_in_a_shar
 
 
 @pytest.mark.parametrize("protocol", [3])
-def test_a_gpu_that_is_not_there_fails_in_words(node: Node, protocol: int) -> None:
+def test_a_gpu_that_is_not_there_fails_in_words(node: SupervisedNode, protocol: int) -> None:
     """With protocol 3 the daemon takes it without an error and the server ends without a word."""
     node.fake.set(gpus=list(GPUS[1:]))
     node.start()
@@ -271,7 +168,7 @@ def test_a_gpu_that_is_not_there_fails_in_words(node: Node, protocol: int) -> No
 
 
 @BOTH
-def test_kills_by_chance_leave_nothing(node: Node, protocol: int) -> None:
+def test_kills_by_chance_leave_nothing(node: SupervisedNode, protocol: int) -> None:
     chance = random.Random(protocol)
     node.start()
     names: dict[str, int] = {}
@@ -299,7 +196,9 @@ def test_kills_by_chance_leave_nothing(node: Node, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", [3])
-def test_the_command_itself_says_that_there_is_no_driver_and_ends_by_sigterm(node: Node, protocol: int) -> None:
+def test_the_command_itself_says_that_there_is_no_driver_and_ends_by_sigterm(
+    node: SupervisedNode, protocol: int
+) -> None:
     """With the real NVML adapter, on a driver root that has no NVML."""
     flags = ["--root", node.places.root, "--driver-root-mount", str(node.fake.root), "--http-address", ""]
     with subprocess.Popen(
