@@ -41,7 +41,7 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
@@ -336,6 +336,8 @@ class DeviceState:
                 self._effects.apply(uid, begun.planned)
                 with self._lock.hold():
                     return self._with_effects(uid, begun.planned)
+            except EffectPendingError:
+                raise  # what was begun stays: the next call goes on with it
             except DracaenaError:
                 if begun.fresh:
                     try:
@@ -384,6 +386,9 @@ class DeviceState:
         self._guard.refuse_stale(plan)
         plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
         self._guard.refuse_held(plan, pool)
+        crowded = self._guard.crowded(plan, self._reporter.consumers_of(plan))
+        if crowded is not None:
+            raise PrepareError(crowded)
         return plan
 
     def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
@@ -452,15 +457,11 @@ class DeviceState:
     def _recover(self, reference: ClaimReference) -> bool:
         """Settle one claim; return whether that is done."""
         try:
-            self.prepare(reference)
-        except (ClaimGoneError, PrepareError) as error:
-            with self._lock.hold():
-                if self._checkpoints.may_be_in_use(reference.uid):
-                    return True  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
-            log.info("half a preparation taken back", claim=str(reference), reason=str(error))
-            self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
+            self._prepare_or_take_back(reference)
         except SetAsideError:
             return True
+        except EffectPendingError as error:
+            log.info("claim waits for kubelet to ask again", claim=str(reference), reason=str(error))
         except DracaenaError as error:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
             return False
@@ -469,6 +470,16 @@ class DeviceState:
             log.exception("claim not recovered by an error of the plugin", claim=str(reference))
             return False
         return True
+
+    def _prepare_or_take_back(self, reference: ClaimReference) -> None:
+        try:
+            self.prepare(reference)
+        except (ClaimGoneError, PrepareError) as error:
+            with self._lock.hold():
+                if self._checkpoints.may_be_in_use(reference.uid):
+                    return  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
+            log.info("half a preparation taken back", claim=str(reference), reason=str(error))
+            self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
 
 
 def _check_uid(reference: ClaimReference) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
+from dracaena.api import mps
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
 from dracaena.kubelet_plugin.live_machine import ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
 from dracaena.kubelet_plugin.settings import ALL, PluginSettings
+from dracaena.process.clock import Clock
 
 USER_AGENT = "dracaena-plugin"
 
@@ -73,6 +80,23 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
         own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
         roots = [*own, DevRoot("/", "/")]
     return DeviceNodes(roots, required=not settings.machine).of_claim
+
+
+def mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
+    """Return what asks the node's MPS supervisor for shares, None where there is none."""
+    if not settings.mps_root:
+        return None
+    root = Path(settings.mps_root)
+    # As the supervisor: the folder is on a tmpfs, so nothing of it outlives a power cut.
+    return MpsShares(
+        root=settings.mps_root,
+        requests=DocumentFolder(root / mps.REQUESTS, synced=False),
+        statuses=DocumentFolder(root / mps.STATUS, synced=False),
+        node=DocumentFolder(root, synced=False),
+        is_running=partial(supervisor_runs, root),
+        boot_id=read_boot_id(),
+        clock=clock,
+    )
 
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:

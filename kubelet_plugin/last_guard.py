@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import ReadMinors
-from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, overdrawn
+from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
+from dracaena.kubelet_plugin.prepare.mps_containers import crowded_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
 log = structlog.get_logger()
@@ -102,9 +104,20 @@ class LastGuard:
         if short:
             _log_held(plan, tuple(holder for each in short for holder in each.holders))
             raise DeviceHeldError(_short(plan, short), overdrawn=short)
+        unlike = of_another_mode(plan, others)
+        if unlike:
+            text = "; ".join(f"{device} has {_unlike(plan, holder)}" for device, holder in unlike)
+            raise _device_held(plan, text, tuple(holder for _, holder in unlike))
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+    def crowded(self, plan: PreparedClaim, pods: Sequence[Pod]) -> str | None:
+        """Return why a container of a claim's pods would have too much at a time, None when none would. The caller
+        holds the lock."""
+        if not plan.effects:
+            return None
+        return crowded_container(plan, (c.prepared for c in self._checkpoints.load_all()[0]), pods)
 
 
 def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:
@@ -139,6 +152,13 @@ def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
     name = holder.claim.told_to(plan.claim)
     of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
     return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"
+
+
+def _unlike(plan: PreparedClaim, holder: PreparedClaim) -> str:
+    return (
+        f"a share of {holder.claim.told_to(plan.claim)}, and one of the two is by MPS and one is not: a GPU is divided "
+        "in one way at a time"
+    )
 
 
 def _short(plan: PreparedClaim, short: Sequence[Overdrawn]) -> str:

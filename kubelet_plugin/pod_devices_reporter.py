@@ -163,6 +163,10 @@ class PodDevicesReporter:
         """The same, counting pods that are being deleted: their containers may still run."""
         return any(may_run(pod) for pod in self._pods_of(prepared))
 
+    def consumers_of(self, plan: PreparedClaim) -> Sequence[Pod]:
+        """Return the pods for which a claim is reserved, as far as they were read. The caller holds the lock."""
+        return [pod for pod in self._known_pods() if pod.metadata.uid in plan.consumers]
+
     def _pods_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
         # Without the lock this sees the users of a moment ago at worst.
         users = with_users(prepared, self._users or {}).consumers

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dracaena.api.errors import PermanentError
+from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
@@ -194,6 +194,10 @@ class KubeletWitness(Protocol):
         node is not ready, so that kubelet may not have heard of its pods yet.
         """
         ...
+
+
+class EffectPendingError(TemporaryError):
+    """An effect is being made and not there yet. What was done stays, and kubelet's next call goes on from there."""
 
 
 class EffectMeans(Protocol):

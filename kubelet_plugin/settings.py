@@ -13,6 +13,7 @@ KUBE_SCHEDULER = "kube-scheduler"
 
 ALL = "all"
 HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
+HOST_FOLDER = TextForm(r"(/[^\s:]*[^\s:/])?", "an absolute path, or nothing")
 ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
 
@@ -75,6 +76,12 @@ class PluginSettings:
         "",
         help="GPUs that several claims may share, by memory and cores: `all`, or indices, UUIDs and product names with "
         "commas between them; empty: none",
+    )
+    mps_root: str = option(
+        "",
+        help="folder of the MPS supervisor (`dracaena mps`), which serves shares whose config says strategy MPS; "
+        "empty: there is none",
+        form=HOST_FOLDER,
     )
     watch_health: bool = option(
         True,

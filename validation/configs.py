@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from dracaena.api import limits
-from dracaena.api.config.v1alpha1 import ConfigError, GpuConfig, UnreadableTextError, decode_config
+from dracaena.api.config.v1alpha1 import ConfigError, GpuConfig, SharingStrategy, UnreadableTextError, decode_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.findings import Path
 from dracaena.validation.syntax import DRIVER_NAME
@@ -67,12 +67,12 @@ def _check_own(parameters: Field) -> None:
     except ConfigError as error:
         _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
     else:
-        if isinstance(config, GpuConfig) and config.sharing.strategy is not None and config.sharing.is_required:
+        slices = SharingStrategy.TIME_SLICING
+        if isinstance(config, GpuConfig) and config.sharing.strategy is slices and config.sharing.is_required:
             # The field is known, and no node of this release can do what it says.
-            strategy = config.sharing.strategy.value
-            _at(parameters, ("sharing", "strategy"), strategy).warn(
-                f"nothing divides a GPU by {strategy} yet: a pod is refused when it starts",
-                "no strategy, or `enforcement: BestEffort` beside it",
+            _at(parameters, ("sharing", "strategy"), slices.value).warn(
+                f"nothing divides a GPU by {slices.value} yet: a pod is refused when it starts",
+                "strategy MPS, no strategy, or `enforcement: BestEffort` beside it",
             )
 
 

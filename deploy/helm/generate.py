@@ -31,7 +31,7 @@ OF_THE_CHART = {
     "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
-    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir"},
+    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"},
     "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
-from dracaena.api.names import DeviceName
+from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.resource_objects import Device
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
@@ -73,11 +73,12 @@ class NodeDeviceKind(Protocol):
         ...
 
     def effects(
-        self, device: PreparedDevice, pool: PublishedPool, sharing: GpuSharing
+        self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return what must be made before containers may have the device, in this order; undone in the reverse one.
 
-        `sharing` is what the configs of the claim say. Where that is required and this node cannot do it: why.
+        `claim` is whose device it is, `sharing` what its configs say.
+        Where that is required and this node cannot do it: why.
         """
         ...
 

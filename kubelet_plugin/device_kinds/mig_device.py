@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
-from dracaena.api.names import DeviceName, GpuUuid, gpu_device_name
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_mig_devices
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
@@ -59,7 +59,7 @@ class ExistingMigDevice:
         )
 
     def effects(
-        self, device: PreparedDevice, _pool: PublishedPool, sharing: GpuSharing
+        self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return none: it exists. What its containers have of it is not divided further."""
         if sharing.strategy is None or not sharing.is_required:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.device_kinds.device_kind import NodeDeviceKind
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf, NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer
 from dracaena.kubelet_plugin.device_kinds.share import GpuShare
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 
@@ -23,3 +25,13 @@ def kind_of(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
     if name.startswith("mig-"):
         return _MIG_DEVICE
     return _WHOLE_GPU if share_id is None else _GPU_SHARE
+
+
+def kinds_with_mps(read_offer: Callable[[], MpsOffer]) -> KindOf:
+    """Return kind_of() for a node with an MPS supervisor, where each share is judged by what that can do then."""
+
+    def kind(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
+        found = kind_of(name, share_id)
+        return GpuShare(read_offer()) if found is _GPU_SHARE else found
+
+    return kind

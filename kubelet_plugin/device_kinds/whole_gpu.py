@@ -8,7 +8,7 @@ from functools import partial
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.names import DeviceName, GpuUuid
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_gpus
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
@@ -64,14 +64,14 @@ class WholeGpu:
         )
 
     def effects(
-        self, device: PreparedDevice, _pool: PublishedPool, sharing: GpuSharing
+        self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return none: its device nodes are all that a container needs. A strategy of sharing is not to be had yet."""
+        """Return none: its device nodes are all that a container needs, and no strategy divides it."""
         if sharing.strategy is None or not sharing.is_required:
             return ()
         return CannotEnforce(
             f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which this node does "
-            f"not offer yet; with `enforcement: BestEffort` it is prepared without"
+            f"not offer for it; with `enforcement: BestEffort` it is prepared without"
         )
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from dracaena.api.names import DeviceName
 
 Scalar = str | int | bool
 """What may stand in a checkpoint for an effect."""
+
+MPS_SHARE: Final = "mps-share"
+"""Kind of the effect of a share that the node's MPS supervisor serves (device_kinds.mps_effect)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
 
@@ -108,6 +109,27 @@ def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: Pu
         if _exceeds(mine, theirs, there):
             found.append(Overdrawn(device, mine, theirs, there, beside))
     return tuple(found)
+
+
+def of_another_mode(
+    wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
+) -> tuple[tuple[DeviceName, PreparedClaim], ...]:
+    """Return each GPU of which a claim wants a share by MPS while another has one without, or the other way round, with
+    that other claim. While MPS serves a GPU nothing can use it beside MPS.
+    """
+    mine = {(share.device, _is_by_mps(wanted, share)) for share in _shares(wanted)}
+    found = []
+    for other in prepared if mine else ():
+        if other.claim.uid != wanted.claim.uid:
+            theirs = dict.fromkeys((share.device, not _is_by_mps(other, share)) for share in _shares(other))
+            found += [(device, other) for device, by_mps in theirs if (device, by_mps) in mine]
+    return tuple(found)
+
+
+def _is_by_mps(claim: PreparedClaim, share: PreparedDevice) -> bool:
+    return any(
+        (each.kind, each.device, each.share_id) == (MPS_SHARE, share.device, share.share_id) for each in claim.effects
+    )
 
 
 _NOTHING: Final = (0, 0)

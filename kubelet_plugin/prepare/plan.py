@@ -79,7 +79,7 @@ def plan_claim(
     effects: list[Effect] = []
     for device in (d for d in devices if not d.admin_access):  # whoever looks changes nothing
         sharing = merged_sharing(_configs_of(device, configs))
-        made = kind_of(device.device, device.share_id).effects(device, pool, sharing)
+        made = kind_of(device.device, device.share_id).effects(device, reference.uid, pool, sharing)
         if isinstance(made, CannotEnforce):
             reasons.append(f"request {device.request}: {made.reason}")
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.errors import TemporaryError
-from dracaena.api.names import DeviceName
+from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, ContainerMount, NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
@@ -29,7 +29,9 @@ class ServedGpu(WholeGpu):
     def __init__(self, port: int = 1) -> None:
         self._port = port
 
-    def effects(self, device: PreparedDevice, pool: PublishedPool, sharing: GpuSharing) -> tuple[Effect, ...]:
+    def effects(
+        self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...]:
         return (Effect(SERVED, device.physical_gpu, device.device, device.share_id, {"port": self._port}),)
 
     def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:

@@ -80,17 +80,28 @@ class World:
         return list(self.client.list(ResourceSlice).items)
 
     def allocated_claim(
-        self, name: str, gpus: list[int], pod: Pod | None = None, *, devices: Sequence[str] = ()
+        self,
+        name: str,
+        gpus: list[int],
+        pod: Pod | None = None,
+        *,
+        devices: Sequence[str] = (),
+        config: Sequence[Mapping[str, Any]] = (),
+        **fields: Any,
     ) -> ResourceClaim:
-        """Create a claim and allocate it as a controller does: GPUs by number, other devices by name."""
+        """Create a claim and allocate it as a controller does: GPUs by number, other devices by name. `config`: of the
+        allocation; `fields`: further ones of each result."""
         names = [*(gpu_device_name(GPUS[n]) for n in gpus), *devices]
         request = {"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": len(names)}}
         document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
         self.client.create(ResourceClaim, document, namespace="default")
-        results = [{"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device} for device in names]
+        results = [{"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device, **fields} for device in names]
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
         status: dict[str, Any] = {
-            "allocation": {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": terms}}
+            "allocation": {
+                "devices": {"results": results, "config": list(config)},
+                "nodeSelector": {"nodeSelectorTerms": terms},
+            }
         }
         if pod is not None:
             status["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]

@@ -126,7 +126,13 @@ TYPED: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "MIG devices made on demand, partitionable devices": [claim(request(MIG, selectors=profile("4g.40gb")))],
-    "MPS, time slicing, space partitioning": [claim(config=[opaque("GpuConfig", sharing={"strategy": "MPS"})])],
+    "MPS": [
+        claim(
+            request(capacity={"requests": {"memory": "10Gi"}}),
+            config=[opaque("GpuConfig", sharing={"strategy": "MPS"})],
+        )
+    ],
+    "time slicing, space partitioning": [claim(config=[opaque("GpuConfig", sharing={"strategy": "TimeSlicing"})])],
     "a share of a GPU by its memory (consumable capacity)": [claim(request(capacity={"requests": {"memory": "10Gi"}}))],
     "VFIO pass-through": [claim(request("vfio.gpu.nvidia.com"))],
     "ComputeDomain, IMEX channels": [claim(request("compute-domain-default-channel.nvidia.com"))],

@@ -102,9 +102,10 @@ def test_what_is_of_another_form_is_passed_over(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("sharing", "warned"),
     [
-        ({"strategy": "MPS"}, True),
+        ({"strategy": "MPS"}, False),
+        ({"strategy": "TimeSlicing"}, True),
         ({"strategy": "TimeSlicing", "enforcement": "Required"}, True),
-        ({"strategy": "MPS", "enforcement": "BestEffort"}, False),
+        ({"strategy": "TimeSlicing", "enforcement": "BestEffort"}, False),
         ({"enforcement": "Required"}, False),
     ],
 )

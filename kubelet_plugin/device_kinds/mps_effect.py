@@ -1,0 +1,100 @@
+"""The effect of a share that MPS divides off its GPU: what is asked of the supervisor, and what its answer comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.mps import MpsShareRequest, MpsShareStatus
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, ContainerMount
+from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
+
+_ENVIRONMENT: Final = "env:"
+_MOUNT: Final = "mount:"
+"""Beginnings of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` → the folder of the host that
+containers see at PATH."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsOffer:
+    """Whether this node's supervisor can serve shares."""
+
+    problem: str | None
+    """Why it cannot, and who must act, as the end of a sentence; None: it can."""
+    runs: bool
+    """Whether it runs at this moment. One that was there and is being started again serves soon."""
+
+
+NO_MPS: Final = MpsOffer("no MPS supervisor serves this node (chart value mps.enabled)", runs=False)
+
+
+def mps_effect(device: PreparedDevice, claim: ClaimUid, *, memory_is_limited: bool) -> Effect | None:
+    """Return the effect that holds a share to its part, None where the part is less than MPS can be told.
+
+    Memory is rounded down to MiB: a share never gets more than it consumes.
+    """
+    limits: dict[str, Scalar] = {}
+    if device.cores:
+        limits["thread_percentage"] = device.cores
+    if memory_is_limited:
+        assert device.memory_bytes is not None
+        limits["pinned_memory_mib"] = device.memory_bytes // MEMORY_STEP_BYTES
+        if limits["pinned_memory_mib"] == 0:
+            return None
+    parameters: dict[str, Scalar] = {"gpu": device.uuid, "claim_uid": claim, **limits}
+    return Effect(MPS_SHARE, device.physical_gpu, device.device, device.share_id, parameters)
+
+
+def mps_request(effect: Effect, boot_id: str) -> MpsShareRequest:
+    """Return what is asked of the supervisor."""
+    given = effect.parameters
+    percentage, memory = given.get("thread_percentage"), given.get("pinned_memory_mib")
+    return MpsShareRequest(
+        boot_id=boot_id,
+        gpu=str(given["gpu"]),
+        claim_uid=str(given["claim_uid"]),
+        share_id=effect.share_id or "",
+        thread_percentage=None if percentage is None else int(percentage),
+        pinned_memory_mib=None if memory is None else int(memory),
+    )
+
+
+def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
+    """Return what the containers of a share that is ready need.
+
+    Raises BadInputError for what no supervisor of ours says: containers get folders below its own `root`, and no other.
+    """
+    for mount in status.mounts:
+        if not _is_below(root, mount.host_path):
+            raise BadInputError(f"it says that containers mount {mount.host_path!r}, expected a folder below {root}")
+        if not _is_below("", mount.container_path):
+            raise BadInputError(f"it says that containers mount at {mount.container_path!r}, expected an absolute path")
+    if not status.mounts:
+        raise BadInputError("it says that the share is ready, and names no folder for its containers")
+    bad = next((name for name in status.environment if not name or "=" in name), None)
+    if bad is not None:
+        raise BadInputError(f"it names a variable {bad!r}")
+    return {
+        **{_ENVIRONMENT + name: value for name, value in sorted(status.environment.items())},
+        **{_MOUNT + mount.container_path: mount.host_path for mount in status.mounts},
+    }
+
+
+def _is_below(folder: str, path: str) -> bool:
+    below = path.removeprefix(f"{folder}/")
+    return below != path and all(step not in ("", ".", "..") for step in below.split("/"))
+
+
+def mps_edits(effects: Sequence[Effect]) -> ContainerEdits:
+    """Return what containers get of effects that are made; of others, and of other kinds, nothing."""
+    outcomes = [effect.outcome or {} for effect in effects if effect.kind == MPS_SHARE]
+    said = [(name, str(value)) for outcome in outcomes for name, value in outcome.items()]
+    return ContainerEdits(
+        tuple(f"{name.removeprefix(_ENVIRONMENT)}={value}" for name, value in said if name.startswith(_ENVIRONMENT)),
+        tuple(ContainerMount(value, name.removeprefix(_MOUNT)) for name, value in said if name.startswith(_MOUNT)),
+    )

@@ -1,0 +1,162 @@
+"""The plugin and `dracaena mps` as processes beside each other: kubelet asks for shares, a fake driver serves them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api import mps
+from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.mps.planning.state import ComputeMode, Role
+from support.api_ground import ApiGround
+from support.mps_model import OK
+from support.mps_process import SupervisedNode, wait_for
+from support.plugin import share_of, sharing_config
+from support.plugin_world import CALL_S, World, start_process
+from support.sockets import short_folder
+
+MACHINE = "hgx-h100"
+GPUS = tuple(gpu.uuid for gpu in read_machine(MACHINE).gpus)
+
+BOTH = pytest.mark.parametrize("protocol", [2, 3])
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with short_folder() as folder:
+        yield World(server, folder)
+
+
+@pytest.fixture
+def node(tmp_path: Path, protocol: int) -> Iterator[SupervisedNode]:
+    with tempfile.TemporaryDirectory(prefix="m") as short:  # pytest's own folders are too long for sockets
+        node = SupervisedNode(short, tmp_path, protocol, GPUS)
+        try:
+            yield node
+        finally:
+            node.kill_all()
+
+
+@pytest.fixture
+def plugin(world: World, node: SupervisedNode) -> Iterator[list[subprocess.Popen[str]]]:
+    """The process that runs last; a test may start another one."""
+    running = [started(world, node)]
+    yield running
+    running[-1].kill()
+    running[-1].communicate()
+
+
+def started(world: World, node: SupervisedNode) -> subprocess.Popen[str]:
+    return start_process(world, more=[f"--mps-root={node.places.root}"], machine=MACHINE)
+
+
+def share(world: World, name: str, gpu: int = 0, **sharing: str) -> ResourceClaim:
+    """A claim for a share of a GPU, allocated as a controller does."""
+    share_id = f"00000000-0000-4000-8000-{sum(name.encode()):012}"
+    config = sharing_config(**{"strategy": "MPS", **sharing})
+    device = gpu_device_name(GPUS[gpu])
+    return world.allocated_claim(name, [], devices=[device], config=[config], **share_of("1Gi", 30, share_id=share_id))
+
+
+def prepare(world: World, claim: ResourceClaim) -> str:
+    return world.prepare(claim, timeout_s=3 * CALL_S)[claim.metadata.uid].error
+
+
+def edits(world: World, claim: ResourceClaim) -> dict[str, Any]:
+    """What the container runtime does for a container with the claim's share."""
+    (device,) = json.loads(world.spec_text(claim))["devices"]
+    found: dict[str, Any] = device["containerEdits"]
+    return found
+
+
+def pipes(world: World, claim: ResourceClaim) -> Path:
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits(world, claim)["mounts"]}
+    return Path(mounts["/tmp/nvidia-mps"])
+
+
+def requests(node: SupervisedNode) -> list[Path]:
+    return list((Path(node.places.root) / mps.REQUESTS).glob(f"*{mps.SUFFIX}"))
+
+
+def known(node: SupervisedNode) -> None:
+    path = Path(node.places.root) / mps.NODE_STATUS
+    wait_for(path.exists, lambda: f"no {path}")
+
+
+@BOTH
+def test_a_share_from_prepare_to_unprepare(
+    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+) -> None:
+    node.start()
+    known(node)
+    one, other = share(world, "one"), share(world, "other")
+    assert [prepare(world, claim) for claim in (one, other)] == ["", ""]
+    assert node.modes.all()[GPUS[0]] is ComputeMode.EXCLUSIVE_PROCESS
+    environment = dict(entry.split("=", 1) for entry in edits(world, one)["env"])
+    assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+    assert environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == ("30" if protocol == 2 else None)
+    assert (pipes(world, one) == pipes(world, other)) is (protocol == 2)
+    clients = [node.client(_status(node, claim), 500 + number) for number, claim in enumerate((one, other))]
+    assert [client.code for client in clients] == [OK, OK]
+    for client in clients:
+        client.close()
+    for claim in (one, other):
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert requests(node) == []
+    node.gone()
+    assert not list((world.folder / "cdi").iterdir())
+
+
+def _status(node: SupervisedNode, claim: ResourceClaim) -> mps.MpsShareStatus:
+    (result,) = claim.status.allocation.devices.results  # type: ignore[union-attr]
+    status = node.status(mps.share_name(GPUS[0], claim.metadata.uid, result.share_id or ""))
+    assert status is not None
+    return status
+
+
+@BOTH
+def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
+    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+) -> None:
+    node.start()
+    known(node)
+    first, second = share(world, "first"), share(world, "second")
+    assert prepare(world, first) == ""
+    servers = [process for process in node.table.find() if process.role is Role.SERVER]
+    node.end(signal.SIGKILL)
+    assert "no MPS supervisor runs on this node" in prepare(world, second)
+    assert len(requests(node)) == 2
+    plugin[-1].kill()
+    plugin[-1].communicate()
+    plugin.append(started(world, node))
+    node.start()
+    assert prepare(world, second) == ""
+    assert [process for process in node.table.find() if process.role is Role.SERVER] == servers
+    node.end(signal.SIGKILL)
+    assert "no MPS supervisor runs on this node" in world.unprepare(first)[first.metadata.uid]
+    node.start()
+    for claim in (first, second):
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert requests(node) == []
+    node.gone()
+
+
+@pytest.mark.parametrize("protocol", [3])
+def test_without_a_supervisor_mps_is_refused_by_name_unless_best_effort(
+    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+) -> None:
+    required, allowed = share(world, "required"), share(world, "allowed", gpu=1, enforcement="BestEffort")
+    error = prepare(world, required)
+    assert f"GpuConfig requires sharing strategy MPS for {gpu_device_name(GPUS[0])}: no MPS supervisor" in error
+    assert prepare(world, allowed) == ""
+    assert "mounts" not in edits(world, allowed)
+    assert requests(node) == []
