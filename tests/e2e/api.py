@@ -59,13 +59,14 @@ class Api:
         self._token = token
 
     def send(self, method: str, path: str, body: Any = None, content_type: str = JSON) -> Answer:
-        """Send one request and return whatever comes back."""
+        """Send one request and return whatever comes back. Bytes are sent as they are."""
         request = urllib.request.Request(f"{self._server}{path}", method=method)
         request.add_header("Authorization", f"Bearer {self._token}")
         data = None
         if body is not None:
             request.add_header("Content-Type", content_type)
-            data = json.dumps(body, separators=(",", ":")).encode()  # opaque parameters are stored as they are sent
+            # Opaque parameters are stored as they are sent.
+            data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         try:
             with urllib.request.urlopen(request, data, timeout=TIMEOUT_S, context=self._tls) as response:
                 return Answer(response.status, response.read().decode())

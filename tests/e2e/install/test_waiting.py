@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -79,14 +80,16 @@ def test_gpus_of_a_pod_whose_node_was_closed_are_free_until_it_opens_again(chart
 
 
 def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(chart: ChartCluster) -> None:
-    """kube-apiserver compares opaque parameters as bytes, and this client sends blanks after `,` and `:`.
+    """kube-apiserver compares opaque parameters as bytes, and here they have blanks after `,` and `:`.
 
     It is the one refusal that comes each time, so the controller is sure to use its right to read a single claim.
     """
     parameters = {"apiVersion": "example.com/v1", "kind": "Parameters"}
     spec = claim_spec(1)
     spec["devices"]["config"] = [{"opaque": {"driver": "other.example.com", "parameters": parameters}}]
-    create_claim(chart.api, "unpatchable", spec)
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    with_blanks = json.dumps({**kind, "metadata": {"name": "unpatchable"}, "spec": spec}).encode()
+    assert chart.api.send("POST", CLAIMS, with_blanks).status == 201
     pod = Pod("unpatchable", claims={"gpus": "unpatchable"})
     chart.api.create(PODS, pod.document())
     wait_event(chart.api, pod, "WaitingForGPUs", "claim default/unpatchable is refused by the API server")

@@ -22,6 +22,7 @@ BOUNDED = {
     "_explanations": "ExplanationCache: MAX_EXPLANATIONS",
     "_specs": "RequestReader: MOST_SPECS and MOST_CHARACTERS",
     "_requests": "RequestReader: MOST_REQUESTS",
+    "_texts": "MissingClasses: MOST_NAMES",
     "_quick": "SchedulerProgress: one for each scheduler and priority",
     "_at_work_s": "SchedulerProgress: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",
