@@ -117,6 +117,16 @@ def eligible_gpus(problem: Problem, gpus: NodeGpus, question: NodeQuestion) -> t
     return tuple(gpus.mask(problem.eligible(one)) for one in chosen_by_links(problem, question))
 
 
+def agreeing_gpus(
+    problem: Problem, gpus: NodeGpus, engine: Engine, question: NodeQuestion
+) -> tuple[tuple[int, ...], ...]:
+    """Return the same for each combination of values in which requests may agree that have to (matchAttribute). One
+    where nothing has to, or no group of GPUs is large enough."""
+    eligible = eligible_gpus(problem, gpus, question)
+    scored = list(zip(chosen_by_links(problem, question), eligible, strict=True))
+    return tuple(_Attempt(problem, gpus, engine, question).agreeing(scored)) or (eligible,)
+
+
 def alternatives_of(problem: Problem, question: NodeQuestion) -> Iterator[Alternative]:
     """Yield the alternative that is taken for each request, in order."""
     for claim, requests in enumerate(problem.requests):
@@ -236,7 +246,7 @@ class _Attempt:
         """Yield sets of GPUs with the part of each alternative, best first; each set at first dealt out best."""
         gpus = self.gpus
         assert gpus is not None
-        options = self._agreeing(scored)
+        options = self.agreeing(scored)
 
         def of(masks: tuple[int, ...]) -> Iterator[tuple[Choice, tuple[Demand, ...]]]:
             demands = self._demands(scored, masks)
@@ -252,7 +262,7 @@ class _Attempt:
                     if parts != choice.parts:
                         yield choice, parts
 
-    def _agreeing(self, scored: Sequence[tuple[Alternative, int]]) -> list[tuple[int, ...]]:
+    def agreeing(self, scored: Sequence[tuple[Alternative, int]]) -> list[tuple[int, ...]]:
         """Return the masks of the scored, cut to devices of one value for each way to choose the values to agree in."""
         options = [tuple(mask for _, mask in scored)]
         if self.problem.features.list_attributes:

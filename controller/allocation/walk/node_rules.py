@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from typing import Final
 
 from dracaena import cel
@@ -48,9 +49,9 @@ from dracaena.controller.allocation.walk.node_choice import (
     Chosen,
     NodeGpus,
     NodeQuestion,
+    agreeing_gpus,
     choose,
     choose_proposed,
-    eligible_gpus,
 )
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
 from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_memory
@@ -386,16 +387,20 @@ class NodeRules:
             first_fit=self._evaluators.first_fit,
             effort=self._evaluators.effort,
         )
-        if self._has_shares and (places := self._places(state, held)).question.is_about_shares:
-            places = self._places(state, held, eligible_gpus(problem, gpus, question))
-            taken = choose_proposed(problem, gpus, self._evaluators.engine, question, places.all())
+        if self._has_shares and self._places(state, held).question.is_about_shares:
+            options = agreeing_gpus(problem, gpus, self._evaluators.engine, question)
+            every = [self._places(state, held, masks) for masks in options]
+            proposals = merge(*(one.all() for one in every), key=lambda one: one.order)
+            taken = choose_proposed(problem, gpus, self._evaluators.engine, question, proposals)
+            cut_off = any(one.cut_off for one in every)
             if taken is None:
-                return DoesNotFit(note=places.refusal(), cut_off=places.cut_off, steps=places.looks)
+                refusals = sorted({one.refusal() for one in every})
+                return DoesNotFit(note="; ".join(refusals), cut_off=cut_off, steps=sum(one.looks for one in every))
             if not isinstance(taken, tuple):
                 return taken
             plan, placement = taken
             legal_plan, shares = (problem, plan), SharesThere(placement.rank, placement.joined)
-            return NodeChoice(pool, placement.whole, legal=legal_plan, cut_off=places.cut_off, shares=shares)
+            return NodeChoice(pool, placement.whole, legal=legal_plan, cut_off=cut_off, shares=shares)
         chosen = choose(problem, gpus, self._evaluators.engine, question)
         if not isinstance(chosen, Chosen):
             return chosen

@@ -58,6 +58,8 @@ class SharePlacement:
     """The whole GPUs; None where it gets none here."""
     rank: int
     """Sorts the nodes of one decision, best first."""
+    order: tuple[object, ...]
+    """Sorts the places on one node, best first."""
     fresh: int
     """Mask of the GPUs with a share of its that nobody had a share of before."""
     joined: int
@@ -223,7 +225,9 @@ class SharePlaces:
                 parts[place] = part
         for place, part in dealt.parts:
             parts[place] = part
-        return SharePlacement(tuple(parts), dealt.whole, self._rank(dealt), dealt.fresh, dealt.joined)
+        of_whole = () if dealt.whole is None else (dealt.whole.score.rank(), dealt.whole.parts)
+        order = (of_whole[:1], dealt.count_rank, self._rank_on_node(dealt), of_whole)
+        return SharePlacement(tuple(parts), dealt.whole, self._rank(dealt), order, dealt.fresh, dealt.joined)
 
     def _rank(self, dealt: _Dealt) -> int:
         return self.rank(self._node_rank(dealt), *dealt.count_rank, dealt.left)

@@ -214,6 +214,20 @@ class TestPolicies:
         assert told == "0/1 nodes fit: 1 without room for all that the pod asks for at once (a)"
 
 
+def test_requests_that_have_to_agree_find_the_group_with_room() -> None:
+    """Six GPUs of two NUMA nodes are in use: the fullest are spread over both, and most ways to begin never agree."""
+    made = machine("two nodes", blocks(8, 8, inside="PIX", outside="SYS", numa=True), pcie_generation=4)
+    held = [
+        holding_share(f"h{place}", "a", device_name(made, place), {"memory": f"{60 - place}Gi", "cores": "0"})
+        for place in (0, 1, 2, 8, 9, 10)
+    ]
+    asked = claim("c", share("one", "10Gi", count=4), share("two", "10Gi", count=4))
+    asked.spec["devices"]["constraints"] = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
+    found = ordinals(given(cluster(*held, a=made), asked))
+    assert {ordinal // 8 for ordinal in found} in ({0}, {1})
+    assert {0, 1, 2} <= set(found)
+
+
 class TestModes:
     def asking(self, name: str, mode: str | None) -> ResourceClaim:
         return claim(name, share("gpu", "10Gi"), configs=[own_config(sharing(mode))] if mode else [])
