@@ -285,7 +285,7 @@ class SharePlaces:
             return f"whose GPUs never have {words}"
         if not mask:
             return "without a GPU that the request may have"
-        if self._ways.has_place(self._free, demand):
+        if self._ways.gpus_with_room(self._free, demand) >= demand.count:
             return ""
         others = {
             shared.mode
@@ -294,6 +294,8 @@ class SharePlaces:
         }
         if others:
             return f"whose GPUs with {words} left are shared in another mode ({', '.join(sorted(others))})"
+        if demand.count > 1:
+            return f"with fewer than {demand.count} GPUs with {words} left"
         return f"without {words} left on one GPU"
 
     def _has_room(self, demand: AmountDemand, shared: SharedGpu) -> bool:

@@ -208,9 +208,10 @@ class ShareWays:
 
     # One GPU
 
-    def has_place(self, free: int, demand: AmountDemand) -> bool:
-        """Whether there is a GPU for a share of a request, as far as the other requests do not take it."""
-        return any(self._filled(free, demand, ordinal, {}) is not None for ordinal in self._order(free, demand))
+    def gpus_with_room(self, free: int, demand: AmountDemand) -> int:
+        """Return how many GPUs have room for a share of a request, as far as the other requests do not take it."""
+        order = self._order(free, demand)
+        return sum(self._filled(free, demand, ordinal, {}) is not None for ordinal in order)
 
     def _candidates(self, free: int, demand: AmountDemand, now: Mapping[int, Filled]) -> _Candidates:
         """Return the GPUs with room for a share more, each with how it is filled then; the fullest in use first."""
