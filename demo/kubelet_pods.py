@@ -202,22 +202,22 @@ class PodRunner:
             "status": running_status(document.spec, document.status, rfc3339(self._clock.now())),
         }
         self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
-        self._note_end(meta.uid, document.spec)
+        self._note_end(pod, document.spec)
         for container in pod.spec.containers:
             self._events.record(pod, "Normal", "Started", f"Started container {container.name}")
 
     def _adopt(self, pod: Pod) -> None:
         """Go on with a pod that ran before this process did."""
         document = self._client.get(PodDocument, pod.metadata.name, namespace=pod.metadata.namespace)
-        self._note_end(pod.metadata.uid, document.spec)
+        self._note_end(pod, document.spec)
         self._running.add(pod.metadata.uid)
 
     # end
 
-    def _note_end(self, uid: str, spec: dict[str, Any]) -> None:
-        run_s = lasts_s(spec)
+    def _note_end(self, pod: Pod, spec: dict[str, Any]) -> None:
+        run_s = lasts_s(spec, of_job=any(owner.kind == "Job" for owner in pod.metadata.owner_references))
         if run_s is not None:
-            self._ends_at_s[uid] = self._clock.monotonic() + run_s
+            self._ends_at_s[pod.metadata.uid] = self._clock.monotonic() + run_s
 
     def _due(self) -> list[str]:
         return [uid for uid, at_s in self._ends_at_s.items() if at_s <= self._clock.monotonic()]

@@ -85,21 +85,24 @@ def ended_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> dict
     }
 
 
-def lasts_s(spec: dict[str, Any]) -> float | None:
+def lasts_s(spec: dict[str, Any], *, of_job: bool = False) -> float | None:
     """Return how long the containers of a pod run, in seconds, or None for a pod that runs until it is deleted.
 
     No container runs here. `sleep 60` lasts 60 s all the same, `sleep 1m 30s` 90 s, `sleep infinity` for ever, and any
-    other command BRIEF_S, unless restartPolicy is Always. All of them end well.
+    other command BRIEF_S, unless restartPolicy is Always. An image's own program runs until the pod is deleted, but for
+    that of a Job, which is there to end. All of them end well.
     """
     if spec.get("restartPolicy", "Always") == "Always":
         return None
-    longest_s = max((_container_lasts_s(one) for one in spec.get("containers", ())), default=BRIEF_S)
+    longest_s = max((_container_lasts_s(one, of_job=of_job) for one in spec.get("containers", ())), default=BRIEF_S)
     return None if longest_s == float("inf") else longest_s
 
 
-def _container_lasts_s(container: dict[str, Any]) -> float:
+def _container_lasts_s(container: dict[str, Any], *, of_job: bool) -> float:
     program, *arguments = [*container.get("command", ()), *container.get("args", ())] or [""]
-    return _sleep_s(arguments) if program.rpartition("/")[2] == "sleep" else BRIEF_S
+    if program.rpartition("/")[2] == "sleep":
+        return _sleep_s(arguments)
+    return BRIEF_S if program or of_job else float("inf")
 
 
 def _sleep_s(arguments: Sequence[str]) -> float:

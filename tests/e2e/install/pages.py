@@ -47,12 +47,14 @@ NOT_RUN_HERE = {
         "installs programs on the machine of the tests, which run because they are there"
     ),
     "dracaena controller": _SPOKEN_OF,
+    "dracaena demo --keep": "runs until it is interrupted; tests/integration/test_kubectl.py types kubectl beside it",
     "dracaena driver release": _ON_A_NODE,
     "dracaena driver release --reason TEXT": _ON_A_NODE,
     "dracaena driver resume": _ON_A_NODE,
     "dracaena driver status": _ON_A_NODE,
     "dracaena explain": _SPOKEN_OF,
     "dracaena kubelet-plugin": _SPOKEN_OF,
+    "dracaena mps": _SPOKEN_OF,
     "dracaena simulate": _SPOKEN_OF,
     "dracaena topology import": _SPOKEN_OF,
     "dracaena topology record": _DRIVER,
@@ -115,7 +117,11 @@ NOT_RUN_HERE = {
     "dracaena demo": "shows a cluster of its own for minutes; tests/integration/test_demo_program.py runs it",
     "kubectl dracaena status": _PLUGIN,
     "kubectl dracaena status --context other": _PLUGIN,
+    "helm upgrade dracaena ... --set mps.enabled=true": (
+        "needs NVIDIA's control program; tests/integration/test_mps_program.py has a fake"
+    ),
     "kubectl get": _SPOKEN_OF,
+    "kubectl get namespace NAME -o yaml": _SPOKEN_OF,
     "kubectl krew install --manifest=dist/krew/dracaena.yaml "
     "--archive=dist/krew/kubectl-dracaena-v0.1.0-linux-amd64.tar.gz": _KREW,
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,

@@ -37,6 +37,8 @@ def test_a_pod_that_ends_by_itself_lasts_as_long_as_its_longest_sleep() -> None:
     sleeps = [{"command": ["sleep", "5"]}, {"command": ["/bin/sleep"], "args": ["7"]}]
     assert lasts_s({"restartPolicy": "Never", "containers": sleeps}) == 7
     assert lasts_s({"restartPolicy": "OnFailure", "containers": [{"command": ["train.py"]}]}) == BRIEF_S
+    assert lasts_s({"restartPolicy": "Never", "containers": [{"image": "example/train:1.0"}]}) is None
+    assert lasts_s({"restartPolicy": "Never", "containers": [{"image": "example/train:1.0"}]}, of_job=True) == BRIEF_S
     assert lasts_s({"restartPolicy": "Always", "containers": sleeps}) is None
     assert lasts_s({"containers": sleeps}) is None
 
