@@ -23,6 +23,10 @@ from transcripts.scenarios import SCENARIOS, Scenario
 RECORD = "DRACAENA_E2E_RECORD"
 """Environment variable: when it is set, the transcripts are written anew, and the test fails where they changed."""
 
+TRIES = 4
+"""A server orders managedFields by their times in whole seconds, so a recording in which a second ends between two
+writes differs from the others: about one in ten on a busy machine, so four in a row are one in ten thousand."""
+
 pytestmark = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
@@ -39,5 +43,12 @@ def test_transcript_is_what_the_server_answers_and_answers_again(ground: Ground,
     found = difference(scenario, VERSION, first)
     if RECORD in os.environ:
         keep(scenario, VERSION, first)
+        assert not found, f"\n{found}"
+    again = [record(scenario, ground)]
+    while len(again) < TRIES and (found or first not in again):
+        again.append(record(scenario, ground))
+        if found:
+            first = again[-1]
+            found = difference(scenario, VERSION, first)
     assert not found, f"\n{found}"
-    assert record(scenario, ground) == first
+    assert first in again
