@@ -281,16 +281,11 @@ def _new_job(job: Document, _: datetime) -> Document:
     return with_metadata(job | {"spec": spec | {"template": template}, "status": {}}, generation=1, labels=labels)
 
 
-def _changed_job(new: Document, old: Document) -> Document:
-    kept = new | {"status": old["status"]}
-    return bumped(kept, old) if new["spec"] != old["spec"] else kept
-
-
 JOB: Final = Strategy(
     prepare_create=_new_job,
     check_create=workloads.check_job,
     warn=workloads.job_warnings,
-    main=Door(prepare=_changed_job, check=workloads.check_job_update, reset=_STATUS),
+    main=Door(prepare=_changed_workload, check=workloads.check_job_update, reset=_STATUS),
     status=Door(prepare=_keep_spec, check=workloads.check_job_status, reset=_SPEC),
 )
 
