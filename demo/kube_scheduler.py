@@ -27,7 +27,7 @@ from dracaena.demo.node_fit import misfit, selects, unserved
 from dracaena.demo.node_room import ENDED, shortages
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock, rfc3339
 
@@ -41,31 +41,17 @@ class Unschedulable:
     message: str
 
 
-class KubeScheduler:
+class KubeScheduler(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._loop = CachedLoop("kube-scheduler", self._reconcile, client, clock, events_as=SCHEDULER_NAME)
-        self._events = self._loop.events
+        super().__init__(CachedLoop("kube-scheduler", self._reconcile, client, clock, events_as=SCHEDULER_NAME))
         self._pods = self._loop.cache(Pod)
         self._claims = self._loop.cache(ResourceClaim)
         self._nodes = self._loop.cache(Node)
         self._assumed: dict[str, tuple[str, Pod]] = {}  # pod UID → node and pod: bound by us, not yet in the cache
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and bind."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         pods = self._pods.values()

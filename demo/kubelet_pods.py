@@ -18,7 +18,7 @@ from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PluginDevice
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import TERMINAL_PHASES, claim_name, is_reserved_for, needed_entries
 from dracaena.demo.pod_status import ended_status, lasts_s, running_status
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock, rfc3339
@@ -47,7 +47,7 @@ class DraPlugins(Protocol):
         ...
 
 
-class PodRunner:
+class PodRunner(CachedStandIn):
     """Follows the pods of one node between start() and stop()."""
 
     def __init__(
@@ -67,26 +67,12 @@ class PodRunner:
         self._plugins = plugins
         self._retry_s = retry_s
         self._state = ClaimState(kubelet_root)
-        self._loop = CachedLoop(f"kubelet {node_name}", self._reconcile, client, clock, events_as="kubelet")
-        self._events = self._loop.events
+        super().__init__(CachedLoop(f"kubelet {node_name}", self._reconcile, client, clock, events_as="kubelet"))
         self._pods = self._loop.cache(Pod, field_selector=f"spec.nodeName={node_name}")
         self._running: set[str] = set()  # UIDs of pods that this process has started
         self._retry_at_s: dict[str, float] = {}  # UID of a pod whose start failed → steady time of the next try
         self._retry_now = threading.Event()
         self._ends_at_s: dict[str, float] = {}  # UID of a pod that ends by itself → steady time of its end
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to follow pods."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads. Pods stay as they are: a kubelet's end does not stop containers."""
-        self._loop.stop()
 
     def wake(self) -> None:
         """Look again at once, because a plugin came or went. From any thread: only the loop touches its tables."""

@@ -149,6 +149,27 @@ class CachedLoop:
         return self._reconcile()
 
 
+class CachedStandIn:
+    """A stand-in of one program: lives from start() to stop() as its loop does, on caches of its own."""
+
+    def __init__(self, loop: CachedLoop) -> None:
+        self._loop = loop
+        self._events = loop.events
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads. What it has made stays as it is."""
+        self._loop.stop()
+
+
 def settle(items: Iterable[T], act: Callable[[T], None], what: str) -> bool:
     """Call `act` on every item; one that fails does not keep the others from their turn. Return whether all went well.
 

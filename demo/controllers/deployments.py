@@ -22,7 +22,7 @@ from typing import Any, Final
 from dracaena.demo.apiserver.selectors import label_selector_matches
 from dracaena.demo.controllers.rollout import Rollout, next_sizes
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument, owned_by, owner_reference
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError
 from dracaena.process.clock import Clock, rfc3339
@@ -61,29 +61,15 @@ class ReplicaSets:
         return self.old if self.new is None else (*self.old, self.new)
 
 
-class DeploymentController:
+class DeploymentController(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._loop = CachedLoop("deployments", self._reconcile, client, clock, events_as=COMPONENT)
-        self._events = self._loop.events
+        super().__init__(CachedLoop("deployments", self._reconcile, client, clock, events_as=COMPONENT))
         self._deployments = self._loop.cache(DeploymentDocument)
         self._loop.cache(ReplicaSetDocument)  # a change of a replica set wakes the loop
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         return None if settle(self._deployments.values(), self._sync, "deployment") else RETRY_S

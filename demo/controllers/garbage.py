@@ -13,7 +13,7 @@ from typing import Any, Final
 from dracaena.api.objects import KubeObject, OwnerReference, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.objects import DeploymentDocument, JobDocument, NodeWithStatus, ReplicaSetDocument
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock
@@ -34,28 +34,15 @@ ORPHAN: Final = "orphan"
 FOREGROUND: Final = "foregroundDeletion"
 
 
-class GarbageCollector:
+class GarbageCollector(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
-        self._loop = CachedLoop("garbage", self._reconcile, client, clock, events_as="garbage-collector")
+        super().__init__(CachedLoop("garbage", self._reconcile, client, clock, events_as="garbage-collector"))
         kinds = dict.fromkeys((*OWNED, *OWNERS))
         self._caches: dict[type[KubeObject], Any] = {kind: self._loop.cache(kind) for kind in kinds}
         self._owner_kinds = {(kind.API_VERSION, kind.KIND): kind for kind in OWNERS}
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         results = (

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.demo.objects import JobDocument, owned_by, owner_reference
-from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock, rfc3339
@@ -50,31 +50,17 @@ class JobPods:
         return cls(tuple(pod for pod in mine if pod not in (*succeeded, *failed)), succeeded, failed)
 
 
-class JobController:
+class JobController(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
         self._client = client
         self._clock = clock
         self._burst = burst
-        self._loop = CachedLoop("jobs", self._reconcile, client, clock, events_as=COMPONENT)
-        self._events = self._loop.events
+        super().__init__(CachedLoop("jobs", self._reconcile, client, clock, events_as=COMPONENT))
         self._jobs = self._loop.cache(JobDocument)
         self._pods = self._loop.cache(Pod)
         self._again_s: list[float] = []  # when this look has to be followed by another, in seconds
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         self._again_s = []

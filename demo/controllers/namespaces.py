@@ -13,7 +13,7 @@ from typing import Any, Final
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate
 from dracaena.demo.objects import DeploymentDocument, JobDocument, NamespaceDocument, ReplicaSetDocument
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.kube.events import Event
@@ -36,27 +36,14 @@ CONTENT: Final[tuple[type[KubeObject], ...]] = (
 """The kinds in a namespace, in the order in which they are deleted: Events last, because deletions make some."""
 
 
-class NamespaceController:
+class NamespaceController(CachedStandIn):
     """Runs between start() and stop(), on a cache of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._loop = CachedLoop("namespaces", self._reconcile, client, clock, events_as="namespace-controller")
+        super().__init__(CachedLoop("namespaces", self._reconcile, client, clock, events_as="namespace-controller"))
         self._namespaces = self._loop.cache(NamespaceDocument)
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         going = [one for one in self._namespaces.values() if one.metadata.deletion_timestamp is not None]

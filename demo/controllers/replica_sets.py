@@ -13,37 +13,23 @@ from typing import Any, Final
 from dracaena.api.objects import Pod
 from dracaena.demo.objects import ReplicaSetDocument, owned_by, owner_reference
 from dracaena.demo.pod_claims import TERMINAL_PHASES
-from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, CachedStandIn, settle
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock
 
 COMPONENT: Final = "replicaset-controller"
 
 
-class ReplicaSetController:
+class ReplicaSetController(CachedStandIn):
     """Runs between start() and stop(), on caches of its own."""
 
     def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
         self._client = client
         self._burst = burst
         self._is_short = False  # whether this look left a replica set with another number of pods than it wants
-        self._loop = CachedLoop("replica sets", self._reconcile, client, clock, events_as=COMPONENT)
-        self._events = self._loop.events
+        super().__init__(CachedLoop("replica sets", self._reconcile, client, clock, events_as=COMPONENT))
         self._sets = self._loop.cache(ReplicaSetDocument)
         self._loop.cache(Pod)  # a change of a pod wakes the loop
-
-    @property
-    def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
-
-    def start(self) -> None:
-        """Begin to watch and act."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """End all threads."""
-        self._loop.stop()
 
     def _reconcile(self) -> float | None:
         self._is_short = False
