@@ -6,7 +6,7 @@ wrong type is reported once and read as None; its reader checks nothing more abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dracaena.validation.findings import CelPosition, Finding, ObjectReference, Path, Severity, listed, printable, show
@@ -56,6 +56,20 @@ class Field:
     def below(self, step: str | int, value: Any) -> Field:
         """Return a value that stands in this one."""
         return Field(value, (*self.path, step), self.report)
+
+    def at(self, *names: str) -> Field:
+        """Return what stands at a path of names below this value, absent where one of them has none. Reports nothing:
+        for checks of documents whose form others check."""
+        found = self
+        for name in names:
+            found = found.below(name, found.value.get(name) if isinstance(found.value, dict) else None)
+        return found
+
+    def objects(self) -> Iterator[Field]:
+        """Yield the objects of a list, and pass over what is no list or object. Reports nothing, as at()."""
+        for index, item in enumerate(self.value if isinstance(self.value, list) else ()):
+            if isinstance(item, dict):
+                yield self.below(index, item)
 
     def fields(self, *known: str) -> Fields | None:
         """Read an object of the API: every field that is not known is reported."""

@@ -5,7 +5,7 @@ The controller finds the same in a cluster (walk.ignored of its allocator) and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dracaena.api import limits, reasons
@@ -14,17 +14,12 @@ from dracaena.api.reasons import ReadName
 from dracaena.cel import CompileError, DeviceView, NoMatch, Selector, compile_selector
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
-
-DEVICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ResourceClaim": ("spec", "devices"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices"),
-}
-"""Kind → where it says which devices it wants."""
+from dracaena.validation.policies import DEVICES
 
 MISSPELT: Final = 0.9
 """As reasons.NEARNESS, for names that may be right: what is not in the input may be in the cluster."""
 
-_SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.")
+SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.")
 """Before the driver's name: the classes that its chart makes."""
 
 _MOST_COST: Final = 10_000
@@ -47,40 +42,40 @@ def check_ignored(
 
     if reference.kind == "DeviceClass":
         if is_ours(reference.name):
-            _check_class(_below(whole, "spec"), driver)
+            _check_class(whole.at("spec"), driver)
     elif reference.kind in DEVICES:
-        _check_devices(_below(whole, *DEVICES[reference.kind]), is_ours, classes, driver)
+        _check_devices(whole.at(*DEVICES[reference.kind]), is_ours, classes, driver)
     return report.findings
 
 
 def _check_class(spec: Field, driver: str) -> None:
     """Check a class that means devices of this driver. It may mean those of another one, too."""
-    compiled = [_compiled(_below(one, "cel", "expression").value) for one in _entries(_below(spec, "selectors"))]
+    compiled = [_compiled(one.at("cel", "expression").value) for one in spec.at("selectors").objects()]
     selectors = [one for one in compiled if one is not None]
 
     def may_be_of(other: str) -> bool:
         stranger = DeviceView(other)
         return bool(selectors) and not any(isinstance(one.evaluate(stranger, _MOST_COST), NoMatch) for one in selectors)
 
-    for config in _entries(_below(spec, "config")):
+    for config in spec.at("config").objects():
         _check_config(config, driver, may_be_of)
     _check_selectors(spec, driver, may_be_of)
 
 
 def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapping[str, Any], driver: str) -> None:
-    names = {f"{before}{driver}" for before in _SHIPPED} | {*classes}
+    names = {f"{before}{driver}" for before in SHIPPED} | {*classes}
     by_request: dict[str, list[Field]] = {}
-    for request in _entries(_below(devices, "requests")):
-        parts = [_below(request, "exactly"), *_entries(_below(request, "firstAvailable"))]
+    for request in devices.at("requests").objects():
+        parts = [request.at("exactly"), *request.at("firstAvailable").objects()]
         by_request[str(request.value.get("name"))] = [part for part in parts if isinstance(part.value, dict)]
     every = [part for parts in by_request.values() for part in parts]
     for part in every:
-        _check_class_name(_below(part, "deviceClassName"), names)
+        _check_class_name(part.at("deviceClassName"), names)
         if is_ours(_class_of(part)):
             _check_selectors(part, driver)
-            _check_capacity(_below(part, "capacity", "requests"))
-    for config in _entries(_below(devices, "config")):
-        named = _below(config, "requests").value
+            _check_capacity(part.at("capacity", "requests"))
+    for config in devices.at("config").objects():
+        named = config.at("requests").value
         mains = {str(name).partition("/")[0] for name in named} if isinstance(named, list) and named else by_request
         parts = [part for name in mains for part in by_request.get(name, ())]
         if parts and all(is_ours(_class_of(part)) for part in parts):
@@ -102,15 +97,15 @@ def _never(_driver: str) -> bool:
 
 
 def _check_config(config: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:
-    other = _below(config, "opaque", "driver")
+    other = config.at("opaque", "driver")
     if isinstance(other.value, str) and other.value and other.value != driver and not may_be_of(other.value):
         other.warn(reasons.foreign_config(other.value, driver), _NO_CONFIG)
 
 
 def _check_selectors(part: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:
     known = _known(driver)
-    for selector in _entries(_below(part, "selectors")):
-        expression = _below(selector, "cel", "expression")
+    for selector in part.at("selectors").objects():
+        expression = selector.at("cel", "expression")
         for read in _read_by(expression.value):
             if not read.is_among(known[read.group]) and not may_be_of(read.domain):
                 expression.warn(reasons.unknown_name(read, known[read.group]), _PUBLISHED)
@@ -133,10 +128,10 @@ def _compiled(expression: Any) -> Selector | None:
 
 def _check_constraints(devices: Field, parts: list[Field], driver: str) -> None:
     known = _known(driver)["attributes"]
-    derived = {entry.value.get("name") for part in parts for entry in _entries(_below(part, "derivedAttributes"))}
-    for constraint in _entries(_below(devices, "constraints")):
+    derived = {entry.value.get("name") for part in parts for entry in part.at("derivedAttributes").objects()}
+    for constraint in devices.at("constraints").objects():
         for name in ("matchAttribute", "distinctAttribute"):
-            attribute = _below(constraint, name)
+            attribute = constraint.at(name)
             if not isinstance(attribute.value, str) or attribute.value.count("/") != 1 or attribute.value in derived:
                 continue
             read = ReadName.of_constraint(attribute.value)
@@ -169,22 +164,10 @@ def _means(spec: Any, driver: str) -> bool:
     if not isinstance(spec, dict):
         return False
     whole = Field(spec, (), Report(ObjectReference("", "", "", "")))
-    drivers = [_below(config, "opaque", "driver").value for config in _entries(_below(whole, "config"))]
-    expressions = [_below(one, "cel", "expression").value for one in _entries(_below(whole, "selectors"))]
+    drivers = [config.at("opaque", "driver").value for config in whole.at("config").objects()]
+    expressions = [one.at("cel", "expression").value for one in whole.at("selectors").objects()]
     return driver in drivers or any(isinstance(text, str) and driver in text for text in expressions)
 
 
 def _class_of(part: Field) -> str:
     return str(part.value.get("deviceClassName"))
-
-
-def _entries(field: Field) -> Iterator[Field]:
-    for index, item in enumerate(field.value if isinstance(field.value, list) else ()):
-        if isinstance(item, dict):
-            yield field.below(index, item)
-
-
-def _below(field: Field, *names: str) -> Field:
-    for name in names:
-        field = field.below(name, field.value.get(name) if isinstance(field.value, dict) else None)
-    return field

@@ -12,7 +12,7 @@ from dracaena.validation.findings import Finding, ObjectReference
 Classes = Mapping[str, Any]
 """Name → spec of each DeviceClass that is known, as it was written."""
 
-_DEVICES: Mapping[str, tuple[str, ...]] = {
+DEVICES: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
 }
@@ -26,9 +26,9 @@ def check_policies(
     report = Report(reference)
     whole = Field(document, (), report)
     if reference.kind == "DeviceClass":
-        _check_class(_below(whole, "spec"), driver)
-    elif reference.kind in _DEVICES:
-        _check_requests(_below(whole, *_DEVICES[reference.kind]), classes, driver)
+        _check_class(whole.at("spec"), driver)
+    elif reference.kind in DEVICES:
+        _check_requests(whole.at(*DEVICES[reference.kind]), classes, driver)
     return report.findings
 
 
@@ -63,10 +63,10 @@ def _name(error: ConfigError) -> str:
 
 def _requests(devices: Field) -> Iterator[tuple[Field, tuple[str, str], str]]:
     """Yield each request and alternative with the two names by which a configuration can mean it, and its class."""
-    for request in _entries(_below(devices, "requests")):
+    for request in devices.at("requests").objects():
         name = str(request.value.get("name"))
-        exactly = _below(request, "exactly")
-        alternatives = list(_entries(_below(request, "firstAvailable")))
+        exactly = request.at("exactly")
+        alternatives = list(request.at("firstAvailable").objects())
         if isinstance(exactly.value, dict):
             yield exactly, (name, name), str(exactly.value.get("deviceClassName"))
         for alternative in alternatives:
@@ -94,15 +94,3 @@ def _decoded(parameters: Mapping[str, Any]) -> Iterator[TopologyPolicy]:
         return
     if isinstance(config, TopologyPolicy):
         yield config
-
-
-def _entries(field: Field) -> Iterator[Field]:
-    for index, item in enumerate(field.value if isinstance(field.value, list) else ()):
-        if isinstance(item, dict):
-            yield field.below(index, item)
-
-
-def _below(field: Field, *names: str) -> Field:
-    for name in names:
-        field = field.below(name, field.value.get(name) if isinstance(field.value, dict) else None)
-    return field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from dracaena.api import reasons
 from dracaena.api.names import DEFAULT_DRIVER_NAME as DRIVER
 from dracaena.validation import Severity, render_path, validate_all
+from dracaena.validation.ignored import SHIPPED
+
+CLASSES = Path(__file__).resolve().parents[3] / "deploy" / "deviceclasses"
 
 NVIDIA = "gpu.nvidia.com"
 TIME_SLICING = {
@@ -213,3 +217,7 @@ def test_nothing_is_raised_whatever_stands_there(value: Any) -> None:
         document["spec"]["devices"][part] = value
         validate_all([document, {**document, "spec": value}, device_class(DRIVER, config=value, selectors=value)])
         validate_all([document, pod({"name": value, "request": value})])
+
+
+def test_each_class_of_the_chart_may_be_meant_by_a_misspelt_name() -> None:
+    assert {f"{before}{DRIVER}" for before in SHIPPED} == {path.stem for path in CLASSES.glob("*.yaml")}
