@@ -54,10 +54,22 @@ class GarbageCollector(CachedStandIn):
     def _all(self, kinds: Iterable[type[KubeObject]]) -> list[KubeObject]:
         return [item for kind in kinds for item in self._caches[kind].values()]
 
-    def _collect(self, item: KubeObject) -> None:
+    def _collect(self, seen: KubeObject) -> None:
+        if not self._is_garbage(seen):
+            return
+        # The cache may be behind: an owner that orphans what it owns is gone right after it was taken off.
+        meta = seen.metadata
+        item = self._read(type(seen), meta.name, meta.namespace)
+        if item is not None and self._is_garbage(item):
+            self._delete(item, resource_version=item.metadata.resource_version)
+
+    def _is_garbage(self, item: KubeObject) -> bool:
         owners = item.metadata.owner_references
-        if owners and item.metadata.deletion_timestamp is None and all(self._is_gone(item, owner) for owner in owners):
-            self._delete(item)
+        return (
+            bool(owners)
+            and item.metadata.deletion_timestamp is None
+            and all(self._is_gone(item, owner) for owner in owners)
+        )
 
     def _is_gone(self, item: KubeObject, owner: OwnerReference) -> bool:
         kind = self._owner_kinds.get((owner.api_version or Pod.API_VERSION, owner.kind))
@@ -106,10 +118,15 @@ class GarbageCollector(CachedStandIn):
         except NotFoundError:
             return None
 
-    def _delete(self, item: KubeObject) -> None:
+    def _delete(self, item: KubeObject, resource_version: str | None = None) -> None:
         meta = item.metadata
         self._client.delete(
-            type(item), meta.name, namespace=meta.namespace, uid=meta.uid, propagation_policy="Background"
+            type(item),
+            meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=resource_version,
+            propagation_policy="Background",
         )
 
 
