@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -135,7 +136,10 @@ def test_what_is_unpacked_and_linked_as_krew_does_it_runs(tmp_path: Path) -> Non
     link = tmp_path / "bin" / "kubectl-dracaena"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "store" / MANIFEST["spec"]["platforms"][0]["bin"])
-    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    # The tests' own Python with the packages of its environment: a link to it would leave them behind.
+    python = tmp_path / "bin" / "python3"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
     environment = {"PATH": f"{link.parent}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     done = subprocess.run([link, "version"], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
