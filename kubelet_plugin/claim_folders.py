@@ -8,6 +8,7 @@ from pathlib import Path
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK
+from dracaena.kubelet_plugin.mps_fault_watch import TOLD
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pod_devices_reporter import PODLIST
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
@@ -34,6 +35,7 @@ class ClaimFolders:
         return (
             (self.checkpoints, ""),
             (self.marks, BOOT_MARK),
+            (self.marks, TOLD),
             (self.metadata, ""),
             (self.specs, spec_prefix(driver)),
             (self.podlist, PODLIST),

@@ -6,6 +6,7 @@ supervisor, and a call that is repeated finds its own request and goes on waitin
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -14,6 +15,7 @@ from dracaena.api.errors import BadInputError, DracaenaError, PermanentError, Te
 from dracaena.api.mps import (
     NODE_STATUS,
     SUFFIX,
+    MpsFault,
     MpsPhase,
     MpsShareStatus,
     decode_node_status,
@@ -112,6 +114,18 @@ class MpsShares:
                 raise TemporaryError(f"{effect} was withdrawn and is still there: {why}")
             self._clock.sleep_until_set(self._never, LOOK_S)
 
+    def fault(self, effect: Effect) -> MpsFault | None:
+        """Return what has hit the clients of a share last. Raises DracaenaError if its status cannot be read."""
+        data = self._statuses.read(_file_name(effect))
+        return None if data is None else decode_status(data).fault
+
+    def protocol(self) -> int:
+        """Return the protocol that the supervisor speaks, 0 where it said nothing that can be read."""
+        with contextlib.suppress(DracaenaError):
+            data = self._node.read(NODE_STATUS)
+            return 0 if data is None else decode_node_status(data).protocol
+        return 0
+
     def _answer(self, name: str, request: str) -> MpsShareStatus | str:
         """Return the status of a share that is ready, else what it waits for. Raises PermanentError for a refusal."""
         try:
@@ -134,6 +148,11 @@ class MpsShares:
         )
 
 
-def _file_name(effect: Effect) -> str:
+def share_name_of(effect: Effect) -> str:
+    """Return the name of the share that an effect is."""
     given = effect.parameters
-    return share_name(str(given["gpu"]), str(given["claim_uid"]), effect.share_id or "") + SUFFIX
+    return share_name(str(given["gpu"]), str(given["claim_uid"]), effect.share_id or "")
+
+
+def _file_name(effect: Effect) -> str:
+    return share_name_of(effect) + SUFFIX

@@ -157,17 +157,18 @@ class PodDevicesReporter:
 
     def in_use(self, prepared: PreparedClaim) -> bool:
         """Whether a pod that has not ended and is not being deleted uses the claim, as the watch last reported."""
-        return any(runs_on(pod) for pod in self._pods_of(prepared))
+        return any(runs_on(pod) for pod in self.users_of(prepared))
 
     def may_be_in_use(self, prepared: PreparedClaim) -> bool:
         """The same, counting pods that are being deleted: their containers may still run."""
-        return any(may_run(pod) for pod in self._pods_of(prepared))
+        return any(may_run(pod) for pod in self.users_of(prepared))
 
     def consumers_of(self, plan: PreparedClaim) -> Sequence[Pod]:
         """Return the pods for which a claim is reserved, as far as they were read. The caller holds the lock."""
         return [pod for pod in self._known_pods() if pod.metadata.uid in plan.consumers]
 
-    def _pods_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
+    def users_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
+        """Return the pods that use a prepared claim, those that have ended too, as the watch last reported them."""
         # Without the lock this sees the users of a moment ago at worst.
         users = with_users(prepared, self._users or {}).consumers
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]

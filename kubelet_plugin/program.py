@@ -128,6 +128,8 @@ class Program:
         gpus.publisher.start()
         claims.reporter.start(claims.state.recover)
         claims.device_watch.start()
+        if claims.mps_faults is not None:
+            claims.mps_faults.start()
         claims.sweeper.start()
         self._parts.registration.start()
         log.info("serving kubelet", socket=str(node.paths.dra_socket))
@@ -165,6 +167,8 @@ class Program:
             node.installation.stop()
         gpus.publisher.stop()
         claims.sweeper.stop()
+        if claims.mps_faults is not None:
+            claims.mps_faults.stop()
         claims.device_watch.stop()
         claims.reporter.stop()
         gpus.slices.stop()

@@ -7,7 +7,6 @@ other, the earlier one gets an inner function that names the later one and is ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -28,7 +27,7 @@ from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
-from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_server
+from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
 from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
@@ -59,7 +58,6 @@ from dracaena.kubelet_plugin.from_settings import (
     node_view,
     nvml_source,
 )
-from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.last_guard import LastGuard
@@ -67,11 +65,14 @@ from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
+from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
-from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.kubelet_plugin.parts import ClaimParts, GpuParts, NodeParts, PluginParts
+from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
@@ -89,66 +90,6 @@ Source = Callable[[GpuDriverRelease], NodeSource]
 T = TypeVar("T")
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeParts:
-    """What the plugin knows of its node and says about it."""
-
-    settings: PluginSettings
-    clock: Clock
-    paths: PluginPaths
-    call_lock: CallLock
-    metrics: PluginMetrics
-    client: KubeClient
-    view: KubeClient
-    """Reads pods and the Node."""
-    cache: Reflector[Node]
-    """Holds this Node. It belongs to `section` where there is one, which then starts and stops it."""
-    section: NodeSection | None
-    recorder: EventRecorder
-    events: NodeEvents
-    release: GpuDriverRelease
-    troubles: NodeTroubles
-    installation: GpuDriverInstallation | None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuParts:
-    """What reads this node's GPUs, watches their health and publishes them."""
-
-    slices: Reflector[ResourceSlice]
-    publisher: Publisher
-    devices: NodeDevices
-    updates: MachineUpdates
-    live: LiveMachine | None
-    """None with a recorded machine."""
-    monitor: HealthMonitor | None
-    """None where health is not watched."""
-    streams: HealthStreams
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimParts:
-    """What prepares claims and keeps prepared ones right."""
-
-    folders: ClaimFolders
-    pods: Reflector[Pod]
-    reporter: PodDevicesReporter
-    state: DeviceState
-    device_watch: DeviceWatch
-    sweeper: Sweeper
-
-
-@dataclass(frozen=True, slots=True)
-class PluginParts:
-    """All parts of one plugin, none of them started."""
-
-    node: NodeParts
-    gpus: GpuParts
-    claims: ClaimParts
-    dra_server: UnixServer
-    registration: UnixServer
 
 
 def build_parts(
@@ -407,7 +348,28 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
-    return ClaimParts(folders, pods, reporter, state, device_watch, sweeper)
+    mps_faults = None if mps is None else _mps_faults(node, mps, folders, checkpoints, pods, reporter)
+    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, sweeper)
+
+
+def _mps_faults(
+    node: NodeParts,
+    mps: MpsShares,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    pods: Reflector[Pod],
+    reporter: PodDevicesReporter,
+) -> MpsFaultWatch:
+    return MpsFaultWatch(
+        shares=mps,
+        checkpoints=checkpoints,
+        pods=pods,
+        pods_of=reporter.users_of,
+        files=folders.marks,
+        tell=node.events.warn_users,
+        lock=node.call_lock,
+        clock=node.clock,
+    )
 
 
 def _pods(

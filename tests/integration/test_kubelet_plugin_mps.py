@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 from dracaena.api import mps
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kube.events import Event
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.mps.planning.state import ComputeMode, Role
 from support.api_ground import ApiGround
@@ -160,3 +162,43 @@ def test_without_a_supervisor_mps_is_refused_by_name_unless_best_effort(
     assert prepare(world, allowed) == ""
     assert "mounts" not in edits(world, allowed)
     assert requests(node) == []
+
+
+def faults_told(world: World) -> list[tuple[str, str, str, int]]:
+    """Reason, kind and name of the object, and count of each Event about a fault, sorted."""
+    found = [event for event in world.client.list(Event).items if event.reason.startswith("Mps")]
+    return sorted((e.reason, e.involved_object.kind, e.involved_object.name, e.count) for e in found)
+
+
+@BOTH
+def test_what_hits_the_clients_of_a_server_is_told_once_on_their_pods(
+    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+) -> None:
+    node.start()
+    known(node)
+    claims = [share(world, name) for name in ("one", "other")]
+    for claim in claims:
+        assert prepare(world, claim) == ""
+        world.further_pod(f"pod-of-{claim.metadata.name}", claim)
+    clients = [node.client(_status(node, claim), 500 + number) for number, claim in enumerate(claims)]
+    assert [client.code for client in clients] == [OK, OK]
+    subjects = [("Pod", "pod-of-one"), ("Pod", "pod-of-other"), ("ResourceClaim", "one"), ("ResourceClaim", "other")]
+    first = [("MpsServerFault", *subject, 1) for subject in subjects]
+    clients[0].fault()
+    wait_for(lambda: faults_told(world) == first, lambda: str(faults_told(world)))
+
+    plugin[-1].kill()
+    plugin[-1].communicate()
+    node.end(signal.SIGKILL)
+    for client in clients:
+        client.close()
+    plugin.append(started(world, node))
+    node.start()
+    for claim in claims:
+        wait_for(lambda at=claim: _status(node, at).phase is mps.MpsPhase.READY, lambda: "not ready")  # type: ignore[misc]
+    (server,) = [process for process in node.table.find() if process.role is Role.SERVER]
+    os.kill(server.pid, signal.SIGKILL)
+    both = sorted(first + [("MpsServerDied", *subject, 1) for subject in subjects])
+    wait_for(lambda: faults_told(world) == both, lambda: str(faults_told(world)))
+    for claim in claims:
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}

@@ -347,7 +347,7 @@ class PluginNode:
 
     def __post_init__(self) -> None:
         self.metrics = PluginMetrics(self.registry)
-        lock = ThreadLock()
+        self.lock = lock = ThreadLock()
         self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps, synced=False)
         self.podlist = DocumentFolder(
             self.folder / "pod-resources", steps=self.steps, synced=False, in_place=self.podlist_in_place

@@ -1,0 +1,96 @@
+"""What one instance of the plugin is made of, from its node to the claims on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer
+from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
+from dracaena.kubelet_plugin.health_monitor import HealthMonitor
+from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
+from dracaena.kubelet_plugin.node_devices import NodeDevices
+from dracaena.kubelet_plugin.node_events import NodeEvents
+from dracaena.kubelet_plugin.node_section import NodeSection
+from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.paths import PluginPaths
+from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.publisher import Publisher
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.sweeper import Sweeper
+from dracaena.process.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the plugin knows of its node and says about it."""
+
+    settings: PluginSettings
+    clock: Clock
+    paths: PluginPaths
+    call_lock: CallLock
+    metrics: PluginMetrics
+    client: KubeClient
+    view: KubeClient
+    """Reads pods and the Node."""
+    cache: Reflector[Node]
+    """Holds this Node. It belongs to `section` where there is one, which then starts and stops it."""
+    section: NodeSection | None
+    recorder: EventRecorder
+    events: NodeEvents
+    release: GpuDriverRelease
+    troubles: NodeTroubles
+    installation: GpuDriverInstallation | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """What reads this node's GPUs, watches their health and publishes them."""
+
+    slices: Reflector[ResourceSlice]
+    publisher: Publisher
+    devices: NodeDevices
+    updates: MachineUpdates
+    live: LiveMachine | None
+    """None with a recorded machine."""
+    monitor: HealthMonitor | None
+    """None where health is not watched."""
+    streams: HealthStreams
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What prepares claims and keeps prepared ones right."""
+
+    folders: ClaimFolders
+    pods: Reflector[Pod]
+    reporter: PodDevicesReporter
+    state: DeviceState
+    device_watch: DeviceWatch
+    mps_faults: MpsFaultWatch | None
+    """None where no MPS supervisor is named."""
+    sweeper: Sweeper
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """All parts of one plugin, none of them started."""
+
+    node: NodeParts
+    gpus: GpuParts
+    claims: ClaimParts
+    dra_server: UnixServer
+    registration: UnixServer
