@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from heapq import nsmallest
 from typing import Final
 
+from dracaena.api.names import CONFIG_GROUP
+
 NEARNESS: Final = 0.8
 """How much of two names has to be alike, as difflib counts, for one to be taken for the other misspelt: two letters
 that changed places in eight are, another word is not."""
@@ -127,9 +129,19 @@ IGNORED_EVENT: Final = "ClaimPartsIgnored"
 """Reason of the one Event on a pod about all that its claims and containers say in vain."""
 
 
+NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+
+
 def foreign_config(other: str, driver: str) -> str:
-    """Say that a configuration is for a driver that serves none of its requests."""
-    return f"the configuration for {other} does nothing: all of its requests get devices of {driver}"
+    """Say that a configuration is for a driver that serves none of its requests.
+
+    Its parameters may be unknown here. What to write instead of NVIDIA's is therefore said in general.
+    """
+    text = f"the configuration for {other} does nothing: all of its requests get devices of {driver}"
+    if other != NVIDIA_DRIVER:
+        return text
+    instead = f"opaque: {{driver: {driver}, parameters: {{apiVersion: {CONFIG_GROUP}/v1alpha1, kind: GpuConfig, …}}}}"
+    return f"{text}; to share a GPU write `{instead}` and `capacity` in the request, as docs/sharing.md says"
 
 
 def whole_gpu() -> str:

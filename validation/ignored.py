@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dracaena.api import limits, reasons
 from dracaena.api.attributes import GPU_ATTRIBUTES, MIG_ATTRIBUTES, MIG_CAPACITIES, SHARED_GPU_CAPACITIES
+from dracaena.api.config.v1alpha1 import instead_of, is_of_nvidia
 from dracaena.api.reasons import ReadName
 from dracaena.cel import CompileError, DeviceView, NoMatch, Selector, compile_selector
 from dracaena.validation.field import Field, Report
@@ -99,7 +100,11 @@ def _never(_driver: str) -> bool:
 def _check_config(config: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:
     other = config.at("opaque", "driver")
     if isinstance(other.value, str) and other.value and other.value != driver and not may_be_of(other.value):
-        other.warn(reasons.foreign_config(other.value, driver), _NO_CONFIG)
+        parameters = config.at("opaque", "parameters").value
+        instead = ""
+        if isinstance(parameters, dict) and is_of_nvidia(parameters):
+            instead = f": {instead_of(parameters)}"
+        other.warn(reasons.foreign_config(other.value, driver), f"{_NO_CONFIG}{instead}")
 
 
 def _check_selectors(part: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:

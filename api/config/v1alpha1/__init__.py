@@ -5,6 +5,7 @@ from __future__ import annotations
 from dracaena.api.config.v1alpha1.decode import decode_config
 from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
 from dracaena.api.config.v1alpha1.merge import merged, merged_sharing
+from dracaena.api.config.v1alpha1.nvidia import instead_of, is_of_nvidia
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
     NO_LINK_BANDWIDTH,
@@ -44,6 +45,8 @@ __all__ = [
     "TopologyPolicy",
     "UnreadableTextError",
     "decode_config",
+    "instead_of",
+    "is_of_nvidia",
     "merged",
     "merged_sharing",
 ]

@@ -14,6 +14,7 @@ from referencing import Registry
 
 from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
 from dracaena.api.config.v1alpha1.merge import check_policy
+from dracaena.api.config.v1alpha1.nvidia import instead_of, is_of_nvidia
 from dracaena.api.config.v1alpha1.schemas import KINDS, schema_of
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
@@ -85,7 +86,8 @@ def _is_deep(document: Any) -> bool:
 
 def _config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     if parameters.get("apiVersion") != API_VERSION:
-        raise ConfigError("$.apiVersion", parameters.get("apiVersion"), repr(API_VERSION))
+        instead = f": {instead_of(parameters)}" if is_of_nvidia(parameters) else ""
+        raise ConfigError("$.apiVersion", parameters.get("apiVersion"), f"{API_VERSION!r}{instead}")
     kind = parameters.get("kind")
     if kind not in KINDS:
         raise ConfigError("$.kind", kind, "one of " + ", ".join(map(repr, KINDS)))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dracaena.api.reasons import foreign_config
 from dracaena.cli.main import main
 
 CLASSES = Path(__file__).parents[3] / "deploy" / "deviceclasses"
@@ -298,7 +299,7 @@ def test_what_is_said_in_vain_is_told_with_the_first_claim_of_the_pod(
     files = written(tmp_path / "claims.yaml", asked, claim("d", 1))
     slices = node("worker-1", "dgx-1v")
     one, other = outcomes(run, slices, files)
-    text = "the configuration for gpu.nvidia.com does nothing: all of its requests get devices of gpu.dracaena.dev"
+    text = foreign_config("gpu.nvidia.com", "gpu.dracaena.dev")
     assert (one["ignored"], other["ignored"]) == ([f"claim default/c: {text}"], [])
     shown = " ".join(run("simulate", "-f", slices, "-f", files, "-f", CLASSES).out.split())
     assert shown.count(f"ignored: claim default/c: {text}") == 1

@@ -70,7 +70,7 @@ def warnings(*documents: dict[str, Any]) -> list[tuple[str, str]]:
     return [(render_path(finding.path), finding.message) for finding in found]
 
 
-DOES_NOTHING = f"the configuration for {NVIDIA} does nothing: all of its requests get devices of {DRIVER}"
+DOES_NOTHING = reasons.foreign_config(NVIDIA, DRIVER)
 WRONG_DOMAIN = f"no GPU has the attribute {NVIDIA}/productName: did you mean {DRIVER}/productName?"
 NO_CLASS = "no such class in the input, and its name is nearly that of another"
 WRONG = f'device.attributes["{NVIDIA}"].productName == "H100"'

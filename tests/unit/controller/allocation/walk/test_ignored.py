@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dracaena.api import reasons
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
@@ -110,10 +111,7 @@ class Planted:
         configs = [own_config(policy("BestEffort"))]
         if rng.random() < 0.3:
             configs.insert(rng.randrange(2), FOREIGN | ({"requests": names[:1]} if rng.random() < 0.5 else {}))
-            texts.add(
-                f"claim default/c: the configuration for {NVIDIA} does nothing: all of its requests get devices of "
-                f"{DRIVER}"
-            )
+            texts.add(f"claim default/c: {reasons.foreign_config(NVIDIA, DRIVER)}")
         return cls(cls._pod(rng, names, texts), claim("c", *requests, configs=configs), texts)
 
     @staticmethod
@@ -177,7 +175,7 @@ def test_a_class_of_ours_with_a_configuration_for_another_driver_is_told() -> No
     shared = device_class(f"shared.{DRIVER}", config=[FOREIGN])
     asked = claim("c", request(device_class=f"shared.{DRIVER}"))
     (text,) = found(using(("g", ""), g="c"), asked, there=inventory(shared))
-    why = f"the configuration for {NVIDIA} does nothing: all of its requests get devices of {DRIVER}"
+    why = reasons.foreign_config(NVIDIA, DRIVER)
     assert text == f"DeviceClass shared.{DRIVER}: {why}"
 
 
