@@ -1,0 +1,138 @@
+"""What stays possible of a GPU that is cut into parts, and which part to cut (docs/design/0034-mig-placement.md).
+
+A GPU that can be partitioned has counters, and places: each place is a profile at a start, and takes some of each
+counter. What is left of the counters is the GPU's state. All else is worked out from the places, so a product that
+nobody has heard of needs no code. GPUs of one geometry share one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import ge, sub
+from typing import Final, NamedTuple
+
+Left = tuple[int, ...]
+"""What is left of each counter of one GPU, in the order of its geometry: the state of the GPU."""
+
+FOOTPRINT_WEIGHT: Final = 1 << 20
+"""What a memory slice of a footprint is worth beside one of a place: no GPU has a million places, so footprints decide
+and places only settle ties."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """One profile at one start."""
+
+    profile: str
+    start: int
+    """The first memory slice."""
+    size: int
+    """Memory slices."""
+    compute: int
+    """Compute slices."""
+    takes: tuple[int, ...]
+    """Of each counter of the GPU."""
+
+    @property
+    def footprint(self) -> tuple[int, int, int]:
+        """What tells places apart but for their engines: 1g.10gb and 1g.10gb+me at one start have the same."""
+        return self.start, self.size, self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGeometry:
+    """All places of a GPU. Equal for GPUs that are cut alike."""
+
+    slices: int
+    """Memory slices."""
+    there: Left
+    """What a GPU that nobody uses has of each counter."""
+    places: tuple[PartitionPlace, ...]
+    """In the order in which they are tried: small before large, each profile by its starts."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.slices, self.there, self.places)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class PartitionMove(NamedTuple):
+    """Cutting one place out of a GPU."""
+
+    place: int
+    """Number of the place."""
+    left: Left
+    """What is left then."""
+    loss: int
+    """What the GPU is worth less then."""
+
+
+class PartitionTable:
+    """What each state of a geometry is worth, and what each place would cost there. Remembers every state that was
+    asked about: the A100's and H100's 18 places make 336 of them. One thread at a time.
+    """
+
+    def __init__(self, geometry: PartitionGeometry) -> None:
+        self.geometry = geometry
+        self._worths: dict[Left, int] = {}
+        self._moves: dict[Left, tuple[PartitionMove, ...]] = {}
+
+    def worth(self, left: Left) -> int:
+        """Return what can still be cut: the sum over footprints, and behind it over places, of memory slices times
+        whether it still fits. A sum, so that it adds up over GPUs. Of footprints a profile with an engine of its own
+        counts once with its plain twin: else a GPU would seem to have twice as many small parts as it can give.
+        """
+        known = self._worths.get(left)
+        if known is None:
+            fitting = [place for place in self.geometry.places if fits(place, left)]
+            footprints = sum(size for _, size, _ in {place.footprint for place in fitting})
+            known = FOOTPRINT_WEIGHT * footprints + sum(place.size for place in fitting)
+            self._worths[left] = known
+        return known
+
+    def moves(self, left: Left) -> tuple[PartitionMove, ...]:
+        """Return every place that can be cut now, in the order of the geometry."""
+        known = self._moves.get(left)
+        if known is None:
+            worth = self.worth(left)
+            known = self._moves[left] = tuple(
+                PartitionMove(number, after, worth - self.worth(after))
+                for number, place in enumerate(self.geometry.places)
+                if fits(place, left)
+                for after in [tuple(map(sub, left, place.takes))]
+            )
+        return known
+
+    def states(self) -> Sequence[Left]:
+        """Return every state that cutting leads to from a GPU that nobody uses, that one first. Exhaustive: seven parts
+        of an A100 are 336 states, a few milliseconds."""
+        seen = {self.geometry.there: None}
+        todo = [self.geometry.there]
+        while todo:
+            for move in self.moves(todo.pop()):
+                if move.left not in seen:
+                    seen[move.left] = None
+                    todo.append(move.left)
+        return tuple(seen)
+
+    def best_move(self, left: Left, allowed: int = -1) -> PartitionMove | None:
+        """Return the place among those allowed (a mask of their numbers) after which most stays possible, of equal ones
+        the first; None where none fits."""
+        return min((move for move in self.moves(left) if allowed >> move.place & 1), key=_by_loss, default=None)
+
+
+def _by_loss(move: PartitionMove) -> tuple[int, int]:
+    return move.loss, move.place
+
+
+def fits(place: PartitionPlace, left: Left) -> bool:
+    """Return whether there is enough of every counter for a place."""
+    return all(map(ge, left, place.takes))
+
+
+def footprint_slices(loss: int) -> int:
+    """Return the memory slices of footprints in a loss or worth, for people to read."""
+    return loss // FOOTPRINT_WEIGHT
