@@ -102,6 +102,10 @@ NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in 
 NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
 PARENT_UUID = AttributeSpec("parentUUID", _STRING, "UUID of the GPU that a MIG device is part of", optional=False)
 PROFILE = AttributeSpec("profile", _STRING, "profile of a MIG device, for example 1g.10gb", optional=False)
+PLACEMENT_START = AttributeSpec(
+    "placementStart", _INT, "first memory slice of a MIG device that is made when a claim gets it"
+)
+PLACEMENT_SIZE = AttributeSpec("placementSize", _INT, "number of memory slices of such a device")
 
 GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
@@ -118,12 +122,29 @@ MIG_ATTRIBUTES = (
 """All attributes of a MIG device, in the order in which they are published. Product, brand, architecture and compute
 capability are those of its parent."""
 
+MIG_PLACE_ATTRIBUTES = (
+    TYPE, PARENT_UUID, PROFILE, PLACEMENT_START, PLACEMENT_SIZE, PRODUCT_NAME, BRAND, ARCHITECTURE,
+    CUDA_COMPUTE_CAPABILITY, DRIVER_VERSION, CUDA_DRIVER_VERSION,
+)  # fmt: skip
+"""All attributes of a MIG device that is made when a claim gets it. It has no UUID before. A GPU has two dozen of them,
+so what another attribute says too is left out."""
+
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""
 CORES_CAPACITY = "cores"
 """Capacity of a GPU that several claims may have at a time: percent of its cores, always 100."""
 MULTIPROCESSORS_CAPACITY = "multiprocessors"
 """Capacity: streaming multiprocessors, a plain number."""
+COPY_ENGINES_CAPACITY = "copyEngines"
+DECODERS_CAPACITY = "decoders"
+ENCODERS_CAPACITY = "encoders"
+JPEG_ENGINES_CAPACITY = "jpegEngines"
+OFA_ENGINES_CAPACITY = "ofaEngines"
+"""Capacities of a MIG device that is made when a claim gets it: engines, plain numbers, 0 too."""
 GPU_CAPACITIES = (MEMORY_CAPACITY,)
 SHARED_GPU_CAPACITIES = (MEMORY_CAPACITY, CORES_CAPACITY)
 MIG_CAPACITIES = (MULTIPROCESSORS_CAPACITY, MEMORY_CAPACITY)
+MIG_PLACE_CAPACITIES = (
+    MULTIPROCESSORS_CAPACITY, COPY_ENGINES_CAPACITY, DECODERS_CAPACITY, ENCODERS_CAPACITY, JPEG_ENGINES_CAPACITY,
+    OFA_ENGINES_CAPACITY, MEMORY_CAPACITY,
+)  # fmt: skip

@@ -42,10 +42,15 @@ class DecodedMig:
 
     name: DeviceName
     uuid: str
+    """Empty: it is made when a claim gets it, and has none before."""
     parent_uuid: str
-    """Of a GPU of the same node, whose own device is not published while it is divided."""
+    """Of a GPU of the same node."""
     profile: str
     memory_bytes: int | None = None
+    start: int | None = None
+    """Of one that is made when a claim gets it: the first memory slice of its GPU that it takes, ..."""
+    size: int | None = None
+    """... and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +163,25 @@ def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> Decoded
     name = DeviceName(device.name)
     if name in taken:
         raise _UnreadableError("name", "a second device of this name", "each name once in a pool")
+    start, size = _integer(device, table.PLACEMENT_START), _integer(device, table.PLACEMENT_SIZE)
+    if start is None:
+        return DecodedMig(
+            name=name,
+            uuid=_text(device, table.UUID) or "",
+            parent_uuid=_text(device, table.PARENT_UUID) or "",
+            profile=_text(device, table.PROFILE) or "",
+            memory_bytes=_memory_bytes(device),
+        )
+    if not size:
+        raise _UnreadableError(table.PLACEMENT_SIZE.name, repr(size), "1 or more beside placementStart")
     return DecodedMig(
         name=name,
-        uuid=_text(device, table.UUID) or "",
+        uuid="",
         parent_uuid=_text(device, table.PARENT_UUID) or "",
         profile=_text(device, table.PROFILE) or "",
         memory_bytes=_memory_bytes(device),
+        start=start,
+        size=size,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.mig import MigDevice
+from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.topology import Topology, TopologyError
 
 
@@ -38,6 +39,8 @@ class Gpu:
     """`<clusterUUID>.<cliqueID>` of a multi-node NVLink fabric (nvmlDeviceGetGpuFabricInfoV)."""
     mig_enabled: bool | None = None
     """Whether the GPU is divided into MIG devices now (nvmlDeviceGetMigMode): then it cannot be used as a whole."""
+    mig_profiles: tuple[MigProfile, ...] = ()
+    """How it can be divided; empty: not at all, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,14 @@
       "nvlinks": ["X 2", "2 X"],
       "numa_nodes": [0, null],
       "nics": [{"name": "mlx5_0", "levels": "PIX NODE", "numa_node": 0}],
-      "mig_devices": [{"parent_uuid": "GPU-…", "uuid": "MIG-…", "profile": "1g.10gb", …}]
+      "mig_devices": [{"parent_uuid": "GPU-…", "uuid": "MIG-…", "profile": "1g.10gb", …}],
+      "mig_profiles": {"0-1": [{"name": "1g.10gb", "placements": "0-6:1", …}]}
     }
 
 `?` stands for what is not known. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
-dracaena.api.mig.MigDevice; what is unknown is left out. `nics` and `mig_devices` may be missing.
+dracaena.api.mig.MigDevice; what is unknown is left out. `nics`, `mig_devices` and `mig_profiles` may be missing.
+`mig_profiles` says how GPUs can be divided, by ordinals (`0-3,6`): each profile has the fields of
+dracaena.api.mig_geometry.MigProfile, its placements as `starts:size`.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dracaena.api.errors import BadInputError
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.api.mig_profile_json import MachineJsonError, profile_documents, with_profiles
 from dracaena.api.topology import SELF, Nic, Topology, TopologyError
 
 VERSION = 1
@@ -41,15 +44,13 @@ VERSION = 1
 
 D = TypeVar("D", Gpu, MigDevice)
 
+__all__ = ["VERSION", "MachineJsonError", "decode_machine", "encode_machine"]
+
 _UNKNOWN = "?"
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PCI_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
-
-
-class MachineJsonError(BadInputError):
-    """A recorded machine cannot be read: where in the document, what stands there, what was expected."""
 
 
 class _NicDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,6 +71,7 @@ class _MachineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     cuda_driver_version: str | None = None
     nics: list[_NicDocument] = []
     mig_devices: list[dict[str, Any]] = []
+    mig_profiles: dict[str, list[dict[str, Any]]] = {}
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -85,7 +87,9 @@ def decode_machine(content: bytes) -> Machine:
         document = msgspec.json.decode(content, type=_MachineDocument)
         machine = Machine(
             name=document.name,
-            gpus=tuple(_gpu(gpu, f"$.gpus[{at}]") for at, gpu in enumerate(document.gpus)),
+            gpus=with_profiles(
+                tuple(_gpu(gpu, f"$.gpus[{at}]") for at, gpu in enumerate(document.gpus)), document.mig_profiles
+            ),
             topology=_topology(document),
             driver_version=document.driver_version,
             cuda_driver_version=document.cuda_driver_version,
@@ -112,16 +116,17 @@ def encode_machine(machine: Machine) -> bytes:
     document["numa_nodes"] = list(topology.numa_nodes)
     document["nics"] = [_nic_document(nic) for nic in topology.nics]
     document["mig_devices"] = [_known(mig) for mig in machine.mig_devices] or None
+    document["mig_profiles"] = profile_documents(machine.gpus) or None
     lines = [f"  {json.dumps(key)}: {_value_text(value)}" for key, value in document.items() if value not in (None, "")]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _known(device: Gpu | MigDevice) -> dict[str, Any]:
-    return {key: value for key, value in asdict(device).items() if value is not None}
+    return {key: value for key, value in asdict(device).items() if value is not None and key != "mig_profiles"}
 
 
 def _device(document: dict[str, Any], type_: type[D], path: str) -> D:
-    unknown = sorted(set(document) - {field.name for field in fields(type_)})
+    unknown = sorted(set(document) - {field.name for field in fields(type_) if field.name != "mig_profiles"})
     if unknown:
         raise MachineJsonError(f"not a recorded machine: unknown key {unknown[0]!r} - at `{path}`")
     try:
@@ -227,8 +232,11 @@ def _rows(topology: Topology, token: Callable[[Link], str]) -> list[str]:
     return [" ".join(cell.ljust(width) for cell in row).rstrip() for row in matrix]
 
 
-def _value_text(value: Any) -> str:
-    """Write a list of rows or objects one per line, anything else on one line."""
+def _value_text(value: Any, indent: str = "  ") -> str:
+    """Write a list of rows or objects one per line, also within an object; anything else on one line."""
+    if isinstance(value, dict):
+        inner = (f"{indent}  {json.dumps(key)}: {_value_text(each, f'{indent}  ')}" for key, each in value.items())
+        return "{\n" + ",\n".join(inner) + f"\n{indent}}}"
     if not isinstance(value, list) or not value or not isinstance(value[0], str | dict):
         return json.dumps(value, ensure_ascii=False)
-    return "[\n" + ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in value) + "\n  ]"
+    return "[\n" + ",\n".join(f"{indent}  {json.dumps(item, ensure_ascii=False)}" for item in value) + f"\n{indent}]"

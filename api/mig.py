@@ -34,12 +34,18 @@ class MigDevice:
 
     @property
     def device_name(self) -> DeviceName:
-        """Name in the ResourceSlice: `mig-<parent uuid>-<profile>-<start>`, a DNS label.
-
-        Compute instances that share a GPU instance have profile and start in common: their own number follows.
-        `-me` (without media engines) becomes `-nome`, because `+me` becomes `-me`.
+        """Name in the ResourceSlice. Compute instances that share a GPU instance have profile and start in common:
+        their own number follows.
         """
-        parent = self.parent_uuid.lower().removeprefix("gpu-")
-        words = _NOT_IN_NAMES.sub("-", self.profile.lower().replace("-me", "-nome"))
         shared = f"-{self.compute_instance_id}" if _COMPUTE_PART.match(self.profile) else ""
-        return DeviceName(f"mig-{parent}-{words}-{self.start}{shared}")
+        return DeviceName(mig_device_name(self.parent_uuid, self.profile, self.start) + shared)
+
+
+def mig_device_name(parent_uuid: str, profile: str, start: int) -> DeviceName:
+    """Return `mig-<parent uuid>-<profile>-<start>`, a DNS label.
+
+    `-me` (without media engines) becomes `-nome`, because `+me` becomes `-me`.
+    """
+    parent = parent_uuid.lower().removeprefix("gpu-")
+    words = _NOT_IN_NAMES.sub("-", profile.lower().replace("-me", "-nome"))
+    return DeviceName(f"mig-{parent}-{words}-{start}")

@@ -7,9 +7,11 @@ of NICs, rows of more than 63 GPUs or NICs, and values that break a limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+
+import msgspec
 
 from dracaena.api import attributes as table
 from dracaena.api import compact, limits
@@ -19,9 +21,17 @@ from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.api.mig_geometry import MigPlace, MigProfile, consumption, counters, places
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.quantity import format_bytes
-from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity
+from dracaena.api.resource_objects import (
+    Counter,
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+)
 from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.versions import to_semver
 
@@ -34,6 +44,9 @@ __all__ = [
     "encode_devices",
     "encode_gpus",
     "encode_mig_devices",
+    "encode_mig_places",
+    "mig_counter_set",
+    "with_whole_consumption",
 ]
 
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -60,6 +73,57 @@ def encode_mig_devices(machine: Machine) -> tuple[Device, ...]:
     """Return the second part of encode_devices: one device a MIG device."""
     parents = {gpu.uuid: gpu for gpu in machine.gpus}
     return tuple(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices)
+
+
+def encode_mig_places(machine: Machine, gpu: Gpu) -> tuple[Device, ...]:
+    """Return one device for each place that a MIG device can have on a GPU, small before large, without taints.
+
+    Each takes from the counter set of its GPU (mig_counter_set) what it needs. A GPU without profiles has none.
+    """
+    there = counters(gpu.mig_profiles)
+    return tuple(
+        Device(
+            name=_checked_name(machine, place.device_name, gpu.uuid),
+            attributes=_attributes(table.MIG_PLACE_ATTRIBUTES, _place_values(machine, gpu, place)),
+            capacity=_place_capacity(place.profile),
+            consumes_counters=[_consumption(gpu, consumption(place, there))],
+        )
+        for place in places(gpu.uuid, gpu.mig_profiles)
+    )
+
+
+def mig_counter_set(gpu: Gpu, taken: Mapping[str, int]) -> CounterSet:
+    """Return what the claims of this driver can have of a GPU: all that it has, less what is `taken` by others."""
+    left = {name: max(0, amount - taken.get(name, 0)) for name, amount in counters(gpu.mig_profiles).items()}
+    return CounterSet(gpu_device_name(gpu.uuid), _wire_counters(left))
+
+
+def with_whole_consumption(device: Device, gpu: Gpu) -> Device:
+    """Return the device of a whole GPU as one that takes all that its counter set has."""
+    return msgspec.structs.replace(device, consumes_counters=[_consumption(gpu, counters(gpu.mig_profiles))])
+
+
+def _consumption(gpu: Gpu, amounts: Mapping[str, int]) -> CounterConsumption:
+    return CounterConsumption(gpu_device_name(gpu.uuid), _wire_counters(amounts))
+
+
+def _wire_counters(amounts: Mapping[str, int]) -> dict[str, Counter]:
+    return {name: Counter(str(amount)) for name, amount in amounts.items()}
+
+
+def _place_capacity(profile: MigProfile) -> dict[str, DeviceCapacity]:
+    numbers = {
+        table.MULTIPROCESSORS_CAPACITY: profile.multiprocessors,
+        table.COPY_ENGINES_CAPACITY: profile.copy_engines,
+        table.DECODERS_CAPACITY: profile.decoders,
+        table.ENCODERS_CAPACITY: profile.encoders,
+        table.JPEG_ENGINES_CAPACITY: profile.jpeg_engines,
+        table.OFA_ENGINES_CAPACITY: profile.ofa_engines,
+    }
+    return {
+        **{name: DeviceCapacity(value=str(number)) for name, number in numbers.items()},
+        **_memory(profile.memory_bytes),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +195,15 @@ def _mig_values(machine: Machine, parent: Gpu, mig: MigDevice) -> Iterator[tuple
     yield table.UUID, mig.uuid
     yield table.PARENT_UUID, parent.uuid
     yield table.PROFILE, mig.profile
+
+
+def _place_values(machine: Machine, gpu: Gpu, place: MigPlace) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    yield from _common_values(table.MIG_PLACE_ATTRIBUTES, machine, gpu)
+    yield table.TYPE, table.MIG_TYPE
+    yield table.PARENT_UUID, gpu.uuid
+    yield table.PROFILE, place.profile.name
+    yield table.PLACEMENT_START, place.placement.start
+    yield table.PLACEMENT_SIZE, place.placement.size
 
 
 def _common_values(

@@ -15,7 +15,11 @@ from dracaena.api.machine import Gpu
 from dracaena.api.quantity import format_bytes, parse_bytes
 from dracaena.api.versions import is_semver, to_semver
 
-KINDS = [(table.GPU_ATTRIBUTES, table.GPU_CAPACITIES), (table.MIG_ATTRIBUTES, table.MIG_CAPACITIES)]
+KINDS = [
+    (table.GPU_ATTRIBUTES, table.GPU_CAPACITIES),
+    (table.MIG_ATTRIBUTES, table.MIG_CAPACITIES),
+    (table.MIG_PLACE_ATTRIBUTES, table.MIG_PLACE_CAPACITIES),
+]
 NAME = re.compile(r"(?:[a-z0-9.-]{1,63}/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
@@ -41,7 +45,7 @@ def test_a_mig_device_carries_its_parent_in_place_of_groups_and_strings() -> Non
 
 def test_each_fact_about_a_gpu_is_in_the_table() -> None:
     carried = {spec.gpu_field for spec in table.GPU_ATTRIBUTES} - {None}
-    assert carried == {field.name for field in fields(Gpu)} - {"memory_bytes", "mig_enabled"}
+    assert carried == {field.name for field in fields(Gpu)} - {"memory_bytes", "mig_enabled", "mig_profiles"}
 
 
 @pytest.mark.parametrize(

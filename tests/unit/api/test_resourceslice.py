@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,21 @@ from dracaena.api import attributes as table
 from dracaena.api import limits
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.resource_objects import Device
-from dracaena.api.resourceslice import decode_pool, encode_devices
+from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import Counter, CounterConsumption, Device
+from dracaena.api.resourceslice import (
+    decode_pool,
+    encode_devices,
+    encode_gpus,
+    encode_mig_places,
+    mig_counter_set,
+    with_whole_consumption,
+)
 from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
 from dracaena.api.versions import is_semver
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
 from support.machines import divided_machine, machines
+from support.mig_geometries import H100_80GB
 
 KEY = re.compile(r"(?:[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -41,7 +51,7 @@ def ints(devices: Sequence[Device], name: str) -> list[int | None]:
 def as_carried(machine: Machine) -> tuple[tuple[Gpu, ...], Topology]:
     """What of a machine a pool carries: everything but names and NUMA nodes of NICs."""
     nics = tuple(Nic(f"nic{place}", nic.levels) for place, nic in enumerate(machine.topology.nics))
-    return machine.gpus, replace(machine.topology, nics=nics)
+    return tuple(replace(gpu, mig_profiles=()) for gpu in machine.gpus), replace(machine.topology, nics=nics)
 
 
 def assert_round_trip(machine: Machine) -> None:
@@ -222,3 +232,61 @@ def test_a_profile_that_makes_no_device_name_is_refused() -> None:
     odd = replace(machine.mig_devices[0], profile="x" * 30)
     with pytest.raises(TopologyError, match="makes no device name"):
         encode_devices(replace(machine, mig_devices=(odd,)))
+
+
+def h100(**changes: Any) -> Machine:
+    machine = divided_machine()
+    gpus = tuple(replace(gpu, mig_enabled=False, mig_profiles=H100_80GB, **changes) for gpu in machine.gpus)
+    return replace(machine, gpus=gpus, mig_devices=())
+
+
+def test_a_place_for_a_mig_device_is_published_with_what_it_takes_of_its_gpu() -> None:
+    machine = h100()
+    gpu = machine.gpus[1]
+    devices = {device.name: device for device in encode_mig_places(machine, gpu)}
+    assert len(devices) == 25
+    for device in devices.values():
+        assert_within_the_limits_of_the_api(device)
+        assert list(device.attributes) == [spec.name for spec in table.MIG_PLACE_ATTRIBUTES if spec is not table.BRAND
+                                           and "cudaDriver" not in spec.name]  # fmt: skip
+        assert list(device.capacity) == list(table.MIG_PLACE_CAPACITIES)
+    device = devices[f"mig-{gpu.uuid[4:]}-3g-40gb-4"]
+    assert device.attributes["placementStart"].int_value == device.attributes["placementSize"].int_value == 4
+    assert device.capacity["memory"].value == "40448Mi"
+    assert device.capacity["decoders"].value == "3"
+    assert device.capacity["ofaEngines"].value == "0"
+    (taken,) = device.consumes_counters
+    assert taken.counter_set == f"gpu-{gpu.uuid[4:]}"
+    slices = {f"memory-slice-{number}": Counter("1") for number in range(4, 8)}
+    assert taken.counters == {**slices, "compute-slices": Counter("3")}
+    assert devices[f"mig-{gpu.uuid[4:]}-1g-10gb-me-2"].consumes_counters[0].counters == {
+        "memory-slice-2": Counter("1"), "compute-slices": Counter("1"), "ofa-engines": Counter("1")
+    }  # fmt: skip
+
+
+def test_a_place_comes_back_without_uuid_and_with_its_slices() -> None:
+    machine = h100()
+    pool = decode_pool([*encode_gpus(machine), *encode_mig_places(machine, machine.gpus[0])])
+    assert pool.problems == ()
+    assert len(pool.gpus) == 2
+    found = {(mig.profile, mig.start, mig.size) for mig in pool.mig_devices}
+    assert found == {(each.name, place.start, place.size) for each in H100_80GB for place in each.placements}
+    assert {mig.uuid for mig in pool.mig_devices} == {""}
+    assert {mig.parent_uuid for mig in pool.mig_devices} == {machine.gpus[0].uuid}
+
+
+def test_what_others_took_of_a_gpu_is_not_among_what_claims_can_have_and_the_whole_gpu_takes_all() -> None:
+    machine = h100()
+    gpu = machine.gpus[0]
+    left = mig_counter_set(gpu, {"memory-slice-0": 1, "compute-slices": 1, "ofa-engines": 2, "unknown": 1})
+    everything = mig_counter_set(gpu, {})
+    assert left.name == everything.name == gpu_device_name(gpu.uuid)
+    changed = {name: each.value for name, each in left.counters.items() if each != everything.counters[name]}
+    assert changed == {"memory-slice-0": "0", "compute-slices": "6", "ofa-engines": "0"}
+    whole = with_whole_consumption(encode_gpus(machine)[0], gpu)
+    assert whole.consumes_counters == [CounterConsumption(everything.name, everything.counters)]
+
+
+def test_a_gpu_whose_profiles_are_not_known_has_no_places() -> None:
+    machine = divided_machine()
+    assert encode_mig_places(machine, machine.gpus[0]) == ()
