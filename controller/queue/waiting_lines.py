@@ -70,12 +70,10 @@ class WaitingLines:
 
     def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
-        self._standing: dict[str, Standing] = {}
+        self.standing: dict[str, Standing] = {}
+        """The place of each pod that waits for something that could be freed. Do not change it."""
         self._changed: dict[bytes, _Line] = {}
         """The lines that something changed for."""
-
-    def __len__(self) -> int:
-        return len(self._standing)
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
         """Return whether an equal pod with an earlier turn waits because it fits on no node, or because finding out
@@ -103,15 +101,15 @@ class WaitingLines:
         called if all nodes were tried; pass None if only nodes that had changed were. `is_short`: whether more cpu and
         the like may help on a node that was tried.
         """
-        known = self._standing.get(key)
+        known = self.standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
         line = self._lines.setdefault(shape, _Line(answer))
-        if key not in self._standing:
-            self._standing[key] = Standing(shape, turn)
+        if key not in self.standing:
+            self.standing[key] = Standing(shape, turn)
             heapq.heappush(line.members, (turn, key))
             line.count += 1
             if len(line.members) > 2 * line.count + SLACK:
-                line.members = [(self._standing[other].turn, other) for other in self._of(line)]
+                line.members = [(self.standing[other].turn, other) for other in self._of(line)]
         first = self._first(line)
         if first is None or first[1] != key:
             return woken
@@ -126,12 +124,12 @@ class WaitingLines:
 
     def leave(self, key: str) -> Sequence[str]:
         """Let a pod wait no more; return the next of its line if it was the first, who may get what it did not."""
-        standing = self._standing.get(key)
+        standing = self.standing.get(key)
         if standing is None:
             return ()
         line = self._lines[standing.shape]
         was_first = self._first(line) == (standing.turn, key)
-        del self._standing[key]
+        del self.standing[key]
         line.count -= 1
         if not line.count:
             del self._lines[standing.shape]
@@ -175,7 +173,7 @@ class WaitingLines:
         """
         found: set[tuple[Turn, str]] = set()
         for key in keys:
-            standing = self._standing.get(key)
+            standing = self.standing.get(key)
             if standing is None:
                 continue
             line = self._changed[standing.shape] = self._lines[standing.shape]
@@ -188,7 +186,7 @@ class WaitingLines:
     def changed_for(self, key: str, shape: bytes, turn: Turn) -> Scope:
         """Return the nodes that changed while a pod waited: no other node can serve it. None: any node may."""
         line = self._lines.get(shape)
-        if line is None or line.answer or line.reach is None or self._standing.get(key) != Standing(shape, turn):
+        if line is None or line.answer or line.reach is None or self.standing.get(key) != Standing(shape, turn):
             return None
         return line.changed
 
@@ -230,17 +228,13 @@ class WaitingLines:
                 found.append(oldest)
         return [key for _, key in sorted(found)]
 
-    def standing(self, key: str) -> Standing | None:
-        """Return a pod's place, None when it waits for nothing that could be freed."""
-        return self._standing.get(key)
-
     def all(self) -> Sequence[str]:
         """Return all pods that wait, by turn. Cost: O(pods × log pods)."""
-        return sorted(self._standing, key=lambda key: self._standing[key].turn)
+        return sorted(self.standing, key=lambda key: self.standing[key].turn)
 
     def fits_nowhere(self, key: str) -> bool:
         """Return whether a pod waits only because it fits on no node now."""
-        standing = self._standing.get(key)
+        standing = self.standing.get(key)
         return standing is not None and not self._lines[standing.shape].answer
 
     def _helping(
@@ -280,7 +274,7 @@ class WaitingLines:
         return list(dict.fromkeys(key for turn, key in sorted(line.members) if self._stands(line, turn, key)))
 
     def _stands(self, line: _Line, turn: Turn, key: str) -> bool:
-        standing = self._standing.get(key)
+        standing = self.standing.get(key)
         return standing is not None and standing.turn == turn and self._lines[standing.shape] is line
 
 

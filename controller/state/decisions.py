@@ -33,13 +33,9 @@ from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
 TRIED: Final = "tried before without success"
-"""Why a node is left out for a pod, in words that follow a count."""
-
 ELSEWHERE: Final = "where another pod with one of its claims is not"
-"""Why a node is left out for a pod, in words that follow a count."""
-
 OFFERED_FIRST: Final = "that just changed, and are first offered to pods before this one"
-"""The same."""
+"""Why nodes are left out for a pod, in words that follow a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +119,13 @@ class Decisions:
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod.key, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), turn(pod)
-            if self._lines.is_behind(pod_shape, pod_turn):
+            if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind()
             not_here = {**self._kept_for_another(pod, claims), **barred}
             request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
-            changed = self._lines.changed_for(pod.key, pod_shape, pod_turn)
+            has_waited = pod.key in self._lines.standing  # until now
+            changed = self._lines.changed_for(pod.key, pod_shape, pod_turn) if has_waited else None
             with self._as_free(claims):
                 decision = self._answer(request, changed)
                 if isinstance(decision, NoFit):
@@ -222,9 +219,10 @@ class Decisions:
         """Note that a pod does not wait for devices now, or has to wait for something else first: from now on no
         change of the cluster wakes it."""
         self._deferred.discard(key)
-        self._change_waiters.leave(key)
-        self._asked_sizes.leave(key)
-        self._ask_again(self._lines.leave(key))
+        if key in self._lines.standing:
+            self._change_waiters.leave(key)
+            self._asked_sizes.leave(key)
+            self._ask_again(self._lines.leave(key))
 
     def may_help_all(self) -> Sequence[str]:
         """Note a change that may help any pod. Return the keys of all pods that wait in lines, by turn."""
@@ -234,7 +232,7 @@ class Decisions:
     @property
     def anybody_waits(self) -> bool:
         """Whether some pod fits nowhere now."""
-        return len(self._lines) > 0
+        return bool(self._lines.standing)
 
     def may_help(self, nodes: Scope, *, devices_differ: bool = False) -> None:
         """Try the waiting pods again that a change on these nodes may help; None: on any node. `devices_differ`: other
@@ -329,7 +327,8 @@ class Decisions:
         was_deferred = pod.key in self._deferred
         self._deferred.discard(pod.key)
         has_place = pod.spec.node_name or any(claim.status.allocation is not None for claim in claims)
-        changed = NOWHERE if was_deferred or has_place else self._lines.changed_for_earlier(request.turn)
+        is_next = was_deferred or has_place or not self.anybody_waits
+        changed = NOWHERE if is_next else self._lines.changed_for_earlier(request.turn)
         if not changed:
             return None if changed is None else {}
         reach = Reach(self._inventory, pod, claims)
@@ -437,7 +436,7 @@ class Decisions:
     def _reconsider(self, key: str, now_s: float) -> bool | None:
         """Check whether a node has to be kept for a waiting pod, and wake the pod if so. See
         StarvationGuard.consider()."""
-        pod, standing = self._records.pod(key), self._lines.standing(key)
+        pod, standing = self._records.pod(key), self._lines.standing.get(key)
         if pod is None or standing is None:
             return None
         claims = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]

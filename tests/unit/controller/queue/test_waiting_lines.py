@@ -78,12 +78,12 @@ def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -
             assert lines.is_behind(shape, turn) == slow.is_behind(shape, turn)
             assert list(lines.put(key, shape, turn, answer)) == list(slow.put(key, shape, turn, answer))
         assert list(lines.change(None, {})) == slow.firsts()
-        assert len(lines) == len(slow.waiting)
+        assert len(lines.standing) == len(slow.waiting)
         assert list(lines.all()) == sorted(slow.waiting, key=lambda key: slow.waiting[key][1])
         for key in "abcdefgh":
             fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] == ""
             assert lines.fits_nowhere(key) == fits_nowhere
-            assert (lines.standing(key) is not None) == (key in slow.waiting)
+            assert (lines.standing.get(key) is not None) == (key in slow.waiting)
 
 
 def test_a_pod_that_comes_and_goes_leaves_nothing_behind() -> None:
@@ -95,7 +95,7 @@ def test_a_pod_that_comes_and_goes_leaves_nothing_behind() -> None:
     assert len(lines._lines[b"s"].members) <= 4 + SLACK
     lines.leave("first")
     assert not lines._lines
-    assert not lines._standing
+    assert not lines.standing
 
 
 CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z", "2026-01-01T00:10:00Z"])
@@ -120,7 +120,7 @@ def test_the_first_of_each_line_that_waits_too_long_is_what_a_look_at_everybody_
         lines.leave(key)
     old: dict[bytes, tuple[Turn, str]] = {}
     for key in lines.all():
-        standing = lines.standing(key)
+        standing = lines.standing.get(key)
         assert standing is not None
         _, never_created, created, _ = standing.turn
         if before and not never_created and created < before and lines.fits_nowhere(key):

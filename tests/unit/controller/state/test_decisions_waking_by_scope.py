@@ -159,7 +159,7 @@ def forgets_changes_with_the_first() -> Iterator[None]:
     leave = WaitingLines.leave
 
     def forget(self: WaitingLines, key: str) -> Any:
-        standing = self.standing(key)
+        standing = self.standing.get(key)
         woken = leave(self, key)
         if standing is not None and standing.shape in self._lines:
             self._lines[standing.shape].changed = frozenset()
