@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dracaena.demo.controllers.garbage import GarbageCollector
 from dracaena.demo.controllers.replica_sets import ReplicaSetController
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import KubeError
+from dracaena.kube.errors import KubeError, NotFoundError
 from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
 from support.kube import client_for, wait_for
@@ -61,11 +62,12 @@ def sets(client: KubeClient) -> list[ReplicaSetDocument]:
 
 
 def make_ready(client: KubeClient) -> None:
-    """What kubelets do."""
+    """What kubelets do; a pod that the controllers deleted since it was listed is nothing to them."""
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     for pod in client.list(Pod).items:
         if pod.status.phase == "Pending":
-            client.merge_patch(Pod, pod.metadata.name, ready, namespace=NAMESPACE, subresource="status")
+            with suppress(NotFoundError):
+                client.merge_patch(Pod, pod.metadata.name, ready, namespace=NAMESPACE, subresource="status")
 
 
 def progress(client: KubeClient) -> tuple[int, str]:
