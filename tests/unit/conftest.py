@@ -10,8 +10,13 @@ from typing import NoReturn
 
 import pytest
 import structlog
+from hypothesis import settings
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
+
+# A busy machine is no fault of the code: no property test is timed.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
