@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +91,8 @@ class Calm:
     """From a claim's creation to its allocation, as seen by the watch."""
     binds_s: Sequence[float] = ()
     """From a pod's creation to its bind."""
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    """By program, from before the first pod to after the last bind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +163,33 @@ class World:
         self._gate(side.gated)
         with self._controller(side) as controller:
             idle = _idle_share(controller) if controller is not None and calm else None
-            trickle = self._trickle(side) if calm else Calm()
+            trickle = self._trickle(side, controller) if calm else Calm()
             outcome = self._load(side, pods, controller, idle, trickle)
         self._clear()
         return outcome
 
-    def _trickle(self, side: Side) -> Calm:
+    def _trickle(self, side: Side, controller: Program | None) -> Calm:
         """Let pods come one after the other."""
+        programs = self._programs(controller)
         watching = Watching(self._connect)
         watching.expect(CALM_PODS)
         rng = random.Random(self.seed)
+        before = _cpu_of(programs)
         for number, count in enumerate(mix(CALM_PODS, rng)):
             self._send([Request("POST", PODS, pod(f"calm-{number}", count))])
             time.sleep(CALM_GAP_S)
         done = watching.enough.wait(60 + CALM_PODS / SLOWEST_PODS_S)
+        spent = _cpu_since(before, programs)
         watching.cut()
         if watching.broken or not done:
             raise AssertionError(self._what_waits(side, CALM_PODS, watching.seen, watching.broken))
-        return Calm(watching.seen.latencies_s(), watching.seen.binds_s())
+        return Calm(watching.seen.latencies_s(), watching.seen.binds_s(), spent)
+
+    def _programs(self, controller: Program | None) -> list[Program]:
+        return [*self._plane.programs, *([controller] if controller is not None else ())]
 
     def _load(self, side: Side, pods: int, controller: Program | None, idle: float | None, calm: Calm) -> Outcome:
-        programs = [*self._plane.programs, *([controller] if controller is not None else ())]
+        programs = self._programs(controller)
         self._rounds += 1
         rng = random.Random(self.seed * 1_000 + pods)  # the same pods in the same order for every side
         documents = [pod(f"r{self._rounds}-{number}", count) for number, count in enumerate(mix(pods, rng))]
@@ -193,10 +201,10 @@ class World:
                 standing_still.enter_context(program.paused())
             self._send(Request("POST", PODS, document) for document in documents)
             self._wait_generated(watching, pods + len(calm.binds_s), tuple(programs))
-            before = {program.name: cpu_s(program.pid) for program in programs}
+            before = _cpu_of(programs)
             began_s = time.monotonic()
         done = watching.enough.wait(60 + pods / SLOWEST_PODS_S)
-        after = {program.name: cpu_s(program.pid) for program in programs}
+        spent = _cpu_since(before, programs)
         watching.cut()
         seen = watching.seen
         if watching.broken or not done:
@@ -215,7 +223,7 @@ class World:
             latencies_s=seen.allocations_s(since_s=began_s),
             calm=calm,
             refused=self._refused(),
-            cpu_s={name: after[name] - before[name] for name in before},
+            cpu_s=spent,
             allocated=allocated,
             memory=memory(controller.pid) if controller is not None else None,
             idle_cpu_share=idle,
@@ -382,6 +390,14 @@ def pod(name: str, count: int) -> dict[str, Any]:
         "containers": [container],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "bench"}}, "spec": spec}
+
+
+def _cpu_of(programs: Iterable[Program]) -> dict[str, float]:
+    return {program.name: cpu_s(program.pid) for program in programs}
+
+
+def _cpu_since(before: Mapping[str, float], programs: Iterable[Program]) -> dict[str, float]:
+    return {name: now - before[name] for name, now in _cpu_of(programs).items()}
 
 
 def _idle_share(controller: Program) -> float:
