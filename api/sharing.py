@@ -1,6 +1,7 @@
-"""How the shares of one GPU are told apart: by `sharing.strategy` of the GpuConfig that holds for each of them.
+"""How the shares of one GPU are told apart: by `sharing.strategy` and `sharing.interval` of the GpuConfigs that hold
+for each of them.
 
-Shares of two modes never meet on one GPU: MPS needs the GPU's compute mode for itself, time slices set an interval.
+Shares of two modes never meet on one GPU: MPS needs the GPU's compute mode for itself, and a GPU has one interval.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from dracaena.api.quantity import NANO, Quantity, parse_quantity
 NO_MODE: Final = "none"
 """Of a share of which no GpuConfig says a strategy."""
 
+_WITH_INTERVAL: Final = "TimeSlicing"
+_DEFAULT_INTERVAL: Final = "Default"
+"""The strategy whose shares also have an interval, and the one that holds where none is named."""
+
 UNREADABLE_MODE: Final = "unreadable"
 """Of a share whose config cannot be read: nobody joins it."""
 
@@ -26,8 +31,9 @@ _MOST_LEVELS: Final = 32
 _KIND: Final = "GpuConfig"
 
 
-class _Sharing(msgspec.Struct):
+class _Sharing(msgspec.Struct, omit_defaults=True):
     strategy: str | None = None
+    interval: str | None = None
 
 
 class _Parameters(msgspec.Struct):
@@ -41,34 +47,44 @@ GpuConfigs = Iterable[tuple[Sequence[str], msgspec.Raw]]
 """Configs of our driver in their order: the requests that each is for (none: all), and its parameters."""
 
 
-def mode_in(parameters: msgspec.Raw) -> str | None:
-    """Return the mode that the parameters of a config of ours ask for; None where they do not say. Never raises.
+def _said(parameters: msgspec.Raw) -> _Sharing:
+    """Return what the parameters of a config of ours say of the mode. Never raises.
 
     It reads what the API server stored for an allocation as leniently as it can: who may write it is told elsewhere.
     """
     text = bytes(parameters)
     if deeper_than(text, _MOST_LEVELS):
-        return UNREADABLE_MODE
+        return _Sharing(UNREADABLE_MODE)
     try:
         read = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return UNREADABLE_MODE
-    return None if read.kind != _KIND or read.sharing is None else read.sharing.strategy
+        return _Sharing(UNREADABLE_MODE)
+    return _Sharing() if read.kind != _KIND or read.sharing is None else read.sharing
 
 
 def mode_of(request: str, configs: GpuConfigs) -> str:
-    """Return the mode of a request, `request` or `request/subrequest`: of the last GpuConfig for it that says one."""
+    """Return the mode of a request, `request` or `request/subrequest`: `MPS`, `TimeSlicing`, `TimeSlicing Long`.
+
+    Strategy and interval are each what the last GpuConfig for the request says that names it.
+    """
     names = {request, request.partition("/")[0]}
-    mode = NO_MODE
+    strategy, interval = NO_MODE, _DEFAULT_INTERVAL
     for requests, parameters in configs:
         if not requests or names & set(requests):
-            mode = mode_in(parameters) or mode
-    return mode
+            said = _said(parameters)
+            strategy, interval = said.strategy or strategy, said.interval or interval
+    return strategy if strategy != _WITH_INTERVAL or interval == _DEFAULT_INTERVAL else f"{strategy} {interval}"
+
+
+def said_of_mode(parameters: msgspec.Raw) -> msgspec.Raw | None:
+    """Return the least parameters that say the same of the mode, None where these say nothing of it."""
+    said = _said(parameters)
+    return None if said == _Sharing() else msgspec.Raw(msgspec.json.encode(_Parameters(_KIND, said)))
 
 
 def mode_parameters(mode: str) -> msgspec.Raw:
-    """Return the least parameters in which mode_in() finds this mode."""
-    return msgspec.Raw(msgspec.json.encode({"kind": _KIND, "sharing": {"strategy": mode}}))
+    """Return the least parameters in which mode_of() finds this mode."""
+    return msgspec.Raw(msgspec.json.encode(_Parameters(_KIND, _Sharing(mode))))
 
 
 _MIB_NANO: Final = (1 << 20) * NANO

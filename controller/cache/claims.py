@@ -28,7 +28,7 @@ from dracaena.api.resource_objects import (
     ResourceClaim,
     ResourceClaimStatus,
 )
-from dracaena.api.sharing import mode_in, mode_parameters
+from dracaena.api.sharing import said_of_mode
 
 _NO_LABELS: Final[dict[str, str]] = {}
 
@@ -65,12 +65,10 @@ def _kept_devices(devices: AllocatedDevices, driver: str) -> AllocatedDevices:
         return msgspec.structs.replace(devices, config=[])
     kept = []
     for config in devices.config:
-        mode = (
-            mode_in(config.opaque.parameters) if config.opaque is not None and config.opaque.driver == driver else None
-        )
-        if mode is not None:
-            opaque = OpaqueConfig(driver, mode_parameters(mode))
-            kept.append(AllocationConfig(config.source, config.requests, opaque))
+        ours = config.opaque is not None and config.opaque.driver == driver
+        said = said_of_mode(config.opaque.parameters) if ours and config.opaque is not None else None
+        if said is not None:
+            kept.append(AllocationConfig(config.source, config.requests, OpaqueConfig(driver, said)))
     return msgspec.structs.replace(devices, config=kept)
 
 

@@ -22,6 +22,7 @@ from dracaena.api.config.v1alpha1.types import (
     Requirement,
     SharingStrategy,
     Siblings,
+    TimeSliceInterval,
     TopologyPolicy,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "Requirement",
     "SharingStrategy",
     "Siblings",
+    "TimeSliceInterval",
     "TopologyPolicy",
     "UnreadableTextError",
     "decode_config",

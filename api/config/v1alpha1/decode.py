@@ -29,6 +29,7 @@ from dracaena.api.config.v1alpha1.types import (
     Requirement,
     SharingStrategy,
     Siblings,
+    TimeSliceInterval,
     TopologyPolicy,
 )
 from dracaena.api.json_text import deeper_than
@@ -103,6 +104,7 @@ def _gpu_config(parameters: Mapping[str, Any]) -> GpuConfig:
         GpuSharing(
             strategy=_choice(SharingStrategy, sharing.get("strategy")),
             enforcement=_choice(Enforcement, sharing.get("enforcement")),
+            interval=_choice(TimeSliceInterval, sharing.get("interval")),
         )
     )
 

@@ -146,6 +146,16 @@ class SharingStrategy(Enum):
     """Slices of time, by the driver."""
 
 
+class TimeSliceInterval(Enum):
+    """How long a process may use a GPU before the next one has its turn. NVIDIA names four lengths, and no times."""
+
+    DEFAULT = "Default"
+    """As the driver sets it when it is loaded. What holds when no config says anything."""
+    SHORT = "Short"
+    MEDIUM = "Medium"
+    LONG = "Long"
+
+
 class Enforcement(Enum):
     """What happens where a node cannot enforce what a claim consumes of a shared GPU, or lacks the strategy."""
 
@@ -161,6 +171,8 @@ class GpuSharing:
 
     strategy: SharingStrategy | None = None
     enforcement: Enforcement | None = None
+    interval: TimeSliceInterval | None = None
+    """Counts with strategy TimeSlicing alone."""
 
     @property
     def is_required(self) -> bool:
@@ -175,6 +187,6 @@ NO_SHARING = GpuSharing()
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
     """How a GPU is prepared. Read by the kubelet plugin. The controller validates it, and lets shares of one GPU have
-    one strategy only (api.sharing)."""
+    one strategy and one interval only (api.sharing)."""
 
     sharing: GpuSharing = NO_SHARING

@@ -22,6 +22,7 @@ from dracaena.api.config.v1alpha1 import (
     Requirement,
     SharingStrategy,
     Siblings,
+    TimeSliceInterval,
     TopologyPolicy,
     decode_config,
     merged,
@@ -179,6 +180,11 @@ def test_the_gpu_config_has_no_fields() -> None:
             "$.sharing.strategy: 'mps', expected one of 'MPS', 'TimeSlicing'",
         ),
         (
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"interval": "short"}},
+            "$.sharing.interval",
+            "$.sharing.interval: 'short', expected one of 'Default', 'Short', 'Medium', 'Long'",
+        ),
+        (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"enforcement": "Maybe"}},
             "$.sharing.enforcement",
             "$.sharing.enforcement: 'Maybe', expected one of 'Required', 'BestEffort'",
@@ -186,7 +192,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"mpsConfig": {}}},
             "$.sharing.mpsConfig",
-            "$.sharing.mpsConfig: {}, expected no such field (known are enforcement, strategy)",
+            "$.sharing.mpsConfig: {}, expected no such field (known are enforcement, interval, strategy)",
         ),
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": "MPS"},
@@ -310,6 +316,7 @@ def test_sharing_is_read() -> None:
     assert gpu_config(strategy="TimeSlicing", enforcement="BestEffort").sharing == GpuSharing(
         SharingStrategy.TIME_SLICING, Enforcement.BEST_EFFORT
     )
+    assert gpu_config(interval="Medium").sharing.interval is TimeSliceInterval.MEDIUM
     assert gpu_config(strategy="MPS").sharing.is_required
     assert gpu_config(enforcement="Required").sharing.is_required
     assert not gpu_config(enforcement="BestEffort").sharing.is_required

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, in_words, mode_in, mode_of, mode_parameters
+from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, in_words, mode_of, mode_parameters, said_of_mode
 
 GIB_NANO = (1 << 30) * 10**9
 
@@ -13,23 +13,49 @@ GIB_NANO = (1 << 30) * 10**9
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
-        ('{"kind": "GpuConfig"}', None),
-        ('{"kind": "GpuConfig", "sharing": {"enforcement": "BestEffort"}}', None),
+        ('{"kind": "GpuConfig"}', NO_MODE),
+        ('{"kind": "GpuConfig", "sharing": {"enforcement": "BestEffort"}}', NO_MODE),
+        ('{"kind": "GpuConfig", "sharing": {"interval": "Long"}}', NO_MODE),
+        ('{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing", "interval": "Long"}}', "TimeSlicing Long"),
+        ('{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing", "interval": "Default"}}', "TimeSlicing"),
+        ('{"kind": "GpuConfig", "sharing": {"strategy": "MPS", "interval": "Long"}}', "MPS"),
         ('{"kind": "GpuConfig", "sharing": {"strategy": "MPS", "mps": {"more": [1]}}}', "MPS"),
-        ('{"kind": "TopologyPolicy", "requirement": "PIX"}', None),
-        ("{}", None),
+        ('{"kind": "TopologyPolicy", "requirement": "PIX"}', NO_MODE),
+        ("{}", NO_MODE),
         ('{"kind": "GpuConfig", "sharing": 3}', UNREADABLE_MODE),
         ("[", UNREADABLE_MODE),
         ('{"kind": "GpuConfig", "x": ' + "[" * 1500 + "]" * 1500 + "}", UNREADABLE_MODE),
     ],
 )
-def test_parameters_tell_a_mode_or_that_nobody_can_tell(text: str, mode: str | None) -> None:
-    assert mode_in(msgspec.Raw(text.encode())) == mode
+def test_parameters_tell_a_mode_or_that_nobody_can_tell(text: str, mode: str) -> None:
+    parameters = msgspec.Raw(text.encode())
+    assert mode_of("any", [((), parameters)]) == mode
+    kept = said_of_mode(parameters)
+    assert mode_of("any", [] if kept is None else [((), kept)]) == mode
 
 
-@pytest.mark.parametrize("mode", [NO_MODE, "MPS", "TimeSlicing", UNREADABLE_MODE])
-def test_what_is_kept_of_a_config_tells_the_same_mode(mode: str) -> None:
-    assert mode_in(mode_parameters(mode)) == mode
+@pytest.mark.parametrize("mode", [NO_MODE, "MPS", "TimeSlicing", "TimeSlicing Short", UNREADABLE_MODE])
+def test_the_parameters_of_a_mode_tell_it(mode: str) -> None:
+    assert mode_of("any", [((), mode_parameters(mode))]) == mode
+
+
+def test_nothing_is_kept_of_a_config_that_says_nothing_of_the_mode() -> None:
+    assert said_of_mode(msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"enforcement": "Required"}}')) is None
+    assert said_of_mode(msgspec.Raw(b'{"kind": "TopologyPolicy", "requirement": "PIX"}')) is None
+
+
+def test_strategy_and_interval_come_from_the_last_configs_that_name_them() -> None:
+    configs = [
+        ((), msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"interval": "Short"}}')),
+        ((), mode_parameters("TimeSlicing")),
+        (("small",), msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"interval": "Long"}}')),
+        (("plain",), msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"interval": "Default"}}')),
+    ]
+    assert mode_of("small", configs) == "TimeSlicing Long"
+    assert mode_of("large", configs) == "TimeSlicing Short"
+    assert mode_of("plain", configs) == "TimeSlicing"
+    kept = [(names, said) for names, one in configs if (said := said_of_mode(one)) is not None]
+    assert [mode_of(name, kept) for name in ("small", "large")] == ["TimeSlicing Long", "TimeSlicing Short"]
 
 
 def test_the_last_config_that_says_a_strategy_for_a_request_counts() -> None:
