@@ -29,6 +29,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "scale": "bench.scale",
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
+        "mig": "bench.mig",
         "placement": "bench.placement",
         "start": "bench.controller_start",
         "cel": "bench.cel_selectors",
