@@ -6,13 +6,22 @@ order; readers must ignore further keys. It is an observation, never an input of
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from importlib import resources
 from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
 
 from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
+
+PODLIST: Final = "podlist.json"
+"""Name of the file, in kubelet's folder pod-resources."""
+
+HEARTBEAT_S: Final = 60.0
+"""The file's time of change is never older than this while the plugin sees to it that the file is right."""
 
 
 class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,3 +77,10 @@ def decode_podlist(data: bytes) -> tuple[PodlistEntry, ...]:
         return tuple(msgspec.json.decode(data, type=list[PodlistEntry]))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(f"podlist does not decode: {error}") from error
+
+
+def podlist_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file, for those who write readers."""
+    text = resources.files(__package__).joinpath("podlist.schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from dracaena.cli.commands import Commands, add_driver_name
 
-NAMES = ("manifest", "topologypolicy", "gpuconfig")
-"""EDITOR_SCHEMAS of dracaena.api.config.v1alpha1.schemas, which takes long to import."""
+PODLIST = "podlist"
+NAMES = ("manifest", "topologypolicy", "gpuconfig", PODLIST)
+"""EDITOR_SCHEMAS of dracaena.api.config.v1alpha1.schemas, which takes long to import, and that of podlist.json."""
 
 _DESCRIPTION = """\
 Print a JSON Schema with which an editor checks and completes the opaque parameters for this driver: those of a manifest
-(DeviceClass, ResourceClaim, ResourceClaimTemplate), or of one kind by itself. docs/schemas/ holds the same.
+(DeviceClass, ResourceClaim, ResourceClaimTemplate), or of one kind by itself. `podlist` is the schema of podlist.json,
+for programs that read it. docs/schemas/ holds the same.
 """
 _EXAMPLES = """\
 example:
@@ -26,7 +29,7 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "schema",
-        help="print a JSON Schema of the driver's parameters, for editors",
+        help="print a JSON Schema of the driver's parameters, for editors, or of podlist.json",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
@@ -36,7 +39,15 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    print(json.dumps(_schema(arguments.name, arguments.driver_name), indent=2))
+    return 0
+
+
+def _schema(name: str, driver: str) -> dict[str, Any]:
+    if name == PODLIST:
+        from dracaena.api.podlist import podlist_schema
+
+        return podlist_schema()
     from dracaena.api.config.v1alpha1.schemas import editor_schema
 
-    print(json.dumps(editor_schema(arguments.name, arguments.driver_name), indent=2))
-    return 0
+    return editor_schema(name, driver)

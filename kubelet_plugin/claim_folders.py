@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.names import ClaimUid
+from dracaena.api.podlist import PODLIST
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK
 from dracaena.kubelet_plugin.mps_fault_watch import TOLD
 from dracaena.kubelet_plugin.paths import PluginPaths
-from dracaena.kubelet_plugin.pod_devices_reporter import PODLIST
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.settings import PluginSettings

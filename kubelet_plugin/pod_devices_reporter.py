@@ -21,7 +21,7 @@ import structlog
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, NodeName, PodUid
 from dracaena.api.objects import Pod
-from dracaena.api.podlist import PodlistEntry, decode_podlist, join_lines, podlist_line
+from dracaena.api.podlist import HEARTBEAT_S, PODLIST, PodlistEntry, decode_podlist, join_lines, podlist_line
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
@@ -35,6 +35,7 @@ from dracaena.kubelet_plugin.ports import (
     NodeLock,
     PodAccess,
     PodCache,
+    TouchableStore,
 )
 from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
@@ -50,14 +51,12 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
-PODLIST = "podlist.json"
-
 GATHER_S = 0.05
 """Pause between a change and the reconciliation: the answer to kubelet goes first, and a burst of changes is one."""
 
-RECONCILE_EVERY_S = 60.0
+RECONCILE_EVERY_S = HEARTBEAT_S - 10.0
 """Look at all files at least this often: if somebody removes or changes podlist.json, it is right again within a
-minute. Costs one read of each file and no request."""
+minute, and 10 s are left for the look itself. Costs one read of each file and no request."""
 
 ASK_AGAIN_S = 60.0
 """How long to believe that a claim is not reserved for a pod that names it. kube-scheduler reserves before it binds,
@@ -81,7 +80,7 @@ class PodDevicesReporter:
         access: PodAccess,
         claims: ClaimReader,
         checkpoints: Checkpoints,
-        files: DocumentStore,
+        files: TouchableStore,
         lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
@@ -230,7 +229,10 @@ class PodDevicesReporter:
             raise failures[0]
 
     def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodDevices, ...], list[DracaenaError]]:
-        """Write podlist.json and the job mapping; return what they say, and why the job mapping failed, if it did."""
+        """Write podlist.json and the job mapping; return what they say, and what failed of what pods do not need.
+
+        The heartbeat is here and not in each call of kubelet: it says that all pods are followed.
+        """
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
@@ -238,6 +240,7 @@ class PodDevicesReporter:
             self._metrics.claims.devices.set(len({device.device for p in prepared for device in p.devices}))
             pod_devices = self._write_podlist(prepared, None)
             try:
+                self._files.touch(PODLIST)
                 self._write_job_mapping(prepared)
             except DracaenaError as error:
                 return prepared, pod_devices, [error]

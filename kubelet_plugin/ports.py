@@ -160,6 +160,14 @@ class DocumentStore(Protocol):
         ...
 
 
+class TouchableStore(DocumentStore, Protocol):
+    """A DocumentStore of which readers can see when files were last looked at."""
+
+    def touch(self, name: str) -> None:
+        """Give a file that is there the time of now."""
+        ...
+
+
 class StampedStore(DocumentStore, Protocol):
     """A DocumentStore that knows which files changed without reading them."""
 

@@ -185,6 +185,11 @@ class DocumentFolder:
         with _our_errors("write", path), self._opened(make=True) as folder:
             self._put(path, data, folder)
 
+    def touch(self, name: str) -> None:
+        """Give a file the time of now, so that a reader sees that its content was looked at. A file must be there."""
+        with _our_errors("touch", self.folder / name), self._opened() as folder:
+            os.utime(name, dir_fd=folder, follow_symlinks=False)
+
     def try_to_write(self, prefix: str = "") -> None:
         """Make and remove an empty hidden file, and the folder before it; remove_half_written(prefix) finds it too."""
         name = f".{prefix}try{_HALF_WRITTEN}"

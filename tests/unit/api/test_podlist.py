@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft7Validator
 
 from dracaena.api.annotations import (
     RequestDevices,
@@ -13,9 +14,11 @@ from dracaena.api.annotations import (
     encode_devices,
     encode_uuids,
 )
+from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
-from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist, podlist_schema
 
+SCHEMA = Draft7Validator(podlist_schema())
 text = st.text(max_size=12)
 entries = st.builds(
     PodlistEntry,
@@ -62,6 +65,51 @@ def test_unknown_keys_are_ignored() -> None:
 def test_other_shapes_are_bad_input(data: bytes) -> None:
     with pytest.raises(BadInputError, match="podlist does not decode"):
         decode_podlist(data)
+
+
+names = st.sampled_from(["a", "b-1", "GPU-1", "MIG-1", 'quote"d', "line\nbreak", "<b>markup</b>", "\u00fc"])
+uuids = st.lists(names, min_size=1, max_size=3, unique=True)
+listed_entries = st.builds(
+    PodlistEntry,
+    name=names,
+    namespace=names,
+    container=names,
+    gpu_list=uuids.map(tuple),
+    uid=names,
+    claims=uuids.map(tuple),
+    mig=st.dictionaries(names, names, max_size=1),
+    shares=st.lists(
+        st.builds(DeviceShare, gpu=names, share_id=names, memory=st.just("20Gi"), cores=st.integers(0, 100)), max_size=1
+    ).map(tuple),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(listed_entries, max_size=2, unique_by=lambda entry: entry.order))
+def test_what_is_written_holds_to_the_schema(given_entries: list[PodlistEntry]) -> None:
+    SCHEMA.validate(json.loads(encode_podlist(given_entries)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 1},
+        {"gpu_list": []},
+        {"gpu_list": "GPU-1"},
+        {"gpu_list": ["GPU-1", "GPU-1"]},
+        {"claims": []},
+        {"mig": {}},
+        {"mig": {"MIG-1": 7}},
+        {"shares": [{"gpu": "GPU-1", "share_id": "s", "memory": "1Gi"}]},
+        {"shares": [{"gpu": "GPU-1", "share_id": "s", "memory": "1Gi", "cores": 101}]},
+        *({key: None} for key in ("name", "namespace", "container", "gpu_list", "uid", "claims")),
+    ],
+)
+def test_the_schema_refuses_other_forms(change: dict[str, object]) -> None:
+    entry = {"name": "p", "namespace": "n", "container": "c", "gpu_list": ["GPU-1"], "uid": "u", "claims": ["x"]}
+    SCHEMA.validate([{**entry, "later": 1}])
+    changed = {key: value for key, value in {**entry, **change}.items() if value is not None}
+    assert not SCHEMA.is_valid([changed])
 
 
 def test_devices_annotation_reads_back_sorted_by_container() -> None:

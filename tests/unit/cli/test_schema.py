@@ -6,17 +6,23 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.config.v1alpha1.schemas import EDITOR_SCHEMAS, editor_schema
+from dracaena.api.podlist import podlist_schema
 from dracaena.cli.main import main
-from dracaena.cli.schema import NAMES
+from dracaena.cli.schema import NAMES, PODLIST
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schemas"
 
 
 def test_every_schema_can_be_printed_and_that_of_manifests_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert NAMES == EDITOR_SCHEMAS
-    for name in (None, *NAMES):
+    assert (*EDITOR_SCHEMAS, PODLIST) == NAMES
+    for name in (None, *EDITOR_SCHEMAS):
         assert main(["schema", *([name] if name else [])]) == 0
         assert json.loads(capsys.readouterr().out) == editor_schema(name or "manifest")
+
+
+def test_the_schema_of_podlist_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "podlist"]) == 0
+    assert json.loads(capsys.readouterr().out) == podlist_schema()
 
 
 def test_the_driver_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
-from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist, encode_podlist
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.pod_devices_reporter import ASK_AGAIN_S, RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from support.kube import wait_for
@@ -342,6 +346,53 @@ def test_a_list_that_somebody_removed_or_changed_is_right_again_without_any_news
             wait_for(mended, "the list is right again")
     finally:
         node.reporter.stop()
+
+
+def age_of_file(folder: Path) -> float:
+    return time.time() - (folder / "pod-resources" / "podlist.json").stat().st_mtime
+
+
+def make_old(folder: Path) -> None:
+    os.utime(folder / "pod-resources" / "podlist.json", (1.0, 1.0))
+
+
+def test_the_thread_gives_a_list_that_stays_right_a_new_time_within_each_minute(tmp_path: Path) -> None:
+    assert RECONCILE_EVERY_S < HEARTBEAT_S
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.reporter.start(node.state.recover)
+    try:
+        for _ in range(2):
+            wait_for(lambda: not node.reporter._worker._noticed, "the thread waits")
+            make_old(tmp_path)
+
+            def beats() -> bool:
+                node.clock.advance(RECONCILE_EVERY_S / 4)
+                return age_of_file(tmp_path) < HEARTBEAT_S
+
+            wait_for(beats, "the file has a new time")
+    finally:
+        node.reporter.stop()
+
+
+def test_the_list_keeps_its_old_time_while_pods_are_not_known(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    make_old(tmp_path)
+    restarted = node_in(tmp_path, FakePods(make_pod(), synced=False))
+    restarted.state.prepare(reference_to(CLAIM))
+    assert age_of_file(tmp_path) > HEARTBEAT_S
+
+
+def test_a_heartbeat_that_fails_is_an_error_and_hinders_no_annotation(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    with (
+        patch.object(DocumentFolder, "touch", side_effect=TemporaryError("disk is away")),
+        pytest.raises(TemporaryError, match="disk is away"),
+    ):
+        node.reporter.reconcile()
+    assert node.pods.annotations("pod")["gpu.dracaena.dev/uuids"] == gpu_uuid(0)
 
 
 def test_the_age_of_the_list_grows_while_it_cannot_be_written(tmp_path: Path) -> None:
