@@ -161,16 +161,26 @@ def describe(decision: Decision, *, wide: bool = False) -> str:
 
     The same line, not wide, stands in Events and is printed by the command.
     """
-    said = f"{decision.pod_devices} of the GPUs of {decision.node}: {decision.links}"
+    said = _chosen(decision, decision.score if wide else _deciding_part(decision))
     second = decision.runner_up
-    shown = decision.score if wide else _deciding_part(decision)
-    if shown:
-        said += f" ({parts_in_words(shown)})"
     if second is not None:
         said += f"; {_kept_whole(decision, second) or f'next best: {_where(second)}, {_lost(second)}'}"
     if decision.others:
         said += "; other nodes: " + ", ".join(f"{count} {text}" for text, count in decision.others)
     return said
+
+
+def describe_one_gpu(decision: Decision) -> str:
+    """Describe the choice of one GPU, which has no links that could be compared, in few words: where it is, and what
+    decided."""
+    second = decision.runner_up
+    kept = "" if second is None else _kept_whole(decision, second)
+    return "; ".join(filter(None, (_chosen(decision, _deciding_part(decision)), kept)))
+
+
+def _chosen(decision: Decision, shown: Parts) -> str:
+    said = f"{decision.pod_devices} of the GPUs of {decision.node}: {decision.links}"
+    return f"{said} ({parts_in_words(shown)})" if shown else said
 
 
 def parts_in_words(parts: Iterable[tuple[str, int]]) -> str:

@@ -364,8 +364,11 @@ def _pod_reasons(
         yield _in_words(told)
     if state != "waiting":
         return
+    # What the controller tells of in its last Event is not said twice.
+    words = told.message if told is not None and told.warning else ""
     for claim in claims:
-        yield from (f"claim {claim.name}: {reason}" for reason in claim.reasons if claim.state != "allocated")
+        reasons = [reason for reason in claim.reasons if claim.state != "allocated" and reason not in words]
+        yield from (f"claim {claim.name}: {reason}" for reason in reasons)
         if claim.state == "deleting":
             yield f"claim {claim.name}: it is being deleted"
     if told is not None and told.warning:
@@ -458,8 +461,11 @@ def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: 
 
 
 def _decision_lines(decision: Decision, *, wide: bool) -> Iterator[str]:
-    from dracaena.api.decision import describe
+    from dracaena.api.decision import describe, describe_one_gpu
 
+    if decision.pod_devices == 1 and not wide:
+        yield from wrapped(describe_one_gpu(decision), first=2, rest=4)
+        return
     for part in describe(decision, wide=wide).split("; "):
         yield from wrapped(part, first=2, rest=4)
 

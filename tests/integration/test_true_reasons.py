@@ -187,6 +187,7 @@ def test_events_and_explain_say_what_is_so(
     out = capsys.readouterr().out
     reasons = json.loads(out[out.index("{\n") :])["reasons"]
     assert any(case.words in reason for reason in reasons), reasons
+    assert sum(case.words in reason for reason in reasons if not reason.startswith("ignored: ")) <= 1, "said twice"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -228,5 +229,9 @@ def test_explain_of_one_gpu_is_one_line(
     wait_for(lambda: told(cluster, "GPUsAllocated"), "the claim")
     capsys.readouterr()
     assert main(["explain", "claim", "c", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "GPUs of" in line or "GB/s" in line]
-    assert lines == ["  1 of the GPUs of a: one GPU"]
+    about, device, *why = capsys.readouterr().out.splitlines()
+    assert about == "claim default/c has 1 device, reserved for p"
+    assert device.startswith("  a/gpu-")
+    assert why == ["  1 of the GPUs of a: one GPU"]
+    assert main(["explain", "claim", "c", "-o", "wide", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 0
+    assert "\n  next best: one GPU on b" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from dracaena.api.decision import (
     decision_document,
     decode_decision,
     describe,
+    describe_one_gpu,
     encode_decision,
     parts_in_words,
 )
@@ -123,6 +124,7 @@ def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) ->
     second = RunnerUp("b", (), "one GPU", "damage_8_gb_s", (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
     one = Decision("a", (), "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
     assert describe(one) == f"1 of the GPUs of a: one GPU; {words}"
+    assert describe_one_gpu(replace(one, others=(("with fewer than 8 free GPUs", 3),))) == describe(one)
 
 
 @pytest.mark.parametrize(
