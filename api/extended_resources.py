@@ -1,4 +1,4 @@
-"""Pods that ask for NVIDIA's extended resources instead of claims: the words for them, shared by all commands."""
+"""Pods that ask for extended resources of GPUs instead of claims: the words for them, shared by all commands."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from dracaena.api.names import rewrite_label
 
 GPUS: Final = "nvidia.com/gpu"
 MIG_PREFIX: Final = "nvidia.com/mig-"
+CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the extended resource that each class is (KEP-5004). kube-scheduler makes the claim
+for it, and takes no device with our taint."""
+
+ASKS: Final = "asks for the extended resource"
+"""How seen() begins."""
 
 
-def is_extended_gpu_resource(name: str) -> bool:
-    """Whether a resource is one of those that NVIDIA's device plugin serves."""
-    return name.startswith((GPUS, MIG_PREFIX))
+def is_extended_gpu_resource(name: str, driver: str) -> bool:
+    """Whether a resource is one that NVIDIA's device plugin or its kin serve (nvidia.com/gpu, .shared, gpumem, …), or
+    the one that Kubernetes makes of a class of ours."""
+    return name.startswith((GPUS, MIG_PREFIX)) or _class_of(name, driver) is not None
 
 
 def seen(name: str) -> str:
     """Say what is wrong with asking for such a resource."""
-    return f"asks for the extended resource {name}, for which Dracaena gives no devices"
+    return f"{ASKS} {name}, for which Dracaena gives no devices"
+
+
+def given(name: str) -> str:
+    """Say whence a pod that is bound has such a resource."""
+    return f"its extended resource {name} is another driver's, or kube-scheduler's own claim: Dracaena did not give it"
 
 
 def advice(name: str, driver: str) -> str:
@@ -25,5 +37,17 @@ def advice(name: str, driver: str) -> str:
     claims = "a ResourceClaim or ResourceClaimTemplate"
     if name.startswith(MIG_PREFIX):
         return f"{claims} for MIG devices"
-    label = f"{rewrite_label(driver)}=true"
-    return f"{claims}, or the label {label} on the namespace, which makes claims of it in new pods"
+    class_name = _class_of(name, driver)
+    if class_name is not None:
+        return f"{claims} of class {class_name}: by this name kube-scheduler gives devices of nodes left to it alone"
+    if name == GPUS:
+        label = f"{rewrite_label(driver)}=true"
+        return f"{claims}, or the label {label} on the namespace, which makes claims of it in new pods"
+    return f"{claims}: for a part of a GPU one with capacity.requests"
+
+
+def _class_of(name: str, driver: str) -> str | None:
+    """Return the class of ours, by its name, that a resource stands for."""
+    class_name = name.removeprefix(CLASS_PREFIX)
+    is_ours = class_name == driver or class_name.endswith(f".{driver}")
+    return class_name if name.startswith(CLASS_PREFIX) and is_ours else None

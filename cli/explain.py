@@ -350,13 +350,8 @@ def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
 def _pod_reasons(
     pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None, driver: str, *, may_read_events: bool
 ) -> Iterator[str]:
-    from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
-
+    yield from _extended_resource_reasons(pod, state, driver)
     if state == "no-claims":
-        every = (*pod.spec.init_containers, *pod.spec.containers)
-        asked = {name for one in every for name, amount in one.resources.requests.items() if str(amount) != "0"}
-        for name in sorted(filter(is_extended_gpu_resource, asked)):
-            yield f"it {seen(name)}: it needs {advice(name, driver)}"
         yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)
@@ -380,6 +375,18 @@ def _pod_reasons(
             "the controller has told nothing about it in the last hour: if it has waited for more than some seconds, "
             "see whether a controller runs and leads (its /readyz says so)"
         )
+
+
+def _extended_resource_reasons(pod: Pod, state: str, driver: str) -> Iterator[str]:
+    """Yield what is wrong with extended resources that the pod asks for, beside claims or without any."""
+    from dracaena.api.extended_resources import advice, given, is_extended_gpu_resource, seen
+
+    if state in ("ended", "deleting"):
+        return
+    every = (*pod.spec.init_containers, *pod.spec.containers)
+    asked = {name for one in every for name, amount in one.resources.requests.items() if str(amount) != "0"}
+    for name in sorted(name for name in asked if is_extended_gpu_resource(name, driver)):
+        yield given(name) if pod.spec.node_name else f"it {seen(name)}: it needs {advice(name, driver)}"
 
 
 def _describe(pod: Pod) -> str:
@@ -425,12 +432,13 @@ _STATES: Final = {
     "bound": "has its GPUs and is starting",
     "allocated": "has its GPUs and is not bound yet",
     "waiting": "waits",
-    "no-claims": "needs no GPUs",
+    "no-claims": "asks for nothing that Dracaena gives",
 }
 
 
 def _pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:
-    yield f"pod {pod.name} {_STATES[pod.state]}" + (f" on {pod.node}" if pod.node else "")
+    where = f" on {pod.node}" if pod.node and pod.state != "no-claims" else ""
+    yield f"pod {pod.name} {_STATES[pod.state]}{where}"
     for reason in pod.reasons:
         yield from wrapped(reason, first=2, rest=4)
     if claims:

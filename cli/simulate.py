@@ -146,14 +146,14 @@ def _refused(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
 
 
 def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
-    from dracaena.api.extended_resources import GPUS, MIG_PREFIX, advice
+    from dracaena.api.extended_resources import ASKS
     from dracaena.validation import Severity, validate_object
 
     for manifest in manifests:
         if manifest.object["kind"] == "ResourceSlice":  # no person wrote it
             continue
         for finding in validate_object(manifest.object, driver):
-            if finding.expected in (advice(GPUS, driver), advice(MIG_PREFIX, driver)):
+            if finding.message.startswith(ASKS):
                 yield f"{finding.object}: {finding.message}: it needs {finding.expected}"
             elif finding.severity is Severity.ERROR:
                 place = manifest.source.place.at(finding.path)
@@ -192,7 +192,7 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
     from dracaena.cli.columns import aligned, wrapped
 
     if not outcomes:
-        yield "nothing to decide: the input holds no pending pod and no claim without devices"
+        yield "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
         return
     rows = [("POD", "CLAIM", "NODE", "GPUS", "LINKS")]
     for outcome in outcomes:

@@ -76,7 +76,7 @@ def _check_extended_resources(container: Field, driver: str) -> None:
         amounts = resources and resources[part]
         named = amounts.value if amounts and isinstance(amounts.value, dict) else {}
         for name, amount in named.items():
-            if isinstance(name, str) and is_extended_gpu_resource(name) and str(amount) != "0":
+            if isinstance(name, str) and is_extended_gpu_resource(name, driver) and str(amount) != "0":
                 assert amounts
                 amounts.warn(seen(name), advice(name, driver))
                 return

@@ -208,7 +208,7 @@ def test_gates_claims_without_pods_and_pods_without_claims_are_told_as_such(run:
     assert "scheduling gates hold it back until whoever set them removes them: example.com/later" in gated
     plain = run("explain", "pod", "plain").out
     assert plain.splitlines() == [
-        "pod default/plain needs no GPUs",
+        "pod default/plain asks for nothing that Dracaena gives",
         "  it names no ResourceClaims, so Dracaena has nothing to do with it",
     ]
     assert "no pod names it: claims get devices when a pod needs them" in run("explain", "claim", "lonely").out
@@ -234,8 +234,27 @@ def test_a_pod_that_asks_for_the_extended_resource_is_told_what_it_needs(run: Ru
     limits = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
     create_pod(client, "old", containers=[{"name": "main", "image": "example/app:1.0", "resources": limits}])
     said = " ".join(run("explain", "pod", "old").out.split())
+    assert said.startswith("pod default/old asks for nothing that Dracaena gives it asks for the extended resource")
     assert "it asks for the extended resource nvidia.com/gpu, for which Dracaena gives no devices" in said
     assert "the label gpu.dracaena.dev/rewrite=true on the namespace" in said
+
+
+def test_an_extended_resource_is_told_of_beside_claims_too(run: Run, client: KubeClient) -> None:
+    limits = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
+    ask(client, "both", {"c": 1}, containers=[{"name": "main", "image": "example/app:1.0", "resources": limits}])
+    said = " ".join(run("explain", "pod", "both").out.split())
+    assert said.startswith("pod default/both waits it asks for the extended resource nvidia.com/gpu, for which")
+
+
+def test_a_pod_that_has_an_extended_resource_from_somebody_else_is_not_told_to_change(
+    run: Run, client: KubeClient
+) -> None:
+    limits = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
+    container = {"name": "main", "image": "example/app:1.0", "resources": limits}
+    create_pod(client, "served", containers=[container], nodeName="elsewhere")
+    said = run("explain", "pod", "served").out
+    assert "its extended resource nvidia.com/gpu is another driver's, or kube-scheduler's own claim" in said
+    assert "rewrite" not in said
 
 
 def test_when_nobody_says_anything_it_asks_for_the_controller(run: Run, client: KubeClient) -> None:

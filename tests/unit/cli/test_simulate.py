@@ -16,6 +16,7 @@ from dracaena.api.reasons import foreign_config
 from dracaena.cli.main import main
 
 CLASSES = Path(__file__).parents[3] / "deploy" / "deviceclasses"
+NOTHING = "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
 
 Run = Callable[..., SimpleNamespace]
 
@@ -383,7 +384,7 @@ def test_a_broken_pool_is_named(run: Run, node: Callable[..., Path], tmp_path: P
 
 def test_nothing_to_decide_is_said(run: Run, node: Callable[..., Path]) -> None:
     result = run("simulate", "-f", node("worker-1", "dgx-1v"))
-    assert result.out == "nothing to decide: the input holds no pending pod and no claim without devices\n"
+    assert result.out == f"{NOTHING}\n"
 
 
 def test_other_kinds_are_left_out_and_named(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -565,9 +566,10 @@ def test_pods_that_ask_for_the_extended_resource_are_told_what_they_need(tmp_pat
     container = {"name": "main", "image": "example/app:1.0", "resources": resources}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [container]}}
     files = written(tmp_path / "pods.yaml", document)
-    said = run("simulate", "-f", str(files)).err
-    assert "asks for the extended resource nvidia.com/gpu" in said
-    assert "gpu.dracaena.dev/rewrite=true on the namespace" in said
+    result = run("simulate", "-f", str(files))
+    assert "asks for the extended resource nvidia.com/gpu" in result.err
+    assert "gpu.dracaena.dev/rewrite=true on the namespace" in result.err
+    assert result.out == f"{NOTHING}\n"
 
 
 def test_a_template_that_the_controller_makes_when_it_is_named_need_not_be_there(

@@ -40,6 +40,10 @@ def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
         ({"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}, "extended resource nvidia.com/gpu"),
         ({"requests": {"nvidia.com/gpu.shared": 1}}, "the extended resource nvidia.com/gpu.shared"),
         ({"limits": {"nvidia.com/mig-1g.10gb": 1}}, "the extended resource nvidia.com/mig-1g.10gb"),
+        (
+            {"limits": {"deviceclass.resource.kubernetes.io/gpu.dracaena.dev": 1}},
+            "the extended resource deviceclass.resource.kubernetes.io/gpu.dracaena.dev",
+        ),
     ],
 )
 def test_an_extended_resource_is_told_once_with_what_to_do(resources: dict[str, Any], words: str) -> None:
@@ -47,7 +51,7 @@ def test_an_extended_resource_is_told_once_with_what_to_do(resources: dict[str, 
     containers = [{"name": "main", "image": "a", "resources": resources}]
     (told,) = warnings({**document, "spec": {"containers": containers}})
     assert words in told
-    assert ("gpu.dracaena.dev/rewrite=true on the namespace" in told) is ("/mig-" not in words)
+    assert ("gpu.dracaena.dev/rewrite=true on the namespace" in told) is words.endswith("nvidia.com/gpu")
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
     (told,) = warnings({**deployment, "spec": {"template": {"spec": {"containers": containers}}}})
     assert told.startswith("spec.template.spec.containers[0].resources.")

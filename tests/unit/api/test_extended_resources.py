@@ -1,0 +1,44 @@
+"""The words for pods that ask for extended resources of GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
+
+DRIVER = "gpu.dracaena.dev"
+LABEL = f"the label {DRIVER}/rewrite=true on the namespace"
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nvidia.com/gpu", LABEL),
+        ("nvidia.com/mig-1g.10gb", "for MIG devices"),
+        ("nvidia.com/gpu.shared", "for a part of a GPU one with capacity.requests"),
+        ("nvidia.com/gpumem", "for a part of a GPU one with capacity.requests"),
+        (f"{IMPLICIT}{DRIVER}", f"a ResourceClaim or ResourceClaimTemplate of class {DRIVER}: "),
+        (f"{IMPLICIT}nvlink.{DRIVER}", f"of class nvlink.{DRIVER}: by this name kube-scheduler gives"),
+    ],
+)
+def test_each_resource_of_gpus_has_an_advice_that_helps(name: str, words: str) -> None:
+    assert is_extended_gpu_resource(name, DRIVER)
+    assert seen(name) == f"asks for the extended resource {name}, for which Dracaena gives no devices"
+    assert words in advice(name, DRIVER)
+    assert (LABEL in advice(name, DRIVER)) is (name == "nvidia.com/gpu"), "the label makes claims of no other name"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cpu", "example.com/gpu", "nvidia.com/hostdev", f"{IMPLICIT}net.example.com", f"{IMPLICIT}my{DRIVER}", DRIVER],
+)
+def test_what_others_serve_is_none_of_ours(name: str) -> None:
+    assert not is_extended_gpu_resource(name, DRIVER)
+
+
+def test_the_class_follows_the_name_of_the_driver() -> None:
+    name = f"{IMPLICIT}gpu.example.com"
+    assert is_extended_gpu_resource(name, "gpu.example.com")
+    assert not is_extended_gpu_resource(name, DRIVER)
+    assert "gpu.example.com/rewrite=true" in advice("nvidia.com/gpu", "gpu.example.com")
