@@ -103,7 +103,7 @@ class ClaimEffects:
         if not all(is_among(effect, known) for effect in planned):
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, keep=planned)
-        for effect in planned:
+        for effect in (next(each for each in known if each.is_same(one)) for one in planned):
             others = self._others(uid, effect)
             outcome = self._means_of(effect).apply(effect, others)
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
@@ -121,7 +121,7 @@ class ClaimEffects:
             left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
         for effect in reversed(left):
             others = self._others(uid, effect)
-            if not others:
+            if all(other.outcome is None for other in others):
                 self._refuse_beside_broken(effect)
             self._means_of(effect).undo(effect, others)
             self._note(uid, effect, None)

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
-from dracaena.api import mps
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
-from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
 from dracaena.kubelet_plugin.live_machine import ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
 from dracaena.kubelet_plugin.settings import ALL, PluginSettings
-from dracaena.process.clock import Clock
 
 USER_AGENT = "dracaena-plugin"
 
@@ -58,8 +51,7 @@ def installation(
     """Return where containers get the driver from. A recorded machine has one only if it brings its own."""
     if settings.machine and not settings.driver_root:
         return None
-    host_root = settings.driver_root or "/"
-    seen_root = settings.driver_root_mount or host_root
+    host_root, seen_root = settings.driver_root or "/", seen_driver_root(settings)
     seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
     places = GpuDriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
     return GpuDriverInstallation(
@@ -69,6 +61,11 @@ def installation(
         refusal=release.refusal,
         on_troubles=partial(troubles.update, "installation"),
     )
+
+
+def seen_driver_root(settings: PluginSettings) -> str:
+    """Return where this process sees the driver's root."""
+    return settings.driver_root_mount or settings.driver_root or "/"
 
 
 def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
@@ -82,30 +79,13 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
     return DeviceNodes(roots, required=not settings.machine).of_claim
 
 
-def mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
-    """Return what asks the node's MPS supervisor for shares, None where there is none."""
-    if not settings.mps_root:
-        return None
-    root = Path(settings.mps_root)
-    # As the supervisor: the folder is on a tmpfs, so nothing of it outlives a power cut.
-    return MpsShares(
-        root=settings.mps_root,
-        requests=DocumentFolder(root / mps.REQUESTS, synced=False),
-        statuses=DocumentFolder(root / mps.STATUS, synced=False),
-        node=DocumentFolder(root, synced=False),
-        is_running=partial(supervisor_runs, root),
-        boot_id=read_boot_id(),
-        clock=clock,
-    )
-
-
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:
     """Return what asks this node's driver through NVML."""
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 
     return NvmlMachine.of_this_node(
         settings.node_name,
-        gpu_driver_root=settings.driver_root_mount or settings.driver_root or "/",
+        gpu_driver_root=seen_driver_root(settings),
         on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,

@@ -106,8 +106,11 @@ class LastGuard:
             raise DeviceHeldError(_short(plan, short), overdrawn=short)
         unlike = of_another_mode(plan, others)
         if unlike:
-            text = "; ".join(f"{device} has {_unlike(plan, holder)}" for device, holder in unlike)
-            raise _device_held(plan, text, tuple(holder for _, holder in unlike))
+            text = "; ".join(
+                f"{device} has a share of {holder.claim.told_to(plan.claim)}, and {difference}"
+                for device, holder, difference in unlike
+            )
+            raise _device_held(plan, text, tuple(holder for _, holder, _ in unlike))
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
@@ -152,13 +155,6 @@ def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
     name = holder.claim.told_to(plan.claim)
     of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
     return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"
-
-
-def _unlike(plan: PreparedClaim, holder: PreparedClaim) -> str:
-    return (
-        f"a share of {holder.claim.told_to(plan.claim)}, and one of the two is by MPS and one is not: a GPU is divided "
-        "in one way at a time"
-    )
 
 
 def _short(plan: PreparedClaim, short: Sequence[Overdrawn]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod
@@ -218,11 +219,35 @@ class EffectMeans(Protocol):
     """
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        """Make sure of an effect; return what there is to tell of it. It may have been made already."""
+        """Make sure of an effect; return what there is to tell of it. It may have been made already: its outcome is
+        what was told then.
+        """
         ...
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         """Make sure that an effect is no more. It may never have been made, or be undone already."""
+        ...
+
+
+class GpuGoneError(TemporaryError):
+    """The driver does not have this GPU, or is not loaded, or about to be unloaded: what was set there goes as well."""
+
+
+class NotOfferedError(PermanentError):
+    """The product, the driver or the node cannot do it; the text says who must act."""
+
+
+class TimeSliceSetter(Protocol):
+    """Reads and sets how long a process may use a GPU in turn with others. Calls take tenths of a second, some seconds
+    without persistence mode. All raise GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
+    """
+
+    def read(self, gpu: str) -> TimeSliceInterval | None:
+        """Return the interval of a GPU, by UUID; None: the driver's answer is not understood."""
+        ...
+
+    def set(self, gpu: str, interval: TimeSliceInterval) -> None:
+        """Set the interval of a GPU."""
         ...
 
 

@@ -42,7 +42,6 @@ from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
-from dracaena.kubelet_plugin.device_kinds.table import kind_of, kinds_with_mps
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
@@ -54,7 +53,6 @@ from dracaena.kubelet_plugin.from_settings import (
     claim_nodes,
     health_rules,
     installation,
-    mps_shares,
     node_view,
     nvml_source,
 )
@@ -75,11 +73,11 @@ from dracaena.kubelet_plugin.parts import ClaimParts, GpuParts, NodeParts, Plugi
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pod_transform import kept_pod
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.share_means import share_means
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
 from dracaena.process.clock import Clock
@@ -312,7 +310,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     pods, reporter = _pods(node, folders, checkpoints)
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
-    mps = mps_shares(node.settings, node.clock)
+    shares = share_means(node.settings, paths, node.clock, node.release)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -336,13 +334,13 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         unprepares=Unprepares(node.clock, claim_unprepared),
         effects=ClaimEffects(
             checkpoints=checkpoints,
-            means={} if mps is None else {MPS_SHARE: mps},
+            means=shares.means,
             lock=node.call_lock,
             gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
             salvage=files.salvage,
         ),
         lock=node.call_lock,
-        kind_of=kind_of if mps is None else kinds_with_mps(mps.offer),
+        kind_of=shares.kind_of,
     )
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics

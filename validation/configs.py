@@ -7,7 +7,14 @@ import re
 from typing import Any
 
 from dracaena.api import limits
-from dracaena.api.config.v1alpha1 import ConfigError, GpuConfig, SharingStrategy, UnreadableTextError, decode_config
+from dracaena.api.config.v1alpha1 import (
+    ConfigError,
+    GpuConfig,
+    SharingStrategy,
+    TimeSliceInterval,
+    UnreadableTextError,
+    decode_config,
+)
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.findings import Path
 from dracaena.validation.syntax import DRIVER_NAME
@@ -67,13 +74,16 @@ def _check_own(parameters: Field) -> None:
     except ConfigError as error:
         _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
     else:
-        slices = SharingStrategy.TIME_SLICING
-        if isinstance(config, GpuConfig) and config.sharing.strategy is slices and config.sharing.is_required:
-            # The field is known, and no node of this release can do what it says.
-            _at(parameters, ("sharing", "strategy"), slices.value).warn(
-                f"nothing divides a GPU by {slices.value} yet: a pod is refused when it starts",
-                "strategy MPS, no strategy, or `enforcement: BestEffort` beside it",
-            )
+        if isinstance(config, GpuConfig) and config.sharing.interval is not None:
+            _check_interval(parameters, config.sharing.strategy, config.sharing.interval)
+
+
+def _check_interval(parameters: Field, strategy: SharingStrategy | None, interval: TimeSliceInterval) -> None:
+    """Warn of an interval beside another strategy. Without one, a class or the claim may say TimeSlicing elsewhere."""
+    if strategy not in (None, SharingStrategy.TIME_SLICING):
+        _at(parameters, ("sharing", "interval"), interval.value).warn(
+            f"an interval says nothing with strategy {strategy.value}", f"strategy {SharingStrategy.TIME_SLICING.value}"
+        )
 
 
 def _steps(json_path: str) -> Path:

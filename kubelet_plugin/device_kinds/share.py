@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from dracaena.api.config.v1alpha1 import GpuSharing, SharingStrategy
+from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits
-from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS, MpsOffer, mps_edits, mps_effect
-from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.enforcement import (
+    Amounts,
+    NodeEnforcement,
+    ShareEnforcement,
+    share_enforcement,
+)
+from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
+from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, MEMORY_STEP_BYTES, shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.time_slice_effects import time_slice_effects, why_no_time_slices
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
@@ -21,9 +29,9 @@ class GpuShare(WholeGpu):
     A share of everything, which a claim without `capacity` gets, is the whole GPU: there is nothing to enforce.
     """
 
-    def __init__(self, mps: MpsOffer = NO_MPS) -> None:
-        """`mps`: what the node's supervisor can do now."""
-        self._mps = mps
+    def __init__(self, node: NodeEnforcement = NodeEnforcement()) -> None:  # noqa: B008 - it is frozen
+        """`node`: what can hold a share to its part there now."""
+        self._node = node
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
         """Return why no claim could be prepared: as for the whole GPU, and where shares of it cannot be counted."""
@@ -40,52 +48,44 @@ class GpuShare(WholeGpu):
     def effects(
         self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return the share of an MPS server where its config says MPS, else none: nothing else enforces shares yet.
-
-        So one that is limited in another way is refused unless its config allows that.
-        """
-        if sharing.strategy is SharingStrategy.MPS:
-            return self._by_mps(device, claim, pool, sharing)
-        found = super().effects(device, claim, pool, sharing)
-        if isinstance(found, CannotEnforce) or not sharing.is_required or not is_limited(device, pool):
-            return found
-        return CannotEnforce(
-            f"nothing on this node enforces {share_text(device)} of {device.device} yet; with GpuConfig "
-            "`sharing.enforcement: BestEffort` it is prepared without enforcement"
-        )
+        """Return what holds the share to its part, or why nothing does where that is required."""
+        amounts = amounts_of(device, pool)
+        found = share_enforcement(amounts, sharing, self._on(device, pool))
+        lacking = _lacking(device, sharing, found)
+        if lacking and sharing.is_required:
+            return CannotEnforce(f"{lacking}; with GpuConfig `sharing.enforcement: BestEffort` it is prepared without")
+        mps = mps_effect(device, claim, memory_is_limited=bool(amounts.memory)) if found.by_mps else None
+        slices = time_slice_effects(device, sharing) if found.by_time_slices else ()
+        return (*slices, *(() if mps is None else (mps,)))
 
     def edits(self, _device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
         """Return the way to the MPS server, where there is one."""
         return mps_edits(effects)
 
-    def _by_mps(
-        self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
-    ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return the effect. One that nobody requires is not asked of a supervisor that does not run."""
-        memory_bytes = pool.gpus[device.device].memory_bytes
-        assert memory_bytes is not None
-        assert device.memory_bytes is not None
-        effect = mps_effect(device, claim, memory_is_limited=device.memory_bytes < shareable_bytes(memory_bytes))
-        problem = "less than 1Mi of memory is no limit that MPS has" if effect is None else self._mps.problem
-        if effect is not None and problem is None and (sharing.is_required or self._mps.runs):
-            return (effect,)
-        if not sharing.is_required:
-            return ()
-        return CannotEnforce(
-            f"GpuConfig requires sharing strategy MPS for {device.device}: {problem}; with `enforcement: BestEffort` "
-            "it is prepared without"
-        )
+    def _on(self, device: PreparedDevice, pool: PublishedPool) -> NodeEnforcement:
+        """Return what the node can do for this share of this GPU."""
+        node = self._node
+        if device.memory_bytes is not None and device.memory_bytes < MEMORY_STEP_BYTES:
+            nothing = MpsOffer("less than 1Mi of memory is no limit that MPS has", runs=False)
+            node = dataclasses.replace(node, mps=nothing)
+        return dataclasses.replace(node, time_slices=node.time_slices or why_no_time_slices(pool.gpus[device.device]))
 
 
-def is_limited(device: PreparedDevice, pool: PublishedPool) -> bool:
-    """Whether a share is less than the whole GPU. There must be no obstacle."""
-    memory_bytes = pool.gpus[device.device].memory_bytes
-    assert memory_bytes is not None
-    ceiling = 0 < device.cores < ALL_CORES
-    return ceiling or device.memory_bytes is None or device.memory_bytes < shareable_bytes(memory_bytes)
+def _lacking(device: PreparedDevice, sharing: GpuSharing, found: ShareEnforcement) -> str:
+    """Say what a share does not get here, and why; "" where it gets everything."""
+    if found.no_strategy is not None and sharing.strategy is not None:
+        return f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}: {found.no_strategy}"
+    loose = (f"nothing on this node enforces {what} of {device.device}: {why}" for what, why in found.loose.items())
+    return "; ".join(loose)
 
 
-def share_text(device: PreparedDevice) -> str:
-    """Say what a share is of its GPU: `20Gi of memory and 30 % of the cores`."""
-    memory = "all memory" if device.memory_bytes is None else f"{format_bytes(device.memory_bytes)} of memory"
-    return f"{memory} and {device.cores} % of the cores" if device.cores else memory
+def amounts_of(device: PreparedDevice, pool: PublishedPool) -> Amounts:
+    """Return what a share is limited to: what is less than the whole GPU has. There must be no obstacle."""
+    whole_bytes = pool.gpus[device.device].memory_bytes
+    assert whole_bytes is not None
+    memory = ""
+    if device.memory_bytes is None:
+        memory = "its memory"
+    elif device.memory_bytes < shareable_bytes(whole_bytes):
+        memory = f"{format_bytes(device.memory_bytes)} of memory"
+    return Amounts(memory, f"{device.cores} % of the cores" if 0 < device.cores < ALL_CORES else "")

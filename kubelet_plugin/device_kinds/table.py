@@ -7,8 +7,8 @@ from typing import Final
 
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf, NodeDeviceKind
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
-from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer
 from dracaena.kubelet_plugin.device_kinds.share import GpuShare
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 
@@ -27,11 +27,11 @@ def kind_of(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
     return _WHOLE_GPU if share_id is None else _GPU_SHARE
 
 
-def kinds_with_mps(read_offer: Callable[[], MpsOffer]) -> KindOf:
-    """Return kind_of() for a node with an MPS supervisor, where each share is judged by what that can do then."""
+def kinds_on(node: Callable[[], NodeEnforcement]) -> KindOf:
+    """Return kind_of() for a node, where each share is judged by what can hold it to its part there at that moment."""
 
     def kind(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
         found = kind_of(name, share_id)
-        return GpuShare(read_offer()) if found is _GPU_SHARE else found
+        return GpuShare(node()) if found is _GPU_SHARE else found
 
     return kind

@@ -19,6 +19,10 @@ Scalar = str | int | bool
 MPS_SHARE: Final = "mps-share"
 """Kind of the effect of a share that the node's MPS supervisor serves (device_kinds.mps_effect)."""
 
+TIME_SLICE_BEFORE: Final = "time-slice-before"
+TIME_SLICE: Final = "time-slice"
+"""Kinds of the effects of a share whose GPU is divided by time slices (device_kinds.time_slice_effects)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
 
@@ -113,23 +114,35 @@ def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: Pu
 
 def of_another_mode(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
-) -> tuple[tuple[DeviceName, PreparedClaim], ...]:
-    """Return each GPU of which a claim wants a share by MPS while another has one without, or the other way round, with
-    that other claim. While MPS serves a GPU nothing can use it beside MPS.
+) -> tuple[tuple[DeviceName, PreparedClaim, str], ...]:
+    """Return each GPU of which a claim wants a share that goes with none of another claim, with that claim and the way
+    in which they differ. While MPS serves a GPU nothing can use it beside MPS, and a GPU has one interval.
     """
-    mine = {(share.device, _is_by_mps(wanted, share)) for share in _shares(wanted)}
-    found = []
+    mine = [(share.device, _division(wanted, share)) for share in _shares(wanted)]
+    found: dict[tuple[DeviceName, str], PreparedClaim] = {}
     for other in prepared if mine else ():
         if other.claim.uid != wanted.claim.uid:
-            theirs = dict.fromkeys((share.device, not _is_by_mps(other, share)) for share in _shares(other))
-            found += [(device, other) for device, by_mps in theirs if (device, by_mps) in mine]
-    return tuple(found)
+            theirs = [(share.device, _division(other, share)) for share in _shares(other)]
+            for (device, one), (place, another) in itertools.product(mine, theirs):
+                difference = _difference(one, another)
+                if device == place and difference is not None:
+                    found.setdefault((device, difference), other)
+    return tuple((device, other, difference) for (device, difference), other in found.items())
 
 
-def _is_by_mps(claim: PreparedClaim, share: PreparedDevice) -> bool:
-    return any(
-        (each.kind, each.device, each.share_id) == (MPS_SHARE, share.device, share.share_id) for each in claim.effects
-    )
+def _division(claim: PreparedClaim, share: PreparedDevice) -> tuple[bool, Scalar | None]:
+    """Return whether a share is by MPS, and the interval of its time slices, also while that is put back."""
+    own = [each for each in claim.effects if (each.device, each.share_id) == (share.device, share.share_id)]
+    intervals = (each.parameters.get("interval") for each in own if each.kind in (TIME_SLICE_BEFORE, TIME_SLICE))
+    return any(each.kind == MPS_SHARE for each in own), next(intervals, None)
+
+
+def _difference(one: tuple[bool, Scalar | None], other: tuple[bool, Scalar | None]) -> str | None:
+    if one[0] is not other[0]:
+        return "one of the two is by MPS and one is not: a GPU is divided in one way at a time"
+    if None in (one[1], other[1]) or one[1] == other[1]:
+        return None
+    return f"the two want time slices of unlike intervals, {one[1]} and {other[1]}: a GPU has one at a time"
 
 
 _NOTHING: Final = (0, 0)

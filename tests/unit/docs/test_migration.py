@@ -132,7 +132,12 @@ TYPED: dict[str, list[dict[str, Any]]] = {
             config=[opaque("GpuConfig", sharing={"strategy": "MPS"})],
         )
     ],
-    "time slicing, space partitioning": [claim(config=[opaque("GpuConfig", sharing={"strategy": "TimeSlicing"})])],
+    "time slicing": [
+        claim(
+            request(capacity={"requests": {"memory": "10Gi"}}),
+            config=[opaque("GpuConfig", sharing={"strategy": "TimeSlicing", "interval": "Long"})],
+        )
+    ],
     "a share of a GPU by its memory (consumable capacity)": [claim(request(capacity={"requests": {"memory": "10Gi"}}))],
     "VFIO pass-through": [claim(request("vfio.gpu.nvidia.com"))],
     "ComputeDomain, IMEX channels": [claim(request("compute-domain-default-channel.nvidia.com"))],

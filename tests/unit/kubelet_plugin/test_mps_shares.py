@@ -12,7 +12,8 @@ from dracaena.api.mps import MpsMount, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
-from dracaena.kubelet_plugin.device_kinds.table import kinds_with_mps
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.device_state import PrepareError
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.mps_shares import PATIENCE_S, MpsShares
@@ -153,7 +154,7 @@ def plugin(
         FakeClaims(*claims),
         boot_id=BOOT,
         steps=steps or FileSteps(),
-        kind_of=kinds_with_mps(means.offer),
+        kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
         means={MPS_SHARE: means},
         **parts,  # type: ignore[arg-type]
     )

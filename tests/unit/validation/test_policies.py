@@ -103,14 +103,14 @@ def test_what_is_of_another_form_is_passed_over(wrong: Any) -> None:
     ("sharing", "warned"),
     [
         ({"strategy": "MPS"}, False),
-        ({"strategy": "TimeSlicing"}, True),
-        ({"strategy": "TimeSlicing", "enforcement": "Required"}, True),
-        ({"strategy": "TimeSlicing", "enforcement": "BestEffort"}, False),
-        ({"enforcement": "Required"}, False),
+        ({"strategy": "MPS", "interval": "Long"}, True),
+        ({"strategy": "TimeSlicing"}, False),
+        ({"strategy": "TimeSlicing", "interval": "Long"}, False),
+        ({"interval": "Short"}, False),
     ],
 )
-def test_a_strategy_that_no_node_has_yet_is_warned_of(sharing: dict[str, str], warned: bool) -> None:
+def test_an_interval_that_says_nothing_is_warned_of(sharing: dict[str, str], warned: bool) -> None:
     gpu_config = config({"kind": "GpuConfig", "sharing": sharing})
     findings = [each for found in validate_all([device_class(), claim(gpu_config)]) for each in found]
-    told = [each for each in findings if "nothing divides a GPU by" in each.message]
+    told = [each for each in findings if "an interval says nothing with strategy MPS" in each.message]
     assert [each.severity for each in told] == ([Severity.WARNING] if warned else [])

@@ -274,21 +274,22 @@ def test_a_share_is_what_the_allocation_says_it_consumes() -> None:
 @pytest.mark.parametrize(
     ("memory", "cores", "what"),
     [
-        ("10Gi", 0, "10Gi of memory"),
-        ("10Gi", 30, "10Gi of memory and 30 % of the cores"),
-        ("80Gi", 1, "80Gi of memory and 1 % of the cores"),
-        ("81919Mi", 0, "81919Mi of memory"),
+        ("10Gi", 0, ["10Gi of memory"]),
+        ("10Gi", 30, ["10Gi of memory", "30 % of the cores"]),
+        ("80Gi", 1, ["1 % of the cores"]),
+        ("81919Mi", 0, ["81919Mi of memory"]),
     ],
 )
 @pytest.mark.parametrize("config", [(), (sharing_config(enforcement="Required"),)])
 def test_a_share_that_nothing_enforces_is_refused_unless_its_config_allows_that(
-    memory: str, cores: int, what: str, config: tuple[dict[str, Any], ...]
+    memory: str, cores: int, what: list[str], config: tuple[dict[str, Any], ...]
 ) -> None:
     plan = share_plan(memory, cores, *config)
-    assert str(plan) == (
-        f"request gpus: nothing on this node enforces {what} of {device_name(0)} yet; with GpuConfig "
-        "`sharing.enforcement: BestEffort` it is prepared without enforcement"
-    )
+    told, _, way_out = str(plan).removeprefix("request gpus: ").rpartition("; ")
+    assert way_out == "with GpuConfig `sharing.enforcement: BestEffort` it is prepared without"
+    begin = "nothing on this node enforces "
+    assert [each.partition(":")[0] for each in told.split("; ")] == [f"{begin}{w} of {device_name(0)}" for w in what]
+    assert told.endswith("strategy MPS alone does")
     assert isinstance(share_plan(memory, cores, BEST_EFFORT), PreparedClaim)
 
 

@@ -1,0 +1,58 @@
+"""The effects of a share whose GPU is divided by time slices: what was there before, and the interval that is set.
+
+They are two, because the first must be in the journal before the second is made: whoever is killed in between would
+otherwise take the interval of the shares for what was there before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import GpuSharing, TimeSliceInterval
+from dracaena.api.machine import Gpu
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
+
+FIRST_CAPABILITY: Final = (7, 0)
+"""Volta: the first GPUs whose time slices can be set."""
+
+_ROW: Final = re.compile(r"^\W*[\w:.]+\s+time-?slice\W+(\w+)\W*$", re.IGNORECASE)
+"""A line of `nvidia-smi compute-policy --list`: `|   0     Timeslice           Default  |`."""
+
+
+def time_slice_effects(device: PreparedDevice, sharing: GpuSharing) -> tuple[Effect, ...]:
+    """Return the effects of a share, in the order in which they are made."""
+    interval = sharing.interval or TimeSliceInterval.DEFAULT
+    parameters: dict[str, Scalar] = {"gpu": device.uuid, "interval": interval.value}
+    return (
+        Effect(TIME_SLICE_BEFORE, device.physical_gpu, device.device, device.share_id, parameters),
+        Effect(
+            TIME_SLICE,
+            device.physical_gpu,
+            device.device,
+            device.share_id,
+            {**parameters, "required": sharing.is_required},
+        ),
+    )
+
+
+def why_no_time_slices(gpu: Gpu) -> str | None:
+    """Return why a product has no time slices that can be set, None where it has, or that is not known."""
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", gpu.cuda_compute_capability or "")
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= FIRST_CAPABILITY:
+        return None
+    return (
+        f"{gpu.product_name or 'the GPU'} has compute capability {gpu.cuda_compute_capability}, and time slices can be "
+        "set from 7.0 (Volta) on: take another GPU, or another strategy"
+    )
+
+
+def interval_in(text: str) -> TimeSliceInterval | None:
+    """Return the interval that `nvidia-smi compute-policy --list` names for one GPU.
+
+    NVIDIA documents no form of its answer: None where it does not name exactly one that is known.
+    """
+    known = {interval.value.lower(): interval for interval in TimeSliceInterval}
+    found = [row[1].lower() for line in text.splitlines() if (row := _ROW.match(line.strip()))]
+    return known.get(found[0]) if len(found) == 1 else None
