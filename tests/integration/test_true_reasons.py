@@ -65,6 +65,12 @@ CASES = {
         "ClaimPartsIgnored",
         {"config": opaque(NVIDIA, TIME_SLICING)},
     ),
+    "a config of NVIDIA's group for our driver": Case(
+        one(),
+        "instead of NVIDIA's GpuConfig write `parameters: {apiVersion: gpu.dracaena.dev/v1alpha1, kind: GpuConfig, "
+        "sharing: {strategy: TimeSlicing}}`",
+        more={"config": opaque(DRIVER, TIME_SLICING)},
+    ),
     "a typo in the first alternative": Case(
         [
             {

@@ -110,6 +110,12 @@ def test_a_broken_config_for_us_is_refused_with_path_value_and_expectation() -> 
     assert "colour" in text
 
 
+def test_a_config_of_nvidias_group_for_us_is_refused_with_the_line_to_write() -> None:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
+    text = refused(claim_of("c", {"results": [result(device_name(0))], "config": [opaque(parameters)]}))
+    assert "`parameters: {apiVersion: gpu.dracaena.dev/v1alpha1, kind: GpuConfig, sharing: {strategy: MPS}}`" in text
+
+
 def test_a_config_of_an_unknown_kind_names_its_class() -> None:
     parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "MpsConfig"}
     config = [opaque(parameters, source="FromClass")]
