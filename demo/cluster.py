@@ -55,10 +55,12 @@ class StandIn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """A node of the cluster: its name, and the recorded machine that its plugin plays."""
+    """A node of the cluster: its name, the recorded machine that its plugin plays, and which GPUs pods may share."""
 
     name: str
     machine: str
+    sharing: str = ""
+    """The plugin's setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,10 @@ class DemoCluster:
             folders = self.folders[node.name]
             arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)
             places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
-            program = ProgramProcess(f"plugin of {node.name}", (*arguments, *places), log / f"plugin-{node.name}.log")
+            sharing = ("--sharing", node.sharing) if node.sharing else ()
+            program = ProgramProcess(
+                f"plugin of {node.name}", (*arguments, *places, *sharing), log / f"plugin-{node.name}.log"
+            )
             self.plugins[node.name] = program
         self._cleanup.callback(self._stop_programs)
         for program in self.programs:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.devicepool import decode_pool
 from dracaena.api.links import Link
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.resource_objects import DeviceResult, ResourceClaim, ResourceSlice
+from dracaena.api.sharing import amounts_in_words, is_all_memory, taken_in_words
 from dracaena.api.topology import Topology
 from dracaena.demo.pod_claims import claim_name, is_reserved_for
 from dracaena.kube.client import KubeClient
@@ -33,11 +35,18 @@ class ObservedNode:
     """Device name → ordinal."""
     holders: Mapping[int, tuple[str, ...]]
     """Ordinal → the pods that hold the GPU, a claim that no pod has yet by `claim NAME`; free GPUs are left out."""
+    shares: Mapping[int, str]
+    """Ordinal → what is taken of a GPU that is given in parts: `2 shares: 30 of 80 GiB, 40 % of the cores`."""
 
     @property
     def free(self) -> int:
         """How many GPUs no claim holds."""
         return len(self.machine.gpus) - len(self.holders)
+
+    def label(self, ordinal: int) -> str:
+        """Return who has a GPU, behind how much of it where that is a part; `free` for nobody."""
+        told = (self.shares.get(ordinal, ""), ", ".join(self.holders.get(ordinal, ())))
+        return "; ".join(filter(None, told)) or "free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class ObservedPod:
     """The same GPUs, in the order of the claims' results."""
     links: str
     """How they are linked, in words; empty without a GPU."""
+    amounts: str
+    """What it has of GPUs that are given in parts: `20 GiB of memory and 30 % of the cores`; empty for whole ones."""
     waits: str
     """Why it does not run, in the words of the newest Event or condition; empty when it runs."""
 
@@ -166,10 +177,13 @@ def _nodes(slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> 
         if item.spec.driver == DEFAULT_DRIVER_NAME and item.spec.node_name:
             pools.setdefault(item.spec.node_name, []).append(item)
     held: dict[tuple[str, str], list[str]] = {}
+    parts: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for claim in claims:
         for result in claim.status.allocation.devices.results if claim.status.allocation else ():
             held.setdefault((result.pool, result.device), []).extend(_users(claim))
-    return tuple(_node(name, pools[name], held) for name in sorted(pools))
+            if result.share_id is not None:
+                parts.setdefault((result.pool, result.device), []).append(result.consumed_capacity)
+    return tuple(_node(name, pools[name], held, parts) for name in sorted(pools))
 
 
 def _users(claim: ResourceClaim) -> list[str]:
@@ -177,7 +191,12 @@ def _users(claim: ResourceClaim) -> list[str]:
     return pods or [f"claim {claim.metadata.name}"]
 
 
-def _node(name: str, pages: Sequence[ResourceSlice], held: Mapping[tuple[str, str], list[str]]) -> ObservedNode:
+def _node(
+    name: str,
+    pages: Sequence[ResourceSlice],
+    held: Mapping[tuple[str, str], list[str]],
+    parts: Mapping[tuple[str, str], list[Mapping[str, str]]],
+) -> ObservedNode:
     newest = max(page.spec.pool.generation for page in pages)
     current = [page for page in pages if page.spec.pool.generation == newest]
     pool = decode_pool(device for page in current for device in page.spec.devices)
@@ -189,7 +208,20 @@ def _node(name: str, pages: Sequence[ResourceSlice], held: Mapping[tuple[str, st
         for device, ordinal in ordinals.items()
         if (pool_name, device) in held
     }
-    return ObservedNode(name, machine, ordinals, holders)
+    shares = {
+        ordinal: told
+        for device, ordinal in ordinals.items()
+        if (told := _shares_in_words(machine.gpus[ordinal].memory_bytes, parts.get((pool_name, device), ())))
+    }
+    return ObservedNode(name, machine, ordinals, holders, shares)
+
+
+def _shares_in_words(memory_bytes: int | None, shares: Sequence[Mapping[str, str]]) -> str:
+    """Return what shares take of a GPU together; "" where one takes all of it, as a claim for a whole GPU does."""
+    capacity = {MEMORY_CAPACITY: str(memory_bytes or 0)}
+    if not shares or any(is_all_memory(one, capacity) for one in shares):
+        return ""
+    return f"{len(shares)} share{'s' if len(shares) > 1 else ''}: {taken_in_words(shares, capacity)}"
 
 
 def _pod(
@@ -219,10 +251,16 @@ def _pod(
         indexes=tuple(sorted(node.machine.gpus[ordinal].index for ordinal in ordinals)) if node else (),
         uuids=tuple(uuids),
         links=links_in_words(node.machine.topology, ordinals) if node else "",
+        amounts=_amounts_of(node, results) if node else "",
         waits=""
         if pod.status.phase == "Running" or (results and not pod.spec.node_name)
         else _why_waiting(pod, own, events),
     )
+
+
+def _amounts_of(node: ObservedNode, results: Iterable[DeviceResult]) -> str:
+    parts = [one for one in results if one.share_id is not None and node.ordinals.get(one.device) in node.shares]
+    return ", ".join(amounts_in_words(one.consumed_capacity) for one in parts)
 
 
 def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[Event]) -> str:

@@ -38,6 +38,9 @@ SETTLE_TIMEOUT_S = 40.0
 SHOWN_POD = "train"
 """The pod whose annotations are shown in full: it has enough GPUs to choose among."""
 
+SHARING_PODS = '"name":"share-'
+"""What the lines of podlist.json about pods with a part of a GPU have in common."""
+
 LOGS = "logs"
 """Folder of the logs, in the cluster's folder."""
 
@@ -131,6 +134,7 @@ class Demo:
         promises = self._promises(full)
         self._reasons(full)
         self._trees(empty, full)
+        self._shares(full)
         self._files(full)
         if keep:
             holds = self._checks(promises)
@@ -207,6 +211,18 @@ class Demo:
                 view.tree(heading, node)
         view.note("assumed: the recording hides the PCIe level behind NV#, so NUMA nodes join these GPUs.")
 
+    def _shares(self, full: Observation) -> None:
+        """Show the GPUs that are given in parts, and what podlist.json says of the pods that have them."""
+        view, root = self._view, self._cluster.root
+        view.section("Two pods share a GPU: each has a claim of its own, for a part of memory and cores")
+        for node in (node for node in full.nodes if node.shares):
+            for ordinal in sorted(node.shares):
+                view.text(f"{node.name}: GPU{node.machine.gpus[ordinal].index} [{node.label(ordinal)}]")
+            podlist = self._cluster.folders[node.name].podlist
+            sharing = [line for line in podlist.read_text(encoding="utf-8").splitlines() if SHARING_PODS in line]
+            view.document(f"Their lines of {view.path(podlist, root)}", "\n".join(sharing))
+        view.note("Nothing holds them to it here. On GPUs MPS does, with strategy MPS in the claim: docs/sharing.md.")
+
     def _files(self, full: Observation) -> None:
         """Show the shortest CDI spec, the podlist with the most pods, and the annotations of one pod."""
         view, root, folders = self._view, self._cluster.root, self._cluster.folders
@@ -240,7 +256,8 @@ class Demo:
         folders = self._cluster.folders
         return [
             ("every pod that fits got as many GPUs as it asked for, on one node", verify.running(full, WAITING)),
-            ("no GPU was held by two claims", verify.held_once(full)),
+            ("no GPU was held by two claims, but by two shares that it has room for", verify.held_once(full)),
+            ("podlist.json named each share with its memory and cores", verify.shares(full, folders)),
             ("the pods that cannot run held nothing, and were told why", verify.waiting(full, WAITING)),
             ("each claim in use had its CDI spec, and there was no other", verify.cdi_specs(full, folders)),
             ("podlist.json of every node named these GPUs", verify.podlists(full, folders)),

@@ -5,11 +5,12 @@ Each check returns the problems that it found, in words; no problem means that i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from dracaena.api.annotations import decode_devices, decode_uuids
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import (
     DEFAULT_DRIVER_NAME,
@@ -21,12 +22,16 @@ from dracaena.api.names import (
     uuids_annotation,
 )
 from dracaena.api.podlist import decode_podlist
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.quantity import parse_quantity
+from dracaena.api.resource_objects import DeviceResult, ResourceClaim
 from dracaena.demo.cluster import DemoCluster, NodeFolders
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
-from dracaena.demo.observation import Observation, ObservedPod
+from dracaena.demo.observation import Observation, ObservedNode, ObservedPod
 
 Problems = tuple[str, ...]
+
+ALL_CORES: Final = 100
+"""Percent: the ceilings of one GPU's shares sum to no more."""
 
 
 def running(observation: Observation, waiting: Collection[str]) -> Problems:
@@ -43,16 +48,65 @@ def running(observation: Observation, waiting: Collection[str]) -> Problems:
 
 
 def held_once(observation: Observation) -> Problems:
-    """No GPU is held by two claims."""
-    held = Counter(
-        (result.driver, result.pool, result.device)
-        for claim in observation.claims
-        if claim.status.allocation is not None
-        for result in claim.status.allocation.devices.results
-    )
+    """No GPU is held by two claims, unless each has a share of it and they sum to no more than it has."""
+    held: dict[tuple[str, str], list[DeviceResult]] = {}
+    for claim in observation.claims:
+        for result in claim.status.allocation.devices.results if claim.status.allocation else ():
+            if result.driver == DEFAULT_DRIVER_NAME:
+                held.setdefault((result.pool, result.device), []).append(result)
+    problems = []
+    for (pool, device), results in sorted(held.items()):
+        if len(results) > 1 and any(result.share_id is None for result in results):
+            problems.append(f"{pool}/{device} is held {len(results)} times")
+        problems += _overdrawn(observation.node(pool), device, results)
+    return tuple(problems)
+
+
+def _overdrawn(node: ObservedNode | None, device: str, results: Sequence[DeviceResult]) -> Problems:
+    shares = [result.consumed_capacity for result in results if result.share_id is not None]
+    if node is None or not shares:
+        return ()
+    there = {MEMORY_CAPACITY: node.machine.gpus[node.ordinals[device]].memory_bytes or 0, CORES_CAPACITY: ALL_CORES}
+    taken = {name: sum(parse_quantity(one.get(name, "0")).whole() for one in shares) for name in there}
     return tuple(
-        f"{pool}/{device} is held {count} times" for (_, pool, device), count in sorted(held.items()) if count > 1
+        f"{node.name}/{device}: its shares take {taken[name]} of {name}, and it has {there[name]}"
+        for name in sorted(there)
+        if taken[name] > there[name]
     )
+
+
+def shares(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
+    """podlist.json of its node says of each running pod which shares it has, with the amounts of its claims."""
+    problems = []
+    for pod in observation.pods:
+        node = observation.node(pod.node)
+        if pod.state != "Running" or node is None:
+            continue
+        expected = sorted(
+            (node.machine.gpus[node.ordinals[result.device]].uuid, result.share_id, *_amounts(result.consumed_capacity))
+            for claim in pod.claims
+            for result in (claim.status.allocation.devices.results if claim.status.allocation else ())
+            if result.share_id is not None
+        )
+        try:
+            entries = decode_podlist(folders[node.name].podlist.read_bytes())
+        except (FileNotFoundError, BadInputError) as error:
+            problems.append(f"{node.name}: {error}")
+            continue
+        seen = sorted(
+            (one.gpu, one.share_id, parse_quantity(one.memory).whole(), one.cores)
+            for entry in entries
+            if (entry.namespace, entry.name) == (pod.pod.metadata.namespace, pod.name)
+            for one in entry.shares
+        )
+        if seen != expected:
+            problems.append(f"{node.name}: podlist.json says {seen} of pod {pod.name}, its claims say {expected}")
+    return tuple(problems)
+
+
+def _amounts(consumed: Mapping[str, str]) -> tuple[int, int]:
+    memory, cores = (parse_quantity(consumed.get(name, "0")).whole() for name in (MEMORY_CAPACITY, CORES_CAPACITY))
+    return memory, cores
 
 
 def waiting(observation: Observation, names: Collection[str]) -> Problems:
@@ -96,7 +150,7 @@ def _cdi_ids(claim: ResourceClaim) -> list[str]:
     results = claim.status.allocation.devices.results if claim.status.allocation else ()
     kind = cdi_kind(DEFAULT_DRIVER_NAME)
     uid = ClaimUid(claim.metadata.uid)
-    return [f"{kind}={cdi_device_name(uid, DeviceName(result.device))}" for result in results]
+    return [f"{kind}={cdi_device_name(uid, DeviceName(result.device), result.share_id)}" for result in results]
 
 
 def podlists(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
@@ -163,6 +217,7 @@ def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[O
             *held_once(observation),
             *cdi_specs(observation, cluster.folders),
             *podlists(observation, cluster.folders),
+            *shares(observation, cluster.folders),
             *pod_annotations(observation),
         )
         return problems[0] if problems else None

@@ -136,7 +136,7 @@ class View:
 
     def tree(self, heading: str, node: ObservedNode) -> None:
         """Print a node's tree, each GPU with the pod that holds it."""
-        labels = {ordinal: ", ".join(node.holders.get(ordinal, ("free",))) for ordinal in range(len(node.machine.gpus))}
+        labels = {ordinal: node.label(ordinal) for ordinal in range(len(node.machine.gpus))}
         self._indented(Text(heading, style="bold"))
         for line in render_tree(node.machine, labels):
             text = Text(line, no_wrap=True, overflow="ellipsis")
@@ -197,7 +197,7 @@ def _pod_line(pod: ObservedPod) -> str:
 def _links_or_reason(pod: ObservedPod) -> str:
     if pod.waits and pod.state != "Terminating":
         return pod.waits
-    return pod.links or ("one GPU" if pod.ordinals else "")
+    return pod.links or pod.amounts or ("one GPU" if pod.ordinals else "")
 
 
 def _products(node: ObservedNode) -> str:

@@ -58,7 +58,7 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
     with DemoCluster(NODES) as cluster:
         broken_invariant = verify.settled(cluster, WAITING)
         apply(cluster.client, manifests)
-        calm = wait_settled(cluster, WAITING, pods=7)
+        calm = wait_settled(cluster, WAITING, pods=9)
         assert broken_invariant(calm) is None
         assert checkpointed_claims(cluster) == claims_in_use(calm)
         delete_pods(cluster.client)
@@ -82,7 +82,7 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
         hit = wait_observed(cluster, "another pod to run", two_run)
         busiest = Counter(pod.node for pod in hit.pods if pod.state == "Running").most_common(1)[0][0]
         kill_and_start(cluster.plugins[busiest])
-        shaken = wait_settled(cluster, WAITING, pods=7)
+        shaken = wait_settled(cluster, WAITING, pods=9)
 
         assert broken_invariant(shaken) is None
         assert outcome(shaken) == outcome(calm)

@@ -26,12 +26,26 @@ def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
-    for expected in ("notebook", "finetune", "render", "train", "pretrain", "too-big", "typo", "ROOT:", "cdiVersion"):
+    for expected in (
+        "notebook",
+        "finetune",
+        "render",
+        "train",
+        "pretrain",
+        "too-big",
+        "typo",
+        "ROOT:",
+        "cdiVersion",
+        SHARED,
+    ):
         assert expected in done.stdout
     assert "✗" not in done.stdout
     for row in readme_rows():
         assert row in words_of(done.stdout)
     assert max(len(line) for line in done.stdout.splitlines()) <= 100
+
+
+SHARED = "h100-pcie: GPU0 [2 shares: 40 of 79.6 GiB, 60 % of the cores; share-a, share-b]"
 
 
 def words_of(text: str) -> list[list[str]]:

@@ -48,10 +48,10 @@ def wait_observed(cluster: DemoCluster, what: str, problem: Callable[[Observatio
     return latest[0]
 
 
-def devices_held(observation: Observation) -> list[tuple[str, str]]:
-    """Return pool and device of every result of every claim: a device held twice is there twice."""
+def devices_held(observation: Observation) -> list[tuple[str, str, str]]:
+    """Return pool, device and shareID of every result of every claim: a device held twice is there twice."""
     return sorted(
-        (result.pool, result.device)
+        (result.pool, result.device, result.share_id or "")
         for claim in observation.claims
         if claim.status.allocation is not None
         for result in claim.status.allocation.devices.results

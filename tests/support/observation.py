@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from msgspec.structs import replace
+
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME, gpu_device_name
 from dracaena.api.objects import ObjectMeta, Pod, PodCondition, PodResourceClaim, PodSpec, PodStatus
@@ -24,14 +28,16 @@ from dracaena.kube.events import Event, EventSource, Subject
 TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]
 MACHINE = Machine("m", tuple(Gpu(uuid, index=10 + n) for n, uuid in enumerate(UUIDS)), TOPOLOGY)
+GPU_BYTES = 16 << 30
+SHARED_MACHINE = Machine("m", tuple(dataclasses.replace(gpu, memory_bytes=GPU_BYTES) for gpu in MACHINE.gpus), TOPOLOGY)
 
 
-def slice_of(node: str, generation: int = 1) -> ResourceSlice:
+def slice_of(node: str, generation: int = 1, machine: Machine = MACHINE) -> ResourceSlice:
     spec = ResourceSliceSpec(
         DEFAULT_DRIVER_NAME,
         ResourcePool(node, generation, 1),
         node_name=node,
-        devices=list(encode_devices(MACHINE)),
+        devices=list(encode_devices(machine)),
     )
     return ResourceSlice(metadata=ObjectMeta(name=f"{node}-{generation}"), spec=spec)
 
@@ -46,6 +52,21 @@ def claim(name: str, *ordinals: int, pod: str = "p1", count: int = 2) -> Resourc
         spec={"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
         status=ResourceClaimStatus(allocation=allocation, reserved_for=reserved),
     )
+
+
+def share(name: str, ordinal: int, memory: str, cores: int, *, pod: str = "p1") -> ResourceClaim:
+    """A claim for a part of a GPU of SHARED_MACHINE."""
+    whole = claim(name, ordinal, pod=pod, count=1)
+    result = DeviceResult(
+        "gpus",
+        DEFAULT_DRIVER_NAME,
+        "n1",
+        gpu_device_name(UUIDS[ordinal]),
+        share_id=f"share-of-{name}",
+        consumed_capacity={"memory": memory, "cores": str(cores)},
+    )
+    allocation = AllocationResult(devices=AllocatedDevices(results=[result]))
+    return replace(whole, status=replace(whole.status, allocation=allocation))
 
 
 def pod(name: str, claim_name: str, *, node: str = "", phase: str = "Pending") -> Pod:

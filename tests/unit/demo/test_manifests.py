@@ -34,7 +34,7 @@ def test_the_demos_device_class_is_the_deployed_one() -> None:
 
 def test_the_demo_asks_for_1_2_3_4_and_8_gpus_and_for_what_cannot_run() -> None:
     counts = {}
-    for manifest in load_manifests()[1:]:
+    for manifest in load_manifests()[1:-1]:
         template, pod = manifest.documents
         asked = read(template["spec"]["spec"])
         assert isinstance(asked, Claim)
@@ -43,6 +43,20 @@ def test_the_demo_asks_for_1_2_3_4_and_8_gpus_and_for_what_cannot_run() -> None:
     assert sorted(count for name, count in counts.items() if name not in WAITING) == [1, 2, 3, 4, 8]
     assert counts.keys() > WAITING
     assert all(manifest.comment for manifest in load_manifests())
+
+
+def test_the_last_of_the_demo_are_two_pods_that_share_a_gpu() -> None:
+    device_class, template, *pods = load_manifests()[-1].documents
+    name = f"share.{DEFAULT_DRIVER_NAME}"
+    deployed = (ROOT / "deploy" / "deviceclasses" / f"{name}.yaml").read_text()
+    assert device_class == yaml.safe_load(deployed)
+    asked = read(template["spec"]["spec"])
+    assert isinstance(asked, Claim)
+    (request,) = asked.requests[0].alternatives
+    assert request.class_name == name
+    assert request.capacity is not None
+    names = [pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] for pod in pods]
+    assert names == [template["metadata"]["name"]] * 2
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)

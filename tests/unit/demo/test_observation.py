@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
-from dracaena.demo.observation import links_in_words, read_observation
-from support.observation import TOPOLOGY, UUIDS, claim, event, one_pod, pod, slice_of
+from dracaena.demo.observation import Observation, links_in_words, read_observation
+from support.observation import SHARED_MACHINE, TOPOLOGY, UUIDS, claim, event, one_pod, pod, share, slice_of
 
 
 def test_a_running_pod_is_shown_with_its_gpus_by_nvml_index_and_their_links() -> None:
@@ -93,3 +94,28 @@ def test_missing_annotations_are_a_problem() -> None:
     seen = one_pod(pod("p1", "c1", node="n1", phase="Running"), claim("c1", 0, 1))
     (problem,) = verify.pod_annotations(seen)
     assert problem.startswith("pod p1 is annotated with []")
+
+
+def shared(*claims: ResourceClaim) -> Observation:
+    """A node whose GPUs may be shared, with pods p1 and p2 that run."""
+    pods = [pod(name, claim_name, node="n1", phase="Running") for name, claim_name in (("p1", "a"), ("p2", "b"))]
+    return read_observation([slice_of("n1", machine=SHARED_MACHINE)], claims, pods, ())
+
+
+def test_a_gpu_that_is_given_in_parts_says_how_much_is_taken_and_by_whom() -> None:
+    seen = shared(share("a", 1, "4Gi", 30), share("b", 1, "5Gi", 20, pod="p2"))
+    (node,) = seen.nodes
+    assert node.label(0) == "free"
+    assert node.label(1) == "2 shares: 9 of 16 GiB, 50 % of the cores; p1, p2"
+    assert node.free == 2
+    assert [one.amounts for one in seen.pods] == [
+        "4 GiB of memory and 30 % of the cores",
+        "5 GiB of memory and 20 % of the cores",
+    ]
+
+
+def test_a_share_of_everything_is_a_whole_gpu() -> None:
+    seen = shared(share("a", 1, "16Gi", 0))
+    (node,) = seen.nodes
+    assert (node.label(1), node.shares) == ("p1", {})
+    assert [one.amounts for one in seen.pods] == ["", ""]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
 from dracaena.demo.cluster import NodeFolders
-from dracaena.demo.observation import Observation
-from support.observation import UUIDS, claim, one_pod, pod
+from dracaena.demo.observation import Observation, read_observation
+from support.observation import SHARED_MACHINE, UUIDS, claim, one_pod, pod, share, slice_of
 
 
 @pytest.fixture
@@ -70,3 +71,36 @@ def test_nothing_may_be_left_when_all_is_free(folders: dict[str, NodeFolders]) -
     problems = verify.all_free(Observation(seen.nodes, seen.pods, seen.claims, ()), folders)
     assert any("pod p1 is still there" in problem for problem in problems)
     assert any("2 GPUs in use" in problem for problem in problems)
+
+
+def shares_of(*claims: ResourceClaim) -> Observation:
+    pods = [pod(f"p{at}", one.metadata.name, node="n1", phase="Running") for at, one in enumerate(claims, 1)]
+    return read_observation([slice_of("n1", machine=SHARED_MACHINE)], claims, pods, ())
+
+
+def test_two_claims_may_hold_a_gpu_in_shares_that_it_has_room_for() -> None:
+    assert verify.held_once(shares_of(share("a", 0, "8Gi", 50), share("b", 0, "8Gi", 50, pod="p2"))) == ()
+    (problem,) = verify.held_once(shares_of(share("a", 0, "9Gi", 50), share("b", 0, "8Gi", 50, pod="p2")))
+    assert "its shares take 18253611008 of memory, and it has 17179869184" in problem
+    (problem,) = verify.held_once(shares_of(share("a", 0, "8Gi", 51), share("b", 0, "8Gi", 50, pod="p2")))
+    assert "its shares take 101 of cores, and it has 100" in problem
+    (problem,) = verify.held_once(shares_of(share("a", 0, "8Gi", 50), claim("b", 0, pod="p2")))
+    assert "is held 2 times" in problem
+
+
+def test_the_podlist_must_name_each_share_with_its_amounts(folders: dict[str, NodeFolders]) -> None:
+    seen = shares_of(share("a", 0, "8Gi", 50))
+
+    def say(**changes: object) -> None:
+        one = {"gpu": UUIDS[0], "share_id": "share-of-a", "memory": "8Gi", "cores": 50, **changes}
+        entry = {"name": "p1", "namespace": "default", "container": "main", "gpu_list": [UUIDS[0]], "shares": [one]}
+        folders["n1"].podlist.write_text(json.dumps([entry]))
+
+    assert len(verify.shares(seen, folders)) == 1
+    say(memory="8192Mi")
+    assert verify.shares(seen, folders) == ()
+    for change in ({"memory": "9Gi"}, {"cores": 0}, {"gpu": UUIDS[1]}, {"share_id": "another"}):
+        say(**change)
+        assert len(verify.shares(seen, folders)) == 1
+    folders["n1"].podlist.unlink()
+    assert len(verify.shares(seen, folders)) == 1
