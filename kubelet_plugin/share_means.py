@@ -34,6 +34,8 @@ class ShareMeans:
 
     means: Mapping[str, EffectMeans]
     kind_of: KindOf
+    supervisor: MpsShares | None
+    """None where no MPS supervisor is named."""
 
 
 def share_means(settings: PluginSettings, paths: PluginPaths, clock: Clock, release: GpuDriverRelease) -> ShareMeans:
@@ -54,7 +56,7 @@ def share_means(settings: PluginSettings, paths: PluginPaths, clock: Clock, rele
             time_slices=NO_TIME_SLICES if smi is None else smi.missing(),
         )
 
-    return ShareMeans(means, kinds_on(node))
+    return ShareMeans(means, kinds_on(node), supervisor)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:

@@ -346,20 +346,21 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
-    mps_faults = None if mps is None else _mps_faults(node, mps, folders, checkpoints, pods, reporter)
+    supervisor = shares.supervisor
+    mps_faults = None if supervisor is None else _mps_faults(node, supervisor, folders, checkpoints, pods, reporter)
     return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, sweeper)
 
 
 def _mps_faults(
     node: NodeParts,
-    mps: MpsShares,
+    supervisor: MpsShares,
     folders: ClaimFolders,
     checkpoints: Checkpoints,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
 ) -> MpsFaultWatch:
     return MpsFaultWatch(
-        shares=mps,
+        shares=supervisor,
         checkpoints=checkpoints,
         pods=pods,
         pods_of=reporter.users_of,
