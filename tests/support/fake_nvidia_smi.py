@@ -15,6 +15,7 @@ _PROGRAM = """#!/bin/sh
 # nvidia-smi compute-policy -i UUID --list | --set-timeslice=N
 cd '{state}' || exit 255
 echo "$*|$LD_PRELOAD" >> calls
+unset LD_PRELOAD  # the loader complains of it once, at the start, and not at each program that is called below
 if [ -e hangs ]; then sleep 60; fi
 if [ -e code ]; then cat said; exit "$(cat code)"; fi
 if [ ! -e "$3" ]; then echo 'No devices were found'; exit 6; fi
