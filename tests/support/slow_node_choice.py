@@ -11,8 +11,8 @@ from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import MAX_STEPS, RequestKey
-from dracaena.controller.allocation.score.box import make_box
 from dracaena.controller.allocation.score.choices import Engine
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from support.allocation import machine, matrix
 

@@ -1,16 +1,7 @@
 """The hardware of one node as far as a choice depends on it: the class of a node. Nodes of one model share one Box.
 
-First what links are worth, then the box with the links and rates of its GPUs, then which of them can change places.
-
-Rates are nominal figures, one way, that order sets of GPUs; no measurements. All are whole kB/s, so that sums and
-comparisons are exact. Sources of the figures:
-[P100] NVIDIA Tesla P100 whitepaper: 4 links, 160 GB/s both ways. [V100] Tesla V100 whitepaper: 6 links, 300 GB/s.
-[A100] A100 whitepaper: 12 links, 600 GB/s; A800 has 8 of the same links (`NV8`). [GA102] Ampere GA102 whitepaper:
-4 links of 14.0625 GB/s. [H100] H100 whitepaper: 18 links, 900 GB/s. [B200] DGX B200 data sheet: 18 links, 1,800 GB/s.
-[Rubin] announced: 36 links, 3,600 GB/s. Pages that give 50 GB/s a link for NVLink 4 count both ways.
-[PCIe] per lane after encoding: 8b/10b to generation 2, 128b/130b from 3, FLIT with FEC for 6.
-[Levels] transfers between GPUs over one PCIe 5.0 switch, one socket and two sockets reach 50-56, 53-56 and 38-51 of
-63 GB/s (github.com/local-inference-lab/rtx6kpro).
+First the box with the links and rates of its GPUs (nominal_rates looks them up), then which GPUs can change places,
+last which sets a policy lets a request have (meanings: api.config.v1alpha1).
 
 Two GPUs are interchangeable when every third GPU, and all else that counts, is the same to both: most boxes are built
 of a few kinds. Only how many of each kind a set holds tells its worth, and of all sets that are equal in this the one
@@ -21,72 +12,21 @@ without a case of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol
 
+from dracaena.api.config.v1alpha1 import NicAlignment, NumaAlignment, Requirement, TopologyPolicy
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
-from dracaena.api.machine import Gpu
-from dracaena.api.topology import Nic, Topology
+from dracaena.api.topology import Topology
 
 KB_S_PER_GB_S: Final = 1_000_000
 
 MAX_BOXES: Final = 64
 """Node models whose links are kept in words: clusters have a handful."""
-
-
-@dataclass(frozen=True, slots=True)
-class NvlinkFigures:
-    """What one product's NVLinks are."""
-
-    kb_s: int
-    """Of one link, one way."""
-    links: int
-    """Most that a GPU of this kind has."""
-
-
-NVLINK_BY_GENERATION: Final = {
-    1: NvlinkFigures(20_000_000, 4),  # [P100]
-    2: NvlinkFigures(25_000_000, 6),  # [V100]; Turing cards have 1 or 2 of them
-    3: NvlinkFigures(25_000_000, 12),  # [A100]
-    4: NvlinkFigures(25_000_000, 18),  # [H100]
-    5: NvlinkFigures(50_000_000, 18),  # [B200]
-    6: NvlinkFigures(50_000_000, 36),  # [Rubin]
-}
-
-GA102_NVLINK: Final = NvlinkFigures(14_062_500, 4)
-"""[GA102] These cards report generation 3 as the A100 does; product and compute capability tell them apart."""
-GA102_CAPABILITY: Final = "8.6"
-GA102_PRODUCTS: Final = frozenset({"A40", "3090", "A4500", "A5000", "A5500", "A6000"})
-"""Words by which the names of GA102 cards with NVLinks are known, for example `NVIDIA GeForce RTX 3090 Ti`."""
-
-GENERATION_BY_ARCHITECTURE: Final = {"Pascal": 1, "Volta": 2, "Turing": 2, "Ampere": 3, "Hopper": 4, "Blackwell": 5}
-"""For a GPU whose driver does not tell the generation."""
-
-USUAL_NVLINK: Final = NvlinkFigures(25_000_000, 18)
-"""For a GPU of which nothing is told: the rate of most generations, and the largest count that any GPU has in a mesh
-without switches."""
-
-PCIE_LANE_KB_S: Final = {1: 250_000, 2: 500_000, 3: 984_615, 4: 1_969_230, 5: 3_938_461, 6: 7_562_500}
-"""[PCIe] One lane, one way, by generation."""
-USUAL_PCIE_GENERATION: Final = 3
-"""For a GPU that does not tell: a slow one, so that an unknown machine is never preferred for a guess."""
-USUAL_PCIE_LANES: Final = 16
-PCIE_LANES: Final = frozenset({1, 2, 4, 8, 12, 16, 32})
-
-LEVEL_PERCENT: Final = {
-    LinkLevel.PSB: 87,
-    LinkLevel.PIX: 87,
-    LinkLevel.PXB: 87,
-    LinkLevel.PHB: 80,
-    LinkLevel.NODE: 75,
-    LinkLevel.SYS: 60,
-}
-"""[Levels] Share of the lanes' rate that a pair reaches. PSB, PIX and PXB measure alike; scores keep them apart behind
-the figure (order.Score.bound_level)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +39,6 @@ class GpuRates:
     """Of all its PCIe lanes."""
     nvlinks: int
     """Its NVLinks to anywhere; where nobody told, the most that it can have."""
-
-
-def gpu_rates(gpu: Gpu) -> GpuRates:
-    """Look the figures of a GPU up; what is missing or impossible gets the usual one."""
-    figures = nvlink_figures(gpu)
-    lanes = gpu.pcie_width if gpu.pcie_width in PCIE_LANES else USUAL_PCIE_LANES
-    lane_kb_s = PCIE_LANE_KB_S.get(gpu.pcie_generation or 0, PCIE_LANE_KB_S[USUAL_PCIE_GENERATION])
-    told = gpu.nvlink_count
-    return GpuRates(
-        nvlink_kb_s=figures.kb_s,
-        pcie_kb_s=lane_kb_s * (lanes or USUAL_PCIE_LANES),
-        nvlinks=told if told is not None and told > 0 else figures.links,
-    )
-
-
-def nvlink_figures(gpu: Gpu) -> NvlinkFigures:
-    """Return what a GPU's NVLinks are by its product, its generation or its architecture, in this order."""
-    words = (gpu.product_name or "").replace("-", " ").split()
-    if gpu.cuda_compute_capability == GA102_CAPABILITY or not GA102_PRODUCTS.isdisjoint(words):
-        return GA102_NVLINK
-    generation = gpu.nvlink_generation or GENERATION_BY_ARCHITECTURE.get(gpu.architecture or "", 0)
-    return NVLINK_BY_GENERATION.get(generation, USUAL_NVLINK)
-
-
-UNKNOWN_GPU_RATES: Final = gpu_rates(Gpu(uuid="", index=0))
-"""Of a GPU whose device is not published."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,39 +90,18 @@ class Box:
         self.topology.check()
         count = self.gpu_count
         assert len(self.gpus) == len(self.nic_levels) == count, "one entry a GPU"
-        assert self.topology == _canonical(self.topology), "the topology is canonical"
+        assert self.topology == canonical(self.topology), "the topology is canonical"
         assert self.switched >> count == 0, "only GPUs of the box are behind switches"
 
 
-def make_box(topology: Topology, gpus: Mapping[int, Gpu]) -> Box:
-    """Build the box of a node from its links and its GPUs by ordinal; an ordinal may be missing."""
-    ordinals = range(topology.gpu_count)
-    return Box(
-        topology=_canonical(topology),
-        gpus=tuple(gpu_rates(gpus[ordinal]) if ordinal in gpus else UNKNOWN_GPU_RATES for ordinal in ordinals),
-        nic_levels=tuple(_nearest_nic(topology, ordinal) for ordinal in ordinals),
-    )
-
-
-def _canonical(topology: Topology) -> Topology:
+def canonical(topology: Topology) -> Topology:
+    """Return links without what no choice depends on: NICs, and the numbers of NUMA nodes."""
     numbers: dict[int, int] = {}
     for numa_node in topology.numa_nodes:
         if numa_node is not None:
             numbers.setdefault(numa_node, len(numbers))
     numa_nodes = tuple(None if known is None else numbers[known] for known in topology.numa_nodes)
     return replace(topology, numa_nodes=numa_nodes, nics=())
-
-
-def _nearest_nic(topology: Topology, ordinal: int) -> LinkLevel | None:
-    levels = [_nic_level(nic, ordinal, topology.numa_nodes[ordinal]) for nic in topology.nics]
-    return min((level for level in levels if level is not None), default=None)
-
-
-def _nic_level(nic: Nic, ordinal: int, numa_node: int | None) -> LinkLevel | None:
-    """Return the level of a NIC; SYS is wrong where both have one NUMA node (GB200: the CPU link hides that)."""
-    level = nic.levels[ordinal]
-    same = numa_node is not None and numa_node == nic.numa_node
-    return LinkLevel.NODE if same and level in (None, LinkLevel.SYS) else level
 
 
 def _switched(topology: Topology, gpus: Sequence[GpuRates]) -> int:
@@ -227,6 +120,11 @@ def _switched(topology: Topology, gpus: Sequence[GpuRates]) -> int:
         > gpus[ordinal].nvlinks
     }
     return mask_of(ordinal for ordinal in ordinals if lowest[ordinal] in groups)
+
+
+def kb_s(gb_s: float) -> int:
+    """Return a figure of a policy in whole kB/s."""
+    return round(gb_s * KB_S_PER_GB_S)
 
 
 def mask_of(ordinals: Iterable[int]) -> int:
@@ -406,3 +304,131 @@ def equals(kinds: Sequence[int], free: int, representative: int) -> Iterator[tup
         left[kind] += 1
 
     yield from walk(0, ())
+
+
+class Bandwidths(Protocol):
+    """What sets of GPUs of one box can carry (class_table.ClassTable)."""
+
+    @property
+    def box(self) -> Box:
+        """The box."""
+
+    @property
+    def twins(self) -> tuple[int, ...]:
+        """Masks of GPUs of which any two can change places."""
+
+    def kb_s(self, mask: int) -> int:
+        """Return the bandwidth of a collective."""
+
+    def most_kb_s(self, mask: int) -> int:
+        """Return a bandwidth that the one of a set does not exceed, at a fraction of its cost."""
+
+
+_WORST_ALLOWED: Final = {
+    Requirement.PIX: LinkLevel.PIX,
+    Requirement.PXB: LinkLevel.PXB,
+    Requirement.PHB: LinkLevel.PHB,
+    Requirement.NODE: LinkLevel.NODE,
+}
+_FARTHEST_NIC: Final = {
+    NicAlignment.PIX: LinkLevel.PIX,
+    NicAlignment.PXB: LinkLevel.PXB,
+    NicAlignment.PHB: LinkLevel.PHB,
+    NicAlignment.NODE: LinkLevel.NODE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SetRule:
+    """Which sets of GPUs of one box a request may have."""
+
+    table: Bandwidths
+    eligible: int
+    """GPUs that it may have at all."""
+    peers: tuple[int, ...] | None
+    """For each GPU the mask of those it may be in one set with, itself included; None: any."""
+    nvlink: bool
+    """Whether the NVLink graph of the set must be connected."""
+    least_kb_s: int
+    """Least bandwidth of two or more GPUs."""
+
+    @property
+    def any_set(self) -> bool:
+        """Whether any set of eligible GPUs will do."""
+        return self.peers is None and not self.nvlink and not self.least_kb_s
+
+    def whole(self, mask: int) -> tuple[int] | None:
+        """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
+        return (mask,) if self.allows(mask) else None
+
+    def allows(self, mask: int) -> bool:
+        """Return whether a set holds to the rule; one GPU alone needs only to be eligible. Cost: O(k) look-ups."""
+        if mask & ~self.eligible:
+            return False
+        if self.any_set or not mask & (mask - 1):
+            return True
+        if self.peers is not None and any(mask & ~self.peers[ordinal] for ordinal in ordinals_of(mask)):
+            return False
+        if self.nvlink and not nvlink_connected(self.table.box, mask):
+            return False
+        # The bound costs less and mostly settles it.
+        return not self.least_kb_s or (
+            self.table.most_kb_s(mask) >= self.least_kb_s and self.table.kb_s(mask) >= self.least_kb_s
+        )
+
+
+def make_rule(table: Bandwidths, policy: TopologyPolicy, eligible: int) -> SetRule:
+    """Look up what a policy demands. Cost: O(GPUs²)."""
+    box = table.box
+    requirement = policy.requirement or Requirement.BEST_EFFORT
+    farthest = _FARTHEST_NIC.get(policy.nic_alignment or NicAlignment.PREFERRED)
+    if farthest is not None:
+        near = (o for o, level in enumerate(box.nic_levels) if level is not None and level <= farthest)
+        eligible &= mask_of(near)
+    peers: tuple[int, ...] | None = None
+    if requirement in _WORST_ALLOWED:
+        worst = _WORST_ALLOWED[requirement]
+        peers = _peers(box, lambda a, b: _no_worse(box.topology.link(a, b), worst))
+    if policy.numa_alignment is NumaAlignment.REQUIRED:
+        numa = box.topology.numa_nodes
+        same = _peers(box, lambda a, b: numa[a] is not None and numa[a] == numa[b])
+        peers = same if peers is None else tuple(one & other for one, other in zip(peers, same, strict=True))
+    return SetRule(
+        table=table,
+        eligible=eligible,
+        peers=peers,
+        nvlink=requirement is Requirement.NVLINK,
+        least_kb_s=kb_s(policy.min_bandwidth_gb_s) if policy.min_bandwidth_gb_s else 0,
+    )
+
+
+def nvlink_connected(box: Box, mask: int) -> bool:
+    """Return whether the NVLink graph of the GPUs of a set alone is connected. Cost: O(k)."""
+    return connected(box.nvlink_peers, mask)
+
+
+def rule_words(policy: TopologyPolicy) -> str:
+    """Return what a policy demands as a user wrote it, for example `requirement NVLink, minBandwidth 100`."""
+    words = []
+    if policy.requirement not in (None, Requirement.BEST_EFFORT):
+        words.append(f"requirement {policy.requirement.value}")
+    if policy.min_bandwidth_gb_s is not None:
+        words.append(f"minBandwidth {policy.min_bandwidth_gb_s:g}")
+    if policy.numa_alignment is NumaAlignment.REQUIRED:
+        words.append("numaAlignment Required")
+    if policy.nic_alignment in _FARTHEST_NIC:
+        words.append(f"nicAlignment {policy.nic_alignment.value}")
+    return ", ".join(words)
+
+
+def _peers(box: Box, together: Callable[[int, int], bool]) -> tuple[int, ...]:
+    rows = [1 << ordinal for ordinal in range(box.gpu_count)]
+    for a, b in combinations(range(box.gpu_count), 2):
+        if together(a, b):
+            rows[a] |= 1 << b
+            rows[b] |= 1 << a
+    return tuple(rows)
+
+
+def _no_worse(link: Link, worst: LinkLevel) -> bool:
+    return bool(link.nvlinks) or (link.level is not None and link.level <= worst)

@@ -22,14 +22,15 @@ from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
     Box,
     equals,
+    make_rule,
     mask_of,
     ordinals_of,
     refined,
     representatives,
+    rule_words,
 )
 from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
 from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Prices, Score, order_of
-from dracaena.controller.allocation.score.set_rates import make_rule, rule_words
 from dracaena.controller.allocation.score.shares import RequestShare, Splitter, most_served
 
 MAX_SEEDS: Final = 64

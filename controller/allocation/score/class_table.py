@@ -1,8 +1,9 @@
-"""What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
+"""What is remembered about one class of nodes: what every set of GPUs can carry and is worth, and what stays free.
 
-All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up part by part: kB/s of the
-collective in the upper bits, then those of the best ring, in the lowest what tells levels of equal bandwidth apart
-(collective.Collective.steps). Only a sum that is told or compared is brought to whole GB/s, never what is added.
+All of it is a memo of collective(): nothing here but speed. Bandwidths are whole kB/s, one way. Worths are whole
+numbers that add up part by part: kB/s of the collective in the upper bits, then those of the best ring, in the lowest
+what tells levels of equal bandwidth apart (collective.Collective.steps). Only a sum that is told or compared is brought
+to whole GB/s, never what is added.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
     Box,
     canonical_mask,
-    mask_of,
     ordinals_of,
     representatives,
 )
-from dracaena.controller.allocation.score.collective import LEVEL_STEP, collective, nic_steps, pair_level
+from dracaena.controller.allocation.score.box_tables import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, BoxTables
+from dracaena.controller.allocation.score.collective import LEVEL_STEP, collective
 from dracaena.controller.allocation.score.groups import Groups, SortedGroups
 from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
-from dracaena.controller.allocation.score.set_rates import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, SetRates
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
 
 STEP_SUM_BITS: Final = 16
@@ -40,11 +40,12 @@ COLLECTIVE_SHIFT: Final = STEP_SUM_BITS + KB_S_BITS
 """Where the collective's kB/s start in a worth."""
 
 
-class ClassTable(SetRates):
+class ClassTable(BoxTables):
     """Worths of the sets of one box under the figures of one policy. One thread at a time."""
 
     def __init__(self, box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> None:
         super().__init__(box, figures)
+        self._rates: dict[int, int] = {}
         self._worths: dict[int, int] = {}
         self._totals: dict[int, dict[int, int]] = {size: {} for size in GROUP_SIZES}
         self._groups: dict[int, Groups] = {}
@@ -52,6 +53,90 @@ class ClassTable(SetRates):
         self._ideals: dict[int, int] = {}
         self._left_known: dict[int, tuple[tuple[int, int, int, int], int]] = {}
         self._pair_ranks: dict[int, tuple[int, int, int]] = {}
+
+    # Rates: kB/s and steps of one set stand in one number, so that greater is better (Collective.steps).
+
+    def rate(self, mask: int) -> int:
+        """Return `kB/s << STEP_BITS | steps` of a collective over two or more GPUs.
+
+        Cost: O(k³) for a set whose minimum cut is not obvious, then a look-up.
+        """
+        known = self._rates.get(mask)
+        if known is not None:
+            return known
+        over_pcie, over_nvlink = self._pcie_rate(mask), self._most_nvlink_rate(mask)
+        if over_nvlink <= over_pcie:
+            return over_pcie
+        if len(self._rates) >= MAX_ENTRIES:
+            self._rates.clear()
+        known = self._rates[mask] = max(over_pcie, self._nvlink_rate(mask, over_nvlink))
+        return known
+
+    def most_rate(self, mask: int) -> int:
+        """Return a number that rate(mask) does not exceed, at a fraction of its cost: no cut is lighter than the links
+        of one GPU.
+        """
+        known = self._rates.get(mask)
+        return max(self._pcie_rate(mask), self._most_nvlink_rate(mask)) if known is None else known
+
+    def kb_s(self, mask: int) -> int:
+        """Return the bandwidth of a collective; 0 for fewer than two GPUs."""
+        return self.rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
+
+    def most_kb_s(self, mask: int) -> int:
+        """Return a bandwidth that the one of a set does not exceed; 0 for fewer than two GPUs."""
+        return self.most_rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
+
+    def gb_s(self, mask: int) -> int:
+        """Return the bandwidth of a collective in whole GB/s; 0 for fewer than two GPUs."""
+        return self.kb_s(mask) // KB_S_PER_GB_S
+
+    def ring_kb_s(self, mask: int) -> int:
+        """Return the slowest hop of the best ring through a set, each pair by its better way; 0 for one GPU.
+
+        Of two GPUs it is the pair. Exact on boxes of up to MAX_AT_ONCE GPUs. On larger ones an upper bound: the fastest
+        hops with which each GPU has two neighbours and all are connected, which on trees and behind switches is exact.
+        Cost: a step for each rate that a pair has; the first time for a box all its rings.
+        """
+        if not mask & (mask - 1):
+            return 0
+        if self._rings is None:
+            return self._most_ring_kb_s(mask)
+        for rate, has_ring in self._rings:
+            if has_ring[mask >> 3] >> (mask & 7) & 1:
+                return rate
+        return self._hops[-1][0]
+
+    def ring_gb_s(self, mask: int) -> int:
+        """Return the slowest hop of the best ring in whole GB/s; 0 for one GPU."""
+        return self.ring_kb_s(mask) // KB_S_PER_GB_S
+
+    def _most_nvlink_rate(self, mask: int) -> int:
+        """Return the least total of one GPU's NVLinks to the others, behind switches the narrowest uplink; 0: none."""
+        if mask & ~self.fabric.nvlink_group[(mask & -mask).bit_length() - 1]:
+            return 0
+        if self._degree_of is not None:
+            least = self._degree_of[mask] * self._degree_unit
+        elif self.box.switched & mask:
+            nvlinks = self.fabric.nvlink_kb_s
+            least = min(nvlinks[a][b] for a, b in combinations(ordinals_of(mask), 2))
+        else:
+            rows, ordinals = self.fabric.nvlink_kb_s, ordinals_of(mask)
+            least = min(sum(map(rows[ordinal].__getitem__, ordinals)) for ordinal in ordinals)
+        return least << STEP_BITS | NVLINK_STEPS if least else 0
+
+    def _pcie_rate(self, mask: int) -> int:
+        if self._pcie_of is not None:
+            return self._pcie_of[mask]
+        ordinals = ordinals_of(mask)
+        for rate, somewhere, rows in self._slowest_pcie:
+            if somewhere & mask:
+                for ordinal in ordinals:
+                    if rows[ordinal] & mask:
+                        return rate
+        return 0
+
+    # Worths.
 
     def worth(self, mask: int) -> int:
         """Return kB/s of a collective and of the best ring, and steps, as one number; 0 for one GPU.
@@ -251,10 +336,6 @@ class ClassTable(SetRates):
             [[worth // unit * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
         )
 
-    @cached_property
-    def _shared_twins(self) -> tuple[int, ...]:
-        return tuple(twins for twins in self.twins if twins & (twins - 1))
-
     # Scores.
 
     def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
@@ -349,23 +430,6 @@ class ClassTable(SetRates):
         """Return the LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU."""
         levels = self._pair_levels
         return max((levels[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
-
-    @cached_property
-    def _numa_masks(self) -> tuple[int, ...]:
-        numa_nodes = self.box.topology.numa_nodes
-        return tuple(
-            mask_of(ordinal for ordinal, known in enumerate(numa_nodes) if known == numa_node)
-            for numa_node in sorted(set(numa_nodes), key=lambda known: -1 if known is None else known)
-        )
-
-    @cached_property
-    def _nic_steps(self) -> tuple[int, ...]:
-        return tuple(nic_steps(self.box, ordinal) for ordinal in range(self.box.gpu_count))
-
-    @cached_property
-    def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
-        ordinals = range(self.box.gpu_count)
-        return tuple(tuple(int(pair_level(self.fabric, a, b)) if a != b else 0 for b in ordinals) for a in ordinals)
 
     def check(self) -> None:
         """Raise AssertionError unless every remembered result is what a fresh table computes. Slow: for tests."""

@@ -1,7 +1,7 @@
 """What each pair of GPUs of one box can carry, and what a collective over a set of them can.
 
 Bandwidths are whole kB/s, one way. NVLink and PCIe are two networks: a collective runs over the better of both. This
-says what is meant; set_rates finds the same faster, for every set.
+says what is meant; class_table finds the same faster, for every set.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import LinkLevel
 from dracaena.controller.allocation.score.box import (
-    KB_S_PER_GB_S,
-    LEVEL_PERCENT,
     Box,
+    kb_s,
     mask_of,
     ordinals_of,
 )
+
+LEVEL_PERCENT: Final = {
+    LinkLevel.PSB: 87,
+    LinkLevel.PIX: 87,
+    LinkLevel.PXB: 87,
+    LinkLevel.PHB: 80,
+    LinkLevel.NODE: 75,
+    LinkLevel.SYS: 60,
+}
+"""Share of the lanes' rate that a pair reaches: transfers between GPUs over one PCIe 5.0 switch, one socket and two
+sockets measure 50-56, 53-56 and 38-51 of 63 GB/s (github.com/local-inference-lab/rtx6kpro). PSB, PIX and PXB measure
+alike; scores keep them apart behind the figure (order.Score.bound_level)."""
 
 LEVEL_STEP: Final = 10
 """Between two neighbouring values of LinkLevel."""
@@ -212,8 +223,3 @@ def level_figure(figures: LinkBandwidth, level: LinkLevel) -> float | None:
             return figures.node
         case LinkLevel.SYS:
             return figures.sys
-
-
-def kb_s(gb_s: float) -> int:
-    """Return a figure of a policy in whole kB/s."""
-    return round(gb_s * KB_S_PER_GB_S)

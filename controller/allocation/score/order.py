@@ -209,8 +209,8 @@ class Score:
     bandwidth_gb_s: int
     """Rate of a collective over the set, whole GB/s one way (collective.collective). More is better; 0 for one GPU."""
     ring_gb_s: int
-    """The slowest hop of the best ring through the set (SetRates.ring_kb_s), whole GB/s one way. More is better; 0 for
-    one GPU."""
+    """The slowest hop of the best ring through the set (ClassTable.ring_kb_s), whole GB/s one way. More is better; 0
+    for one GPU."""
     ideal_gb_s: int
     """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 for one GPU, and where
     sets are too many to compare."""

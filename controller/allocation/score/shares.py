@@ -2,7 +2,7 @@
 
 The pod as a whole gets the best-linked set there is: its containers talk to each other more than to anybody else. Only
 then each request gets the part of it that is linked best, the sum over all requests being what counts. What a policy
-demands (set_rates.SetRule) holds for the part of each request.
+demands (box.SetRule) holds for the part of each request.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from itertools import combinations
 from typing import Final, Protocol
 
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of, refined, representatives
-from dracaena.controller.allocation.score.set_rates import SetRule
+from dracaena.controller.allocation.score.box import SetRule, mask_of, ordinals_of, refined, representatives
 
 MAX_WAYS: Final = 10_000
 """Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another

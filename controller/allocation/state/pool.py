@@ -21,7 +21,8 @@ from dracaena.controller.allocation.legal.pools import SliceIndex
 from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.legal.read.slices import Slice
 from dracaena.controller.allocation.legal.read.taints import timeless
-from dracaena.controller.allocation.score.box import make_box, mask_of
+from dracaena.controller.allocation.score.box import mask_of
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.state.device_kind import device_kinds, digest_of
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool
 

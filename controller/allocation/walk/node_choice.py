@@ -19,9 +19,8 @@ from dracaena.controller.allocation.legal.constraints import find_attribute, sca
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
 from dracaena.controller.allocation.legal.problem import Alternative, Problem
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
-from dracaena.controller.allocation.score.box import Box, ordinals_of
+from dracaena.controller.allocation.score.box import Box, make_rule, ordinals_of, rule_words
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.set_rates import make_rule, rule_words
 
 MAX_DEALINGS: Final = 64
 """Ways to deal one set out among the requests that are tried: all of 6 GPUs in twos; then the next set comes."""

@@ -18,8 +18,8 @@ ROOT = Path(dracaena.controller.__file__).resolve().parents[1]
 
 PACKAGES = {link.name for link in (ROOT / "src" / "dracaena").iterdir() if link.is_symlink()}
 
-MOST_FILES = 26
-"""Files that a warm decision may enter while no pod waits: the goal is 20, and 25 is the most that it should be."""
+MOST_FILES = 25
+"""Files that a warm decision may enter while no pod waits. A reader keeps them all in mind, so it only ever falls."""
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand
-from dracaena.controller.allocation.score.box import ordinals_of
+from dracaena.controller.allocation.score.box import SetRule, make_rule, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import one_number
-from dracaena.controller.allocation.score.set_rates import SetRule, make_rule
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 from dracaena.controller.allocation.walk.shares.ways import MOST_LEFT, ShareWay, ShareWays

@@ -14,8 +14,7 @@ from typing import Final
 from dracaena.api.quantity import NANO
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand, whole_capacities
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of, reached_from
-from dracaena.controller.allocation.score.set_rates import SetRule
+from dracaena.controller.allocation.score.box import SetRule, mask_of, ordinals_of, reached_from
 from dracaena.controller.allocation.state.node_state import SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 

@@ -19,10 +19,10 @@ from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score import choices as module
 from dracaena.controller.allocation.score import class_table
-from dracaena.controller.allocation.score.box import Box, make_box, ordinals_of
+from dracaena.controller.allocation.score.box import Box, make_rule, ordinals_of, rule_words
 from dracaena.controller.allocation.score.choices import BestTwo, Demand, Engine, link_bandwidth_of
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.score.order import Prices
-from dracaena.controller.allocation.score.set_rates import make_rule, rule_words
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 

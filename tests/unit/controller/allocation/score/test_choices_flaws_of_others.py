@@ -8,8 +8,9 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement, TopologyPolicy
 from dracaena.api.machine import Gpu
-from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 

@@ -26,12 +26,12 @@ from dracaena.api.config.v1alpha1 import (
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import Nic, Topology
-from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_ring_gb_s, whole_steps
+from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s, whole_ring_gb_s, whole_steps
 from dracaena.controller.allocation.score.collective import collective, make_fabric
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.score.order import Prices, Score
-from dracaena.controller.allocation.score.set_rates import SetRates
 from support.recorded import recorded_machines
 from support.slow_choice import SlowBox
 
@@ -331,7 +331,7 @@ def test_all_sixteen_free_gpus_are_worth_what_their_best_groups_are(seed: int) -
     box = box_of(machine)
     table = Engine().table(box)
     fabric = make_fabric(box)
-    rings = SetRates(box)
+    rings = ClassTable(box)
     rates: dict[int, tuple[int, int, int]] = {}
 
     def rate(mask: int) -> tuple[int, int, int]:

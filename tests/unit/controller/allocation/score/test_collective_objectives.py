@@ -10,7 +10,7 @@ from dracaena.api.config.v1alpha1 import LinkBandwidth
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
-from dracaena.controller.allocation.score.box import Box, gpu_rates, make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.collective import (
     collective,
@@ -20,7 +20,7 @@ from dracaena.controller.allocation.score.collective import (
     pair_kb_s,
     pair_level,
 )
-from dracaena.controller.allocation.score.set_rates import SetRates
+from dracaena.controller.allocation.score.nominal_rates import gpu_rates, make_box
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 
@@ -162,18 +162,18 @@ def test_a_pair_is_worth_its_better_way() -> None:
     ],
 )
 def test_a_ring_on_a_dgx_1v_is_as_fast_as_its_slowest_hop(ordinals: tuple[int, ...], expected: int) -> None:
-    assert SetRates(VOLTA).ring_gb_s(mask_of(ordinals)) == expected
+    assert ClassTable(VOLTA).ring_gb_s(mask_of(ordinals)) == expected
 
 
 def test_behind_nvswitches_a_ring_is_the_uplink_and_on_a_tree_the_farthest_level() -> None:
-    assert {SetRates(recorded("hgx-h100")).ring_gb_s((1 << count) - 1) for count in (2, 3, 8)} == {450}
-    tree = SetRates(box(blocks(2, 2, inside="PIX", outside="SYS"), pcie_generation=4, pcie_width=16))
+    assert {ClassTable(recorded("hgx-h100")).ring_gb_s((1 << count) - 1) for count in (2, 3, 8)} == {450}
+    tree = ClassTable(box(blocks(2, 2, inside="PIX", outside="SYS"), pcie_generation=4, pcie_width=16))
     assert [tree.ring_gb_s(mask) for mask in (0b0011, 0b0101, 0b0111, 0b1111)] == [27, 18, 18, 18]
 
 
 def test_a_ring_may_go_over_nvlinks_and_pcie_by_turns() -> None:
     """Two bridges under two switches: the collective B is bound by the diagonals, the ring is not."""
-    square = SetRates(box(matrix("X NV4 PIX SYS\nNV4 X SYS PIX\nPIX SYS X NV4\nSYS PIX NV4 X")))
+    square = ClassTable(box(matrix("X NV4 PIX SYS\nNV4 X SYS PIX\nPIX SYS X NV4\nSYS PIX NV4 X")))
     assert (square.gb_s(0b1111), square.ring_gb_s(0b1111)) == (9, 13)
 
 
@@ -181,7 +181,7 @@ def test_a_ring_may_go_over_nvlinks_and_pcie_by_turns() -> None:
 def test_on_a_box_of_too_many_gpus_the_ring_is_no_slower_than_the_best(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact, bound = SetRates(recorded(name)), SetRates(recorded(name))
+    exact, bound = ClassTable(recorded(name)), ClassTable(recorded(name))
     monkeypatch.setattr(bound, "_rings", None)
     everything = (1 << exact.box.gpu_count) - 1
     reached = exact.box.switched == everything or not any(exact.box.nvlink_peers)
@@ -192,7 +192,7 @@ def test_on_a_box_of_too_many_gpus_the_ring_is_no_slower_than_the_best(
 
 
 def test_on_a_tree_of_32_gpus_a_ring_is_bound_by_the_farthest_level() -> None:
-    tree = SetRates(box(blocks(8, 8, 8, 8, inside="PIX", outside="SYS")))
+    tree = ClassTable(box(blocks(8, 8, 8, 8, inside="PIX", outside="SYS")))
     assert [tree.ring_gb_s(mask) for mask in (0xFF, 0x7F, 0x1FF, 0xFFFF, 0x101)] == [13, 13, 9, 9, 9]
 
 

@@ -13,9 +13,9 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Topology
 from dracaena.controller.allocation.score import shares as dealing_out
-from dracaena.controller.allocation.score.box import make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import make_rule, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.set_rates import make_rule
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.score.shares import RequestShare, Splitter
 
 COUNTS = [(1, 2, 3), (2, 2, 3), (4, 1, 2), (3, 3, 1), (1, 2, 1, 3)]

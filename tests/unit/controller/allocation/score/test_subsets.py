@@ -14,13 +14,13 @@ from dracaena.controller.allocation.score.box import (
     canonical_mask,
     equals,
     interchangeable,
-    make_box,
     mask_of,
     ordinals_of,
     refined,
     representatives,
 )
 from dracaena.controller.allocation.score.class_table import ClassTable
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.score.subsets import (
     best_pairing_of_subsets,
     least_degree_of_subsets,

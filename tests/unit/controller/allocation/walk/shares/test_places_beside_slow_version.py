@@ -16,7 +16,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.score.box import make_box
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import AskedSizes
 from dracaena.controller.allocation.walk.shares.places import SharePlaces

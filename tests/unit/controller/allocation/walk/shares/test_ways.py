@@ -16,8 +16,9 @@ from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.score.box import make_box, mask_of
-from dracaena.controller.allocation.score.set_rates import SetRates, make_rule
+from dracaena.controller.allocation.score.box import make_rule, mask_of
+from dracaena.controller.allocation.score.class_table import ClassTable
+from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk.shares.question import share_question
@@ -131,7 +132,7 @@ class RandomNode:
         self.masks = [rng.choice((15, 15, 5, rng.randrange(16))) for _ in self.pod]
         self.policies = [TopologyPolicy(requirement=rng.choice(REQUIREMENTS)) for _ in self.pod]
         self.slow = SlowNode("a", make_box(made.topology, dict(enumerate(made.gpus))), gpus)
-        table = SetRates(self.slow.box)
+        table = ClassTable(self.slow.box)
         self.rules = {place: make_rule(table, policy, 15) for place, policy in enumerate(self.policies)}
         inventory = make_inventory(
             DRIVER,
