@@ -18,6 +18,9 @@ from structlog.typing import EventDict
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+PLAIN = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+"""The renderer that structlog starts with draws tracebacks with all local variables: up to seconds of CPU for each."""
+
 
 @pytest.fixture(autouse=True)
 def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -37,7 +40,7 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def capture_own(self: LogCapture, logger: object, name: str, line: EventDict) -> NoReturn:
         capture(self, logger, name, without_others(logger, name, line))
 
-    structlog.configure(processors=[without_others, *structlog.get_config()["processors"]])
+    structlog.configure(processors=[without_others, *structlog.get_config()["processors"][:-1], PLAIN])
     monkeypatch.setattr(LogCapture, "__call__", capture_own)  # it takes the place of all processors
     yield
     structlog.reset_defaults()
