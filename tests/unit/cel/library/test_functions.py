@@ -76,15 +76,28 @@ DECLARED: list[tuple[Function, Overload]] = [
     (function, overload) for function in LIBRARIES for overload in function.overloads
 ]
 OVERLOADS = [pytest.param(*each, id=each[1].id) for each in DECLARED]
-WORKING = [pytest.param(*each, id=each[1].id) for each in DECLARED if each[1].work is not None]
+WORKING = [pytest.param(overload, id=overload.id) for _, overload in DECLARED if overload.work is not None]
+SOME = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(("function", "overload"), OVERLOADS)
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(SOME, max_examples=10)
 @given(data=st.data())
 def test_a_call_gives_a_value_of_its_type_or_an_error_and_a_cost(
     function: Function, overload: Overload, data: st.DataObject
 ) -> None:
+    check_answer(function, overload, data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("function", "overload"), OVERLOADS)
+@settings(SOME, max_examples=500)
+@given(data=st.data())
+def test_any_of_many_more_calls_does(function: Function, overload: Overload, data: st.DataObject) -> None:
+    check_answer(function, overload, data)
+
+
+def check_answer(function: Function, overload: Overload, data: st.DataObject) -> None:
     arguments = tuple(data.draw(values_of(parameter)) for parameter in overload.parameters)
     if overload.work is not None and overload.work(*arguments) > WORK_LIMIT:
         return
@@ -118,13 +131,22 @@ def fits(value: Any, type_: Type) -> bool:
     return type_.kind not in KINDS or type(value) is KINDS[type_.kind]
 
 
-@pytest.mark.parametrize(("function", "overload"), WORKING)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("overload", WORKING)
+@settings(SOME, max_examples=20)
 @given(data=st.data())
-def test_what_a_call_builds_is_not_more_than_it_said_it_would_work(
-    function: Function, overload: Overload, data: st.DataObject
-) -> None:
-    del function
+def test_what_a_call_builds_is_not_more_than_it_said_it_would_work(overload: Overload, data: st.DataObject) -> None:
+    check_work(overload, data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("overload", WORKING)
+@settings(SOME, max_examples=1_000)
+@given(data=st.data())
+def test_what_any_of_many_more_calls_builds_is_not_more(overload: Overload, data: st.DataObject) -> None:
+    check_work(overload, data)
+
+
+def check_work(overload: Overload, data: st.DataObject) -> None:
     arguments = tuple(data.draw(values_of(parameter)) for parameter in overload.parameters)
     assert overload.work is not None
     work = overload.work(*arguments)
