@@ -16,9 +16,11 @@ from dracaena.kubelet_plugin.discovery.health_facts import Poll
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from support.gpu_driver_life import Life
+from support.seeds import sampled
 
 STEPS = 400
-SEEDS = range(25)
+SEEDS = range(12)
+"""Of `make test`: each planted fault is found in one of these."""
 
 
 def live(folder: Path, seed: int) -> None:
@@ -35,7 +37,7 @@ def live(folder: Path, seed: int) -> None:
         life.stop()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", sampled(range(400), len(SEEDS)))
 def test_what_a_driver_goes_through_is_told_and_nobody_holds_it_who_should_not(tmp_path: Path, seed: int) -> None:
     live(tmp_path, seed)
 
