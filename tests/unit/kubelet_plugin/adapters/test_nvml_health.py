@@ -57,6 +57,16 @@ def gpu_driver() -> Iterator[FakeGpuDriver]:
     made.library.close()
 
 
+def refusing(call: str, *, gpu: int | None = None) -> Iterator[tuple[FakeGpuDriver, int, str]]:
+    """Give a GPU driver that refuses a call for each error that there is, with the error's number and name. Hundreds of
+    cases: what fails names the error in its message."""
+    for code in CODES:
+        made = FakeGpuDriver()
+        made.nvml.refuse(call, code, gpu=gpu)
+        yield made, code, ERROR_NAMES[code]
+        made.library.close()
+
+
 def test_a_well_gpu_tells_all_that_is_asked(gpu_driver: FakeGpuDriver) -> None:
     assert gpu_driver.state(0) == GpuState(
         UUIDS[0], recovery_action=0, uncorrected_ecc=0, remap_pending=False, remap_failed=False, clock_reasons=1
@@ -180,30 +190,28 @@ def test_a_gpu_that_is_back_is_watched_again(gpu_driver: FakeGpuDriver, lost_fro
     assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 48),)
 
 
-@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", STATE_CALLS)
-def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
-    gpu_driver.nvml.refuse(call, code, gpu=0)
-    state = gpu_driver.state(0)
-    if code in LOST:
-        assert call.removesuffix("_v2") in (state.lost or "")
-    elif code == pynvml.NVML_ERROR_RESET_REQUIRED:
-        assert state.recovery_action == 1
-        assert (state.lost, state.silent) == (None, None)
-    elif ERROR_NAMES[code] in LASTING:
-        assert (state.lost, state.silent) == (None, None)
-    else:
-        assert ERROR_NAMES[code] in (state.silent or "")
+def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(call: str) -> None:
+    for gpu_driver, code, error in refusing(call, gpu=0):
+        state = gpu_driver.state(0)
+        if code in LOST:
+            assert call.removesuffix("_v2") in (state.lost or ""), error
+        elif code == pynvml.NVML_ERROR_RESET_REQUIRED:
+            assert state.recovery_action == 1
+            assert (state.lost, state.silent) == (None, None)
+        elif error in LASTING:
+            assert (state.lost, state.silent) == (None, None), error
+        else:
+            assert error in (state.silent or "")
     assert gpu_driver.state(1).recovery_action == 0
 
 
-@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", NAMING_CALLS)
-def test_a_gpu_that_cannot_be_named_is_lost_or_silent(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
-    gpu_driver.nvml.refuse(call, code, gpu=0)
-    state = gpu_driver.state(0)
-    assert ERROR_NAMES[code] in ((state.lost if code in LOST else state.silent) or "")
-    assert gpu_driver.state(1).recovery_action == 0
+def test_a_gpu_that_cannot_be_named_is_lost_or_silent(call: str) -> None:
+    for gpu_driver, code, error in refusing(call, gpu=0):
+        state = gpu_driver.state(0)
+        assert error in ((state.lost if code in LOST else state.silent) or "")
+        assert gpu_driver.state(1).recovery_action == 0, error
 
 
 def test_when_not_one_gpu_can_be_named_nvml_is_opened_anew(gpu_driver: FakeGpuDriver) -> None:
@@ -215,24 +223,20 @@ def test_when_not_one_gpu_can_be_named_nvml_is_opened_anew(gpu_driver: FakeGpuDr
     assert gpu_driver.state(0).unwatched is None
 
 
-@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", EVENT_CALLS)
-def test_a_gpu_whose_events_are_refused_is_unwatched_and_no_more(
-    gpu_driver: FakeGpuDriver, call: str, code: int
-) -> None:
-    gpu_driver.nvml.refuse(call, code)
-    state = gpu_driver.state(0)
-    assert ERROR_NAMES[code] in (state.unwatched or "")
-    assert state.recovery_action == 0
+def test_a_gpu_whose_events_are_refused_is_unwatched_and_no_more(call: str) -> None:
+    for gpu_driver, _, error in refusing(call):
+        state = gpu_driver.state(0)
+        assert error in (state.unwatched or "")
+        assert state.recovery_action == 0, error
 
 
-@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
-def test_without_driver_or_count_there_is_no_poll(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
-    gpu_driver.nvml.refuse(call, code)
-    with pytest.raises(NvmlError, match=ERROR_NAMES[code]):
-        gpu_driver.health.poll()
-    assert gpu_driver.health.doing == ""
+def test_without_driver_or_count_there_is_no_poll(call: str) -> None:
+    for gpu_driver, _, error in refusing(call):
+        with pytest.raises(NvmlError, match=error):
+            gpu_driver.health.poll()
+        assert gpu_driver.health.doing == "", error
 
 
 @pytest.mark.parametrize("symbol", [*STATE_CALLS, *EVENT_CALLS, "nvmlEventSetWait_v2"])
@@ -242,19 +246,16 @@ def test_a_library_without_a_function_leaves_its_field_out(gpu_driver: FakeGpuDr
     assert (state.lost, state.silent) == (None, None)
 
 
-@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize(
     "call", [*STATE_CALLS, *NAMING_CALLS, *EVENT_CALLS, "nvmlInitWithFlags", "nvmlDeviceGetCount_v2"]
 )
-def test_each_refusal_is_counted_by_call_and_error_unless_it_stays_for_ever(
-    gpu_driver: FakeGpuDriver, call: str, code: int
-) -> None:
-    gpu_driver.nvml.refuse(call, code)
-    with suppress(NvmlError):
-        gpu_driver.health.poll()
+def test_each_refusal_is_counted_by_call_and_error_unless_it_stays_for_ever(call: str) -> None:
     plain = {"nvmlInitWithFlags": "nvmlInit", "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount"}
     name = plain.get(call, call.removesuffix("_v2"))
-    assert set(gpu_driver.errors) == (set() if ERROR_NAMES[code] in LASTING else {(name, ERROR_NAMES[code])})
+    for gpu_driver, _, error in refusing(call):
+        with suppress(NvmlError):
+            gpu_driver.health.poll()
+        assert set(gpu_driver.errors) == (set() if error in LASTING else {(name, error)}), error
 
 
 def test_events_that_cannot_be_read_are_counted_and_an_empty_look_is_not(gpu_driver: FakeGpuDriver) -> None:
