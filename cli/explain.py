@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CONTROLLER: Final = "dracaena-controller"
 """Component in the controller's Events."""
 
+CLAIM_NOT_MADE: Final = "FailedResourceClaimCreation"
+"""Reason of kube-controller-manager's Event about a claim that it could not make from its template."""
+
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
 
@@ -180,11 +183,10 @@ class _Reader:
         from dracaena.api.gates import is_at_our_gate
         from dracaena.api.podclaims import pod_claims
 
-        templates = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
-        claims = tuple(self._named_claim(pod, entry, templates[entry.alias]) for entry in pod_claims(pod))
+        events = self._events(pod.metadata.uid)
+        claims = tuple(self._named_claim(pod, entry, events or ()) for entry in pod_claims(pod))
         state = _pod_state(pod, claims)
         is_gated = is_at_our_gate(pod, self._driver)
-        events = self._events(pod.metadata.uid)
         told = newest(events or ()) if state == "waiting" or is_gated else None
         nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
         reasons = (
@@ -194,13 +196,15 @@ class _Reader:
         )
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
-    def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
+    def _named_claim(self, pod: Pod, entry: PodClaim, events: Iterable[Event]) -> ClaimAnswer:
         from dracaena.api.reasons import MADE_BY_SOMEBODY
         from dracaena.api.resource_objects import ResourceClaim
         from dracaena.kube.errors import NotFoundError
 
         if entry.name is None:
-            return ClaimAnswer(entry.alias, "missing", reasons=(self._not_generated(template),))
+            templates = {one.name: one.resource_claim_template_name or "" for one in pod.spec.resource_claims}
+            why = self._not_generated(templates[entry.alias], _refusal(events, entry.alias))
+            return ClaimAnswer(entry.alias, "missing", reasons=(why,))
         try:
             claim = self._client.get(ResourceClaim, entry.name, namespace=self._namespace)
         except NotFoundError:
@@ -211,7 +215,7 @@ class _Reader:
             return ClaimAnswer(claim.key, "missing", reasons=("a claim of this name belongs to something else",))
         return self._explain_claim(claim)
 
-    def _not_generated(self, template: str) -> str:
+    def _not_generated(self, template: str, refusal: str) -> str:
         from dracaena.api.gpu_templates import read_gpu_template
         from dracaena.api.names import rewrite_label
         from dracaena.api.reasons import no_template
@@ -224,7 +228,8 @@ class _Reader:
                     f" the namespace has the label {rewrite_label(self._driver)}=true"
                 )
             return no_template(f"{self._namespace}/{template}")
-        return f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
+        yet = f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
+        return f"{yet}: {refusal}" if refusal else yet
 
     def _explain_claim(self, claim: ResourceClaim) -> ClaimAnswer:
         from dracaena.api.reasons import no_class
@@ -292,6 +297,15 @@ def newest(events: Iterable[Event]) -> Told | None:
         return None
     last = max(ours, key=lambda event: (event.last_timestamp or "", event.metadata.name))
     return Told(last.reason, last.message, last.type == "Warning", last.count, last.last_timestamp or "")
+
+
+def _refusal(events: Iterable[Event], alias: str) -> str:
+    """Return why kube-controller-manager last made no claim for an entry of a pod, such as a quota; "" if unknown."""
+    ours = [
+        one for one in events if one.reason == CLAIM_NOT_MADE and one.message.startswith(f"PodResourceClaim {alias}:")
+    ]
+    last = max(ours, key=lambda event: (event.last_timestamp or "", event.metadata.name), default=None)
+    return last.message.partition(": ")[2] if last is not None else ""
 
 
 def _ignored(events: Iterable[Event]) -> Iterator[str]:

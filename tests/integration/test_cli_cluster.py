@@ -199,6 +199,33 @@ def test_what_is_missing_is_named_with_who_must_make_it(run: Run, client: KubeCl
     assert [claim["state"] for claim in found["claims"]] == ["missing", "missing", "missing", "waiting"]
 
 
+def test_why_a_claim_is_not_made_from_its_template_is_told_in_the_words_of_who_makes_it(
+    run: Run, client: KubeClient
+) -> None:
+    """As kube-controller-manager tells it of a pod above a quota; other entries of the pod have their own words."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": DRIVER}}]}}
+    client.create(
+        ResourceClaimTemplate, {"metadata": {"name": "template"}, "spec": {"spec": spec}}, namespace=NAMESPACE
+    )
+    entries = [{"name": name, "resourceClaimTemplateName": "template"} for name in ("one", "two")]
+    pod = create_pod(client, "p", resourceClaims=entries)
+    for number, words in enumerate(("template not found", "exceeded quota: gpus, used: 2, limited: 2")):
+        event = {
+            "metadata": {"name": f"p.{number}"},
+            "involvedObject": {"kind": "Pod", "name": "p", "namespace": NAMESPACE, "uid": pod.metadata.uid},
+            "reason": "FailedResourceClaimCreation",
+            "message": f"PodResourceClaim one: {words}",
+            "source": {"component": "resource_claim"},
+            "lastTimestamp": f"2026-11-26T13:00:0{number}Z",
+        }
+        client.create(Event, event, namespace=NAMESPACE)
+    yet = "kube-controller-manager has not generated it from ResourceClaimTemplate template yet"
+    assert document(run("explain", "pod", "p", "-o", "json"))["reasons"][:2] == [
+        f"claim one: {yet}: exceeded quota: gpus, used: 2, limited: 2",
+        f"claim two: {yet}",
+    ]
+
+
 def test_gates_claims_without_pods_and_pods_without_claims_are_told_as_such(run: Run, client: KubeClient) -> None:
     ask(client, "gated", {"g": 1}, schedulingGates=[{"name": "example.com/later"}])
     create_pod(client, "plain")
