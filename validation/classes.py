@@ -36,8 +36,8 @@ def check_class(field: Field, driver: str) -> None:
         _warn_of_strangers(spec["selectors"], selectors, driver, is_ours=is_ours)
     if spec["extendedResourceName"].value and is_ours:
         spec["extendedResourceName"].warn(
-            "pods that ask by this name get their devices from kube-scheduler, which knows nothing of links",
-            "no extendedResourceName on a class of this driver",
+            "pods that ask by this name get devices of nodes left to kube-scheduler alone, chosen without their links",
+            "none on a class of this driver, unless a quota by this name is to count its claims",
         )
 
 

@@ -171,26 +171,68 @@ def test_without_the_label_new_pods_stay_as_they_are_and_old_ones_go_on(team: Ch
     assert len(gpus_in(team, TEAM, "old", "main")) == 1
 
 
+WHOLE = (DRIVER, f"nvlink.{DRIVER}", f"pcie-switch.{DRIVER}")
+"""The chart's classes of whole GPUs."""
+
+
+@pytest.fixture
+def classes_stand_for_gpus(team: ChartCluster) -> Iterator[None]:
+    """As with the chart's value deviceClasses.extendedResourceName."""
+    stand = ("patch", "deviceclass", *WHOLE, "--type=merge", "--patch")
+    team.kubectl(*stand, f'{{"spec":{{"extendedResourceName":"{GPU}"}}}}')
+    yield
+    team.kubectl(*stand, '{"spec":{"extendedResourceName":null}}')
+
+
 def test_a_quota_on_the_class_holds_for_them(team: ChartCluster) -> None:
     """As docs/claims.md says: a pod above the quota is accepted, and waits until there is room in it."""
-    hard = {f"{DRIVER}.deviceclass.resource.k8s.io/devices": "2"}
+    quota(team, f"{DRIVER}.deviceclass.resource.k8s.io/devices", 2, DRIVER)
+    the_second_of_two_waits_for_the_first(team)
+
+
+@pytest.mark.usefixtures("classes_stand_for_gpus")
+def test_a_quota_by_the_old_name_holds_for_them_where_the_classes_stand_for_it(team: ChartCluster) -> None:
+    """And counts pods that keep the name beside them, which get none of our devices."""
+    quota(team, f"requests.{GPU}", 2, *WHOLE)
+    the_second_of_two_waits_for_the_first(team)
+    document = {"metadata": {"name": "old", "labels": {REWRITE: "false"}}, "spec": pod_spec(container("main", 1))}
+    answer = team.api.send("POST", PODS, document)
+    assert (answer.status, "exceeded quota" in answer.message) == (403, True)
+    team.kubectl("--namespace", TEAM, "delete", "pod", "second", "--timeout=60s")
+    eventually(lambda: not team.api.items(CLAIMS), "the quota is free", within_s=DONE_S)
+    eventually(lambda: team.api.send("POST", PODS, document).status == 201, "there is room for it", within_s=DONE_S)
+    eventually(lambda: told(team, "old", "FailedScheduling"), "kube-scheduler finds nothing for it", within_s=DONE_S)
+    assert "nodeName" not in team.api.get(f"{PODS}/old")["spec"]
+
+
+def quota(chart: ChartCluster, resource: str, most: int, *classes: str) -> None:
+    """Set a quota, and wait until the API server holds claims of these classes to it."""
     path = f"{NAMESPACES}/{TEAM}/resourcequotas"
-    team.api.create(path, {"metadata": {"name": "gpus"}, "spec": {"hard": hard}})
-    eventually(lambda: "used" in team.api.get(f"{path}/gpus").get("status", {}), "the quota counts", within_s=LABEL_S)
+    chart.api.create(path, {"metadata": {"name": "gpus"}, "spec": {"hard": {resource: str(most)}}})
+    for name in classes:
+        exactly = {"deviceClassName": name, "count": most + 1}
+        spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
+        more = {"metadata": {"name": "asks"}, "spec": spec}
+        refused = lambda more=more: chart.api.send("POST", f"{CLAIMS}?dryRun=All", more).status == 403  # noqa: E731
+        eventually(refused, f"the quota counts {name}", within_s=LABEL_S)
+
+
+def the_second_of_two_waits_for_the_first(chart: ChartCluster) -> None:
+    """Both want all GPUs of the quota."""
     for name in ("first", "second"):
-        team.api.create(PODS, {"metadata": {"name": name}, "spec": pod_spec(container("main", 2))})
-        eventually(lambda: team.api.items(CLAIMS), "the first has its claim", within_s=DONE_S)
-    eventually(
-        lambda: team.api.get(f"{PODS}/first")["status"].get("phase") == "Running", "the first runs", within_s=DONE_S
-    )
-    eventually(
-        lambda: [
-            e for e in team.api.items(f"{NAMESPACES}/{TEAM}/events") if e["reason"] == "FailedResourceClaimCreation"
-        ],
-        "the second is told of the quota",
-        within_s=DONE_S,
-    )
-    team.kubectl("--namespace", TEAM, "delete", "pod", "first", "--timeout=60s")
-    eventually(
-        lambda: team.api.get(f"{PODS}/second")["status"].get("phase") == "Running", "the second runs", within_s=DONE_S
-    )
+        chart.api.create(PODS, {"metadata": {"name": name}, "spec": pod_spec(container("main", 2))})
+        eventually(lambda: chart.api.items(CLAIMS), "the first has its claim", within_s=DONE_S)
+    eventually(lambda: runs(chart, "first"), "the first runs", within_s=DONE_S)
+    refused = lambda: told(chart, "second", "FailedResourceClaimCreation")  # noqa: E731
+    eventually(refused, "the second is told of the quota", within_s=DONE_S)
+    chart.kubectl("--namespace", TEAM, "delete", "pod", "first", "--timeout=60s")
+    eventually(lambda: runs(chart, "second"), "the second runs", within_s=DONE_S)
+
+
+def runs(chart: ChartCluster, pod: str) -> bool:
+    return bool(chart.api.get(f"{PODS}/{pod}")["status"].get("phase") == "Running")
+
+
+def told(chart: ChartCluster, pod: str, reason: str) -> list[Any]:
+    events = chart.api.items(f"{NAMESPACES}/{TEAM}/events")
+    return [one for one in events if one["involvedObject"]["name"] == pod and one["reason"] == reason]

@@ -106,6 +106,18 @@ def test_a_cluster_that_shares_no_gpus_has_no_class_for_shares(tmp_path: Path) -
     assert "share.gpu.dracaena.dev" not in {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
 
 
+def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_path: Path) -> None:
+    """A class without the name would be a way around a quota by that name."""
+    values = ("--set", "deviceClasses.share=true", "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
+    classes = objects(render(tmp_path, *values), "DeviceClass")
+    named = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in classes}
+    of_others = {"mig.gpu.dracaena.dev": None, "share.gpu.dracaena.dev": None}
+    whole = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "pcie-switch.gpu.dracaena.dev")
+    assert named == {**of_others, **dict.fromkeys(whole, "nvidia.com/gpu")}
+    by_default = objects(render(tmp_path), "DeviceClass")
+    assert not [one for one in by_default if "extendedResourceName" in one["spec"]]
+
+
 def test_values_that_may_be_taken_away_leave_nothing_half_said(tmp_path: Path) -> None:
     """`null` takes a key away, on the command line and in a file."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))

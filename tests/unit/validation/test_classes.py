@@ -207,7 +207,8 @@ def test_a_class_of_somebody_else_may_match_every_device() -> None:
 
 def test_an_extended_resource_of_a_class_of_ours_is_warned_of() -> None:
     (warning,) = warnings(edited(device_class(), "spec.extendedResourceName", "example.com/gpu"))
-    assert "from kube-scheduler" in warning
+    assert "get devices of nodes left to kube-scheduler alone" in warning
+    assert "unless a quota by this name is to count its claims" in warning
     of_another = {
         "selectors": [{"cel": {"expression": 'device.driver == "nic.example.com"'}}],
         "extendedResourceName": "a.b/c",
