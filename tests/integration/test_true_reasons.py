@@ -119,6 +119,17 @@ CASES = {
         f"DeviceClass gpu.dracaena.dve does not exist: did you mean {DRIVER}?",
         validate=f"expected {DRIVER}, if that is meant",
     ),
+    "sharing as NVIDIA's driver writes it": Case(
+        one(),
+        "expected no such field (known are enforcement,",
+        more={"config": opaque(DRIVER, {**TIME_SLICING, "apiVersion": f"{DRIVER}/v1alpha1"})},
+    ),
+    "a kind of configuration that only NVIDIA's driver has": Case(
+        one(),
+        "'MigDeviceConfig', expected one of 'TopologyPolicy', 'GpuConfig'",
+        more={"config": opaque(DRIVER, {"apiVersion": f"{DRIVER}/v1alpha1", "kind": "MigDeviceConfig"})},
+        validate="\"MigDeviceConfig\", expected one of 'TopologyPolicy', 'GpuConfig'",
+    ),
     "a constraint on what nobody has": Case(
         one(count=2),
         "no GPU has the attribute example.com/rack",
