@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,6 +42,9 @@ COMMAND = "dracaena-cli"
 
 PUBLISHED_S = 120.0
 """From the plugin's start until its devices are there: 3 s on a free machine."""
+
+CONTROLLER_S = 90.0
+"""Until the controller's pods are gone or there, and until a changed policy counts."""
 
 PLUGIN_GONE_S = 60.0
 """From the plugin's end until kubelet deletes its slices: 30 s, and the watch."""
@@ -222,6 +225,18 @@ class ChartCluster:
         return self.helm.do(
             "upgrade", RELEASE, CHART, "--namespace", NAMESPACE, "--wait", WAIT, values=self.values(**more)
         )
+
+    @contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """Have no controller inside the block; its pods are gone when the block begins."""
+        deployment = ("--namespace", NAMESPACE, f"deployment/{RELEASE}-controller")
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=controller"
+        self.kubectl("scale", *deployment, "--replicas=0")
+        try:
+            eventually(lambda: not self.api.items(pods), "no controller runs", within_s=CONTROLLER_S)
+            yield
+        finally:
+            self.kubectl("scale", *deployment, "--replicas=2")
 
     def slices(self) -> list[Any]:
         """Return the ResourceSlices of our driver."""

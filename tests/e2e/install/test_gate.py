@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.install.chart_cluster import NAMESPACE, RELEASE, ChartCluster
+from e2e.install.chart_cluster import CONTROLLER_S, ChartCluster
 from e2e.install.seen import gpus_in, wait_pods
 from e2e.installation import DRIVER
 from e2e.pods import Pod, claim_spec
@@ -25,8 +25,6 @@ QUIET_S = 5.0
 
 PASSED_S = 60.0
 """A pod that fits nowhere stays at the gate for 20 s."""
-
-CONTROLLER_S = 90.0
 
 
 @pytest.fixture
@@ -117,14 +115,28 @@ def test_gates_of_kueue_come_first(team: ChartCluster) -> None:
 
 
 def test_pods_stay_at_the_gate_while_no_controller_runs_and_pass_when_one_is_back(team: ChartCluster) -> None:
-    deployment = ("--namespace", NAMESPACE, f"deployment/{RELEASE}-controller")
-    team.kubectl("scale", *deployment, "--replicas=0")
-    try:
-        team.kubectl("rollout", "status", *deployment, f"--timeout={CONTROLLER_S:.0f}s")
-        of_controller = f"{NAMESPACES}/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=controller"
-        eventually(lambda: not team.api.items(of_controller), "no controller runs", within_s=CONTROLLER_S)
+    with team.without_controller():
         path = create(team, "patient", "two")
         never(lambda: gates(team.api.get(path)) != [GATE], "the gate goes", for_s=QUIET_S)
-    finally:
-        team.kubectl("scale", *deployment, "--replicas=2")
     wait_pods(team, TEAM, "Running")
+
+
+def test_the_charts_value_says_in_which_namespaces_pods_come_to_the_gate(team: ChartCluster) -> None:
+    """All but kube-system and those that opt out; with Off none, and pods that are at the gate pass as before."""
+    pod = Pod("asks", templates={"gpus": "two"}).document()
+
+    def gated_in(namespace: str) -> bool:
+        return GATE in gates(team.api.create(f"{NAMESPACES}/{namespace}/pods?dryRun=All", pod))
+
+    team.api.create(NAMESPACES, {"metadata": {"name": "ungated", "labels": {f"{DRIVER}/gate": "false"}}})
+    try:
+        team.upgrade(schedulingGate="All")
+        eventually(lambda: gated_in("default"), "pods of a namespace without a label are gated", within_s=CONTROLLER_S)
+        assert [gated_in(namespace) for namespace in (TEAM, "ungated", "kube-system")] == [True, False, False]
+        create(team, "early", "too-many")
+        team.upgrade(schedulingGate="Off")
+        eventually(lambda: not gated_in(TEAM), "new pods get no gate", within_s=CONTROLLER_S)
+        eventually(lambda: not gates(team.api.get(f"{PODS}/early")), "the old one passes", within_s=PASSED_S)
+    finally:
+        team.upgrade()
+        team.kubectl("delete", "namespace", "ungated", "--timeout=90s")

@@ -11,7 +11,7 @@ from e2e.images import PROBE_IMAGE
 from e2e.install.chart_cluster import NODE_NAME, ChartCluster
 from e2e.install.seen import gpus_in, wait_pods
 from e2e.installation import DRIVER
-from e2e.waiting import eventually
+from e2e.waiting import eventually, never
 
 TEAM = "unchanged"
 NAMESPACES = "/api/v1/namespaces"
@@ -27,6 +27,9 @@ LABEL_S = 60.0
 """Policies and labels of namespaces take a moment to reach the API server's admission."""
 
 DONE_S = 90.0
+
+QUIET_S = 5.0
+"""The controller makes a template within the second."""
 
 
 @pytest.fixture
@@ -162,6 +165,22 @@ def test_claims_that_a_pod_has_already_stay_beside_those_that_it_gets(team: Char
     assert claims_of(pod) == {"main": ["mine", "dracaena-0"]}
 
 
+def test_each_name_that_the_chart_lists_becomes_claims(team: ChartCluster) -> None:
+    """A policy for each, in any order; one pod may ask by both names."""
+    other = "example.com/gpu"
+    asked = (container("main", 1), container("second", 0, resources={"limits": {other: 2}}))
+    wanted = {"dracaena-0": f"gpus-1.{DRIVER}", "dracaena-1-1": f"gpus-2.{DRIVER}"}
+    team.upgrade(rewrite={"resourceNames": [GPU, other]})
+    try:
+        eventually(lambda: templates_of(dry(team, *asked)) == wanted, "both are rewritten", within_s=LABEL_S)
+        pod = dry(team, *asked)
+        assert claims_of(pod) == {"main": ["dracaena-0"], "second": ["dracaena-1-1"]}
+        assert resources_of(pod) == set()
+    finally:
+        team.upgrade()
+    eventually(lambda: other in resources_of(dry(team, *asked)), "the second name stays again", within_s=LABEL_S)
+
+
 def test_without_the_label_new_pods_stay_as_they_are_and_old_ones_go_on(team: ChartCluster) -> None:
     team.api.create(PODS, {"metadata": {"name": "old"}, "spec": pod_spec(container("main", 1))})
     wait_pods(team, TEAM, "Running")
@@ -169,6 +188,15 @@ def test_without_the_label_new_pods_stay_as_they_are_and_old_ones_go_on(team: Ch
     eventually(lambda: not templates_of(dry(team, container("main", 1))), "pods stay as they are", within_s=LABEL_S)
     assert resources_of(dry(team, container("main", 1))) == {GPU}
     assert len(gpus_in(team, TEAM, "old", "main")) == 1
+
+
+def test_pods_wait_for_their_template_while_no_controller_runs_and_run_when_one_is_back(team: ChartCluster) -> None:
+    with team.without_controller():
+        pod = team.api.create(PODS, {"metadata": {"name": "patient"}, "spec": pod_spec(container("main", 2))})
+        assert templates_of(pod) == {"dracaena-0": f"gpus-2.{DRIVER}"}
+        never(lambda: team.api.items(TEMPLATES), "somebody else makes the template", for_s=QUIET_S)
+    wait_pods(team, TEAM, "Running")
+    assert len(gpus_in(team, TEAM, "patient", "main")) == 2
 
 
 WHOLE = (DRIVER, f"nvlink.{DRIVER}", f"pcie-switch.{DRIVER}")

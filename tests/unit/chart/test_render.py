@@ -106,6 +106,25 @@ def test_a_cluster_that_shares_no_gpus_has_no_class_for_shares(tmp_path: Path) -
     assert "share.gpu.dracaena.dev" not in {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
 
 
+def test_pods_come_to_the_gate_in_the_namespaces_that_the_value_says(tmp_path: Path) -> None:
+    def selector(value: str) -> Any:
+        policies = objects(render(tmp_path, "--set", f"schedulingGate={value}"), "MutatingAdmissionPolicyBinding")
+        gates = [one for one in policies if one["spec"]["policyName"] == "gate.gpu.dracaena.dev"]
+        return [one["spec"]["matchResources"]["namespaceSelector"] for one in gates]
+
+    assert selector("Off") == []
+    assert selector("Labelled") == [{"matchLabels": {"gpu.dracaena.dev/gate": "true"}}]
+    system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
+    out = {"key": "gpu.dracaena.dev/gate", "operator": "NotIn", "values": ["false"]}
+    assert selector("All") == [{"matchExpressions": [system, out]}]
+
+
+def test_what_the_controller_may_do_at_the_gate_is_confined_also_where_no_new_pod_comes_to_it(tmp_path: Path) -> None:
+    """Pods that came to it before still pass."""
+    off = render(tmp_path, "--set", "schedulingGate=Off")
+    assert "gates.gpu.dracaena.dev" in {one["metadata"]["name"] for one in objects(off, "ValidatingAdmissionPolicy")}
+
+
 def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_path: Path) -> None:
     """A class without the name would be a way around a quota by that name."""
     values = ("--set", "deviceClasses.share=true", "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
