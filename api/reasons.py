@@ -157,6 +157,17 @@ def dead_alternative(why: str) -> str:
 NO_SUCH_GPU: Final = "its class and selectors match no GPU"
 
 
+def too_few_gpus(node: str, count: int, largest: int, which: str = "") -> str:
+    """Say that no node has so many GPUs, in use or not. `node`: which nodes it is said of, `no node` for all; `which`:
+    which of their GPUs count, all of them if empty."""
+    gpus = "1 GPU" if count == 1 else f"{count} GPUs"
+    return f"{node} has {gpus}{which}, the largest has {largest}"
+
+
+MATCHING: Final = " that its class and selectors match"
+"""Which GPUs count, for too_few_gpus()."""
+
+
 def unused_request(request: str, claim: str) -> str:
     """Say that a request of a claim, by the pod's name for it, is in no container's resources.claims."""
     return f"no container names request {request} of claim {claim}: its devices are taken, and no container sees them"

@@ -85,6 +85,20 @@ CASES = {
         "ClaimPartsIgnored",
         validate=RIGHT_DOMAIN,
     ),
+    "more GPUs in the first alternative than any node has": Case(
+        [
+            {
+                "name": "gpu",
+                "firstAvailable": [
+                    {"name": "best", "deviceClassName": DRIVER, "count": 9},
+                    {"name": "any", "deviceClassName": DRIVER},
+                ],
+            }
+        ],
+        "request gpu/best: this alternative is never taken: no node that offers GPUs has 9 GPUs that its class and",
+        "ClaimPartsIgnored",
+        validate=None,
+    ),
     "a capacity of GPUs that nobody shares": Case(
         one(capacity={"requests": {"memory": "10Gi"}}),
         "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 from dracaena import cel
 from dracaena.api import reasons
@@ -17,6 +18,9 @@ from dracaena.controller.allocation.state.device_kind import reads_identity
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.published_names import PublishedNames
 
+OFFERING: Final = "no node that offers GPUs"
+"""Others may be kept for kube-scheduler, or publish theirs later."""
+
 
 def ignored_parts(
     inventory: Inventory,
@@ -30,8 +34,8 @@ def ignored_parts(
     that cannot be read, or that are not about devices of ours: others may know what to do with them. `others` are the
     claims that other pods name, too: what no container of this pod uses, theirs may.
 
-    Cost: a step for each request and configuration; a look at a device of each kind where there are alternatives or
-    capacities. It may raise OverdueError.
+    Cost: a step for each request and configuration; a look at each device of each kind of node where there are
+    alternatives or capacities. It may raise OverdueError.
     """
     demands = inventory.requests.read(claims)
     if isinstance(demands, Refused) or inventory.allowed_drivers:
@@ -88,20 +92,28 @@ def _of_capacity(inventory: Inventory, request: RequestDemand, names: PublishedN
 def _why_dead(
     inventory: Inventory, request: RequestDemand, selectors: CelSelectors, names: PublishedNames
 ) -> str | None:
-    """Return why no device that is published matches; None where one does, where that cannot be told of a kind of
-    device, and where nothing is published."""
+    """Return why no node has as many devices that match, in use or not; None where one does, where that cannot be told
+    of a kind of device, and where nothing is published."""
     expressions = (*request.device_class.selectors, *request.request.selectors)
     footprints = [selectors.footprint(expression) for expression in expressions]
     readable = [found for found in footprints if isinstance(found, cel.Footprint)]
     if len(readable) < len(footprints) or any(reads_identity(inventory.driver, found) for found in readable):
         return None
-    is_empty = True
-    for device in inventory.kinds_of_devices():
-        is_empty = False
-        if _matches(selectors, expressions, device):
-            return None
+    is_empty, most = True, 0
+    for kind in inventory.buckets:
+        matching = 0
+        for device in inventory.devices_of(kind):
+            is_empty = False
+            if not _matches(selectors, expressions, device):
+                continue
+            matching += 1
+            if matching >= request.count or request.request.all_devices or device.allow_multiple_allocations:
+                return None
+        most = max(most, matching)
     if is_empty:
         return None
+    if most:
+        return reasons.too_few_gpus(OFFERING, request.count, most, reasons.MATCHING)
     read = tuple(name for found in readable for name in reasons.ReadName.of_paths(found.paths))
     return "; ".join(names.unknown(inventory, read)) or reasons.NO_SUCH_GPU
 

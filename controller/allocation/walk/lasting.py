@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dracaena.api import reasons
 from dracaena.api.objects import Toleration
 from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
@@ -207,12 +208,8 @@ class Never:
             return ""
         node = "no node" if self._is_every_node else "no node that offers GPUs"
         if self._all_too_small:
-            return f"{node} has {_gpus(count)}, the largest has {self._largest}"
+            return reasons.too_few_gpus(node, count, self._largest)
         return f"{node} could serve it with all of its GPUs free"
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def look_whether_ever(never: Never, lacks: Sequence[LastingLacks], name: str) -> None:

@@ -59,3 +59,10 @@ def test_a_misspelt_name_among_thousands_is_found_with_few_comparisons(monkeypat
     assert nearest("team-0123.trainnig.example.com", known) == "team-0123.training.example.com"
     assert nearest("tema-4567.training.example.com", known) == "team-4567.training.example.com"
     assert compared == [MOST_COMPARED, MOST_COMPARED]
+
+
+def test_too_few_gpus_are_told_with_whose_they_are() -> None:
+    assert reasons.too_few_gpus("no node", 9, 8) == "no node has 9 GPUs, the largest has 8"
+    assert reasons.too_few_gpus("no node that offers GPUs", 1, 0, reasons.MATCHING) == (
+        "no node that offers GPUs has 1 GPU that its class and selectors match, the largest has 0"
+    )

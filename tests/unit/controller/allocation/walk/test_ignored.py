@@ -48,11 +48,10 @@ DEAD = {
     'device.driver == "gpu.nvidia.com"': "its class and selectors match no GPU",
 }
 WHOLE = "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken"
-LIVING = [
-    f'device.attributes["{DRIVER}"].productName == "A100"',
-    f'device.attributes["{DRIVER}"].uuid == "GPU-none"',  # which GPUs there are is not what a kind of GPU tells
-    f'device.driver == "{DRIVER}"',
-]
+OF_IDENTITY = f'device.attributes["{DRIVER}"].uuid == "GPU-none"'
+"""Which GPUs there are is not what a kind of GPU tells."""
+LIVING = [f'device.attributes["{DRIVER}"].productName == "A100"', OF_IDENTITY, f'device.driver == "{DRIVER}"']
+TOO_MANY = "no node that offers GPUs has 5 GPUs that its class and selectors match, the largest has 4"
 
 
 def inventory(*extra: Any, allowed: tuple[str, ...] = ()) -> Inventory:
@@ -100,12 +99,13 @@ class Planted:
             for place in range(2):
                 full = f"{name}/a{place}"
                 details = cls._details(rng, full, texts)
-                if rng.random() < 0.4:
-                    expression = rng.choice([*DEAD, *LIVING])
-                    details |= cel(expression)
-                    if expression in DEAD:
-                        why = f"this alternative is never taken: {DEAD[expression]}"
-                        texts.add(f"claim default/c, request {full}: {why}")
+                expression = rng.choice([*DEAD, *LIVING]) if rng.random() < 0.4 else ""
+                details |= cel(expression) if expression else {}
+                count = rng.choice([1, 1, 1, 4, 5])
+                details |= {"count": count} if count > 1 else {}
+                why = DEAD.get(expression) or (TOO_MANY if count == 5 and expression != OF_IDENTITY else "")
+                if why:
+                    texts.add(f"claim default/c, request {full}: this alternative is never taken: {why}")
                 alternatives.append({"name": f"a{place}", "deviceClassName": DRIVER, **details})
             requests.append({"name": name, "firstAvailable": alternatives})
         configs = [own_config(policy("BestEffort"))]
@@ -169,6 +169,29 @@ def test_a_part_that_finds_nothing_is_noticed(part: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(ignored, part, lambda *_: None if part == "_why_dead" else iter(()))
     with pytest.raises(AssertionError):
         all(check(seed) or True for seed in range(200))
+
+
+def test_an_alternative_is_dead_whose_gpus_lie_on_several_nodes() -> None:
+    """The GPUs that match count node by node, all of them where they are in use, too; mode All takes any number."""
+    other = machine("other", blocks(4, inside="NV12", outside="NV12"), product_name="H100", memory_bytes=80 << 30)
+    there = make_inventory(
+        DRIVER,
+        nodes=[node(name) for name in ("a", "b", "c")],
+        slices=[pool_slice("a", MADE), pool_slice("b", MADE), pool_slice("c", other)],
+        classes=[device_class()],
+    )
+
+    def told(**first: Any) -> tuple[str, ...]:
+        alternatives = [{"name": "a", "deviceClassName": DRIVER, **first}, {"name": "b", "deviceClassName": DRIVER}]
+        return found(using(("g", ""), g="c"), claim("c", {"name": "r", "firstAvailable": alternatives}), there=there)
+
+    h100 = cel(f'device.attributes["{DRIVER}"].productName == "H100"')
+    assert told(**h100, count=4) == ()
+    never = f"claim default/c, request r/a: this alternative is never taken: {TOO_MANY}"
+    assert told(**h100, count=5) == (never,)
+    assert told(count=5) == (never,), "those of all nodes together are enough"
+    assert told(**h100, allocationMode="All") == ()
+    assert told(count=4) == ()
 
 
 def test_a_class_of_ours_with_a_configuration_for_another_driver_is_told() -> None:
