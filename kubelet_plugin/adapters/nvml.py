@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
+from dracaena.kubelet_plugin.adapters.nvml_mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.discovery.machine_facts import (
     FabricFacts,
     GpuFacts,
@@ -44,8 +46,10 @@ class _Gpu:
 class NvmlReader:
     """Reads everything. One thread at a time; `doing` may be read by others: the call that runs right now."""
 
-    def __init__(self, library: NvmlLibrary) -> None:
+    def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False) -> None:
+        """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told."""
         self._library = library
+        self._profiles: dict[str, tuple[MigProfile, ...]] | None = {} if mig_profiles else None
         self._left_out: dict[LeftOut, None] = {}
         self.doing = ""
 
@@ -115,6 +119,7 @@ class NvmlReader:
             identity: str = pynvml.nvmlDeviceGetUUID(handle)
         memory = self._ask(device, pynvml.nvmlDeviceGetMemoryInfo, handle)
         mig_mode = self._ask(device, pynvml.nvmlDeviceGetMigMode, handle)
+        memory_bytes = int(memory.total) if memory is not None else None
         facts = GpuFacts(
             index=index,
             uuid=identity,
@@ -124,14 +129,29 @@ class NvmlReader:
             brand=self._ask(device, pynvml.nvmlDeviceGetBrand, handle),
             architecture=self._ask(device, pynvml.nvmlDeviceGetArchitecture, handle),
             cuda_compute_capability=self._ask(device, pynvml.nvmlDeviceGetCudaComputeCapability, handle),
-            memory_bytes=int(memory.total) if memory is not None else None,
+            memory_bytes=memory_bytes,
             pcie_generation=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
             pcie_width=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
             nvlinks=self._nvlinks(device, handle),
             fabric=self._fabric(device, handle),
             mig_enabled=mig_mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig_mode is not None else None,
+            mig_profiles=self._mig_profiles(device, handle, identity, memory_bytes) if mig_mode is not None else (),
         )
         return _Gpu(handle, facts)
+
+    def _mig_profiles(
+        self, device: str, handle: Any, identity: str, memory_bytes: int | None
+    ) -> tuple[MigProfile, ...]:
+        """Return how a GPU can be divided. What was told once is kept: a driver may tell it in MIG mode only."""
+        if self._profiles is None:
+            return ()
+        if identity not in self._profiles:
+            left_out = len(self._left_out)
+            found = MigProfileReader(self._ask, device, handle, memory_bytes).read()
+            if not found or len(self._left_out) > left_out:
+                return found
+            self._profiles[identity] = found
+        return self._profiles[identity]
 
     def _nvlinks(self, device: str, handle: Any) -> tuple[NvLinkFacts, ...] | None:
         links = []

@@ -13,7 +13,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import MigFacts
 _NO_DEVICE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """A number that no MIG device has right now: numbers have gaps."""
 _MIB = 1 << 20
-_NAME_MARK = "MIG "
+NAME_MARK = "MIG "
 """What stands before the profile in the names of MIG devices and of GPU instance profiles: `… MIG 1g.5gb`."""
 
 
@@ -77,5 +77,5 @@ def _profile(name: str | None) -> str | None:
     """Return what stands behind the last mark of a MIG device's name."""
     if name is None:
         return None
-    _, mark, profile = name.rpartition(_NAME_MARK)
+    _, mark, profile = name.rpartition(NAME_MARK)
     return profile.strip() or None if mark else None

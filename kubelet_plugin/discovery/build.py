@@ -154,6 +154,7 @@ def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:
         nvlink_generation=generation(facts),
         fabric_clique=fabric_clique(facts),
         mig_enabled=facts.mig_enabled,
+        mig_profiles=facts.mig_profiles,
     )
 
 

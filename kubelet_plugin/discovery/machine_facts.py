@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 
 NOT_SUPPORTED = "NOT_SUPPORTED"
@@ -81,6 +82,8 @@ class GpuFacts:
     """Empty: the GPU has none. None: the driver cannot say."""
     fabric: FabricFacts | None = None
     mig_enabled: bool | None = None
+    mig_profiles: tuple[MigProfile, ...] = ()
+    """How it can be divided; empty: not at all, not told, or not asked."""
 
 
 @dataclass(frozen=True, slots=True)

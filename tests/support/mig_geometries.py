@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
+from support.machines import plain_machine
 
 
 def _profile(
@@ -61,3 +64,15 @@ A30 = (
     _profile("4g.24gb", 0, 4, 24160, 56, 1, ((0,), 4), (4, 4, 1, 1)),
 )
 GEOMETRIES = {"A100": A100_40GB, "H100": H100_80GB, "A30": A30}
+
+
+def divisible_machine(
+    count: int = 2, architecture: str = "Hopper", profiles: tuple[MigProfile, ...] | None = None
+) -> Machine:
+    """GPUs that are not divided; Ampere's are in MIG mode already."""
+    ampere = architecture == "Ampere"
+    machine = plain_machine(
+        count, architecture=architecture, memory_bytes=(40 if ampere else 80) << 30, product_name="NVIDIA GPU",
+        mig_enabled=ampere, mig_profiles=profiles or (A100_40GB if ampere else H100_80GB),
+    )  # fmt: skip
+    return replace(machine, gpus=tuple(replace(gpu, minor=gpu.index) for gpu in machine.gpus))
