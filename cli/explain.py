@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
-from dracaena.cli.columns import print_lines, wrapped
+from dracaena.cli.columns import print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect, namespace_of
+from dracaena.cli.explained import ClaimAnswer, PodAnswer, Told, claim_document, claim_lines, pod_document, pod_lines
 from dracaena.cli.leader import why_nobody_leads
 
 if TYPE_CHECKING:
@@ -52,49 +52,6 @@ examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An Event of the controller."""
-
-    reason: str
-    message: str
-    warning: bool
-    count: int
-    last: str
-    """When it was last reported, as the API writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimAnswer:
-    """What is known about one claim."""
-
-    name: str
-    """`namespace/name`; for one that is not there yet, what the pod calls it."""
-    state: str
-    """`allocated`, `waiting`, `deleting` or `missing`."""
-    devices: tuple[str, ...] = ()
-    """`pool/device` of our driver."""
-    other_devices: tuple[str, ...] = ()
-    """`driver/pool/device` of other drivers."""
-    users: tuple[str, ...] = ()
-    """Names of the pods that it is reserved for."""
-    decision: Decision | None = None
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PodAnswer:
-    """What is known about one pod."""
-
-    name: str
-    state: str
-    """`running`, `ended`, `deleting`, `bound`, `allocated`, `waiting` or `no-claims`."""
-    node: str
-    claims: tuple[ClaimAnswer, ...]
-    reasons: tuple[str, ...]
-    told: Told | None = field(default=None)
-
-
 def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
@@ -123,18 +80,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.kind == "pod":
         pod = reader.pod_answer(arguments.name)
         if arguments.output == "json":
-            print(json.dumps(_pod_document(pod), indent=2))
+            print(json.dumps(pod_document(pod), indent=2))
         else:
-            print_lines(_pod_lines(pod, wide=wide))
+            print_lines(pod_lines(pod, wide=wide))
         return 0
     claim, pods = reader.claim_answer(arguments.name)
     if arguments.output == "json":
-        print(json.dumps(_claim_document(claim) | {"pods": [_pod_document(pod) for pod in pods]}, indent=2))
+        print(json.dumps(claim_document(claim) | {"pods": [pod_document(pod) for pod in pods]}, indent=2))
     else:
-        print_lines(_claim_lines(claim, {}, wide=wide))
+        print_lines(claim_lines(claim, {}, wide=wide))
         for pod in pods:
             if pod.state == "waiting":
-                print_lines(("", *_pod_lines(pod, claims=False)))
+                print_lines(("", *pod_lines(pod, claims=False)))
     return 0
 
 
@@ -437,81 +394,3 @@ def _scheduling(pod: Pod) -> str:
         if condition.type == "PodScheduled" and condition.status == "False":
             return f"kube-scheduler has not bound it: {condition.message or condition.reason}"
     return "kube-scheduler has yet to bind it"
-
-
-_STATES: Final = {
-    "running": "runs",
-    "ended": "has ended, its claims are free or will be",
-    "deleting": "is being deleted",
-    "bound": "has its GPUs and is starting",
-    "allocated": "has its GPUs and is not bound yet",
-    "waiting": "waits",
-    "no-claims": "asks for nothing that Dracaena gives",
-}
-
-
-def _pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:
-    where = f" on {pod.node}" if pod.node and pod.state != "no-claims" else ""
-    yield f"pod {pod.name} {_STATES[pod.state]}{where}"
-    for reason in pod.reasons:
-        yield from wrapped(reason, first=2, rest=4)
-    if claims:
-        told: dict[tuple[str, ...], str] = {}
-        for claim in pod.claims:
-            yield ""
-            yield from _claim_lines(claim, told, wide=wide)
-
-
-def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
-    """Yield everything about one claim. `told` maps what was said about a decision to the claim that it was said of."""
-    users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
-    count = len(claim.devices) + len(claim.other_devices)
-    words = {
-        "allocated": f"has {count} device{'' if count == 1 else 's'}{users}",
-        "waiting": "has no devices yet",
-        "deleting": "is being deleted",
-        "missing": "is not there",
-    }
-    yield f"claim {claim.name} {words[claim.state]}"
-    yield from (f"  {device}" for device in (*claim.devices, *claim.other_devices))
-    for reason in claim.reasons:
-        yield from wrapped(reason, first=2, rest=4)
-    if claim.decision is not None:
-        lines = tuple(_decision_lines(claim.decision, wide=wide))
-        first = told.setdefault(lines, claim.name)
-        yield from lines if first == claim.name else [f"  decided together with claim {first}"]
-
-
-def _decision_lines(decision: Decision, *, wide: bool) -> Iterator[str]:
-    from dracaena.api.decision import describe, describe_one_gpu
-
-    if decision.pod_devices == 1 and not wide:
-        yield from wrapped(describe_one_gpu(decision), first=2, rest=4)
-        return
-    for part in describe(decision, wide=wide).split("; "):
-        yield from wrapped(part, first=2, rest=4)
-
-
-def _pod_document(pod: PodAnswer) -> dict[str, Any]:
-    """Return the JSON form; docs/explain.md promises it."""
-    return {
-        "pod": pod.name,
-        "state": pod.state,
-        "node": pod.node or None,
-        "reasons": list(pod.reasons),
-        "claims": [_claim_document(claim) for claim in pod.claims],
-    }
-
-
-def _claim_document(claim: ClaimAnswer) -> dict[str, Any]:
-    from dracaena.api.decision import decision_document
-
-    return {
-        "claim": claim.name,
-        "state": claim.state,
-        "devices": list(claim.devices),
-        "otherDevices": list(claim.other_devices),
-        "reservedFor": list(claim.users),
-        "decision": decision_document(claim.decision) if claim.decision is not None else None,
-        "reasons": list(claim.reasons),
-    }
