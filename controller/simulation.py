@@ -30,7 +30,8 @@ from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import AskedSizes, claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
@@ -93,7 +94,7 @@ class Simulation:
             classes=classes,
             taint_rules=taint_rules,
         )
-        self._allocator.reprice(self.inventory, AskedSizes().shares(self.inventory.holdings.by_size, now_s=0.0))
+        self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
         """Decide for all pods in the order of the controller's queue: higher priority first, then those that are

@@ -108,7 +108,7 @@ class DeviceState:
         self._claim_reconciler = claim_reconciler
         self._guard = guard
         self._reporter = reporter
-        self._tear_downs = unprepares
+        self._unprepares = unprepares
         self._effects = effects
         self._kind_of = kind_of
         self._lock = lock
@@ -122,16 +122,16 @@ class DeviceState:
         goes on from there. What an earlier call left stays as it is.
         """
         _check_uid(reference)
-        deadline_s = self._tear_downs.deadline_s(within_s)
+        deadline_s = self._unprepares.deadline_s(within_s)
         while True:
-            torn_down = self._tear_downs.count()
+            torn_down = self._unprepares.count()
             try:
                 return self._prepare_once(reference, deadline_s)
             except DeviceHeldError as error:
                 # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
                 if error.outlasts(self._reporter.in_use):
                     raise
-                if not self._tear_downs.wait(torn_down, deadline_s):
+                if not self._unprepares.wait(torn_down, deadline_s):
                     raise
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
@@ -168,9 +168,9 @@ class DeviceState:
             if settled:
                 self._take_back(uid)
         if not settled:
-            with self._effects.hold(uid, self._tear_downs.countdown(self._tear_downs.deadline_s(UNPREPARE_WAIT_S))):
+            with self._effects.hold(uid, self._unprepares.countdown(self._unprepares.deadline_s(UNPREPARE_WAIT_S))):
                 self._undo_effects(uid, even_if_in_use=even_if_in_use)
-        self._tear_downs.note()
+        self._unprepares.note()
         self._reporter.changed()
 
     def drop_stray_spec(self, uid: ClaimUid) -> bool:
@@ -327,7 +327,7 @@ class DeviceState:
         who has them may be at work for this claim.
         """
         uid = begun.prepared.claim.uid
-        with self._effects.hold(uid, self._tear_downs.countdown(deadline_s)):
+        with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
             with self._lock.hold():
                 known = self._prepared_in_this_boot(uid)
             if known is not None and known.state is State.DONE:

@@ -184,8 +184,8 @@ class Allocator:
         self.effort.begin(is_over)
         name = (pod.metadata.uid or pod.key) + (" preempting" if preempting else "")
         try:
-            asked = self._rounds.of(name)
-            decision = self._allocate(inventory, pod, claims, barred, asked, within, preempting=preempting)
+            tried = self._rounds.of(name)
+            decision = self._allocate(inventory, pod, claims, barred, tried, within, preempting=preempting)
         except OverdueError:
             work, what = self.effort.heaviest()
             # A large cluster is nobody's fault; a selector that takes this long is its author's.
@@ -200,12 +200,12 @@ class Allocator:
         pod: Pod,
         claims: Sequence[ResourceClaim],
         barred: Mapping[str, str],
-        asked: Callable[[int], set[str]],
+        tried: Callable[[int], set[str]],
         within: Names | None = None,
         *,
         preempting: bool = False,
     ) -> Allocation | NoFit | Refused | Settled:
-        """`asked` returns the nodes that earlier tries asked in vain for a combination, by its number."""
+        """`tried` returns the nodes that earlier tries asked in vain for a combination, by its number."""
         demand = read_pod_demand(
             inventory, pod, claims, self.selectors, barred, self.effort, within, preempting=preempting
         )
@@ -226,7 +226,7 @@ class Allocator:
             if kin is not None and not facts.amounts:
                 family = self._family_preference(inventory, kin, facts.question, answers)
             is_exact = self._is_exact(inventory, facts)
-            walk = Walk(inventory, demand, answers, rules, self.effort, asked(number), family, is_exact=is_exact)
+            walk = Walk(inventory, demand, answers, rules, self.effort, tried(number), family, is_exact=is_exact)
             best = walk.best()
             is_round_over = is_round_over or walk.is_round_over
             if best is not None:
@@ -286,7 +286,7 @@ class Allocator:
         self.effort.begin(pace.begin_turn())
         counts, never = ReasonCounts(), Never()
         try:
-            found = self._allocate(inventory, pod, claims, barred, _asked_nothing)
+            found = self._allocate(inventory, pod, claims, barred, _tried_nothing)
             if not isinstance(found, NoFit):
                 return found if isinstance(found, Refused) else None
             left = deque(inventory.nodes.names)
@@ -339,7 +339,7 @@ class Allocator:
     def _fits_on(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], name: str
     ) -> bool:
-        found = self._allocate(inventory, pod, claims, barred, _asked_nothing, frozenset((name,)))
+        found = self._allocate(inventory, pod, claims, barred, _tried_nothing, frozenset((name,)))
         return isinstance(found, Allocation | Settled)
 
     def questions(
@@ -442,7 +442,7 @@ class Allocator:
 T = TypeVar("T")
 
 
-def _asked_nothing(_combination: int) -> set[str]:
+def _tried_nothing(_combination: int) -> set[str]:
     """Return the nodes that earlier tries asked in vain: none."""
     return set()
 

@@ -20,7 +20,7 @@ from dracaena.controller.allocation.state.node_state import NodeKind, claim_hold
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
-MAX_ASKED: Final = 200
+MAX_NODES: Final = 200
 """Nodes that are asked for one pod where equal nodes may answer differently: below 0.1 s. Others are asked by kind."""
 
 
@@ -60,12 +60,12 @@ def node_to_keep(
     none. `pods_of` names the pods that go with a holder, and with them their cpu; what the pod's own claims hold stays
     held. The inventory is changed meanwhile and is as before at the end.
     Cost: O(nodes × log nodes) and one question for each kind of node; where equal nodes may answer differently, one for
-    each of at most MAX_ASKED nodes. With thousands of nodes some 10 ms.
+    each of at most MAX_NODES nodes. With thousands of nodes some 10 ms.
     """
     own = {claim_holder(claim) for claim in claims}
     holders: Mapping[str, Sequence[str]] | None = None
     known: dict[tuple[NodeKind, int], bool] = {}
-    asked = 0
+    looked_at = 0
     for name in _emptiest_first(inventory) if only is None else (only,):
         pool = inventory.pool(name)
         if pool is None or not inventory.offers(name) or nodes.unfit(inventory.nodes.get(name)) is not None:
@@ -78,9 +78,9 @@ def node_to_keep(
                 continue
             if nodes.shortage(inventory.nodes.get(name)) is None:
                 return name
-        if asked == MAX_ASKED:
+        if looked_at == MAX_NODES:
             return None
-        asked += 1
+        looked_at += 1
         holders = inventory.holdings.by_pool() if holders is None else holders
         leaving = [holder for holder in holders.get(pool.pool, ()) if holder not in own]
         pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}

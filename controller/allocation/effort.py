@@ -126,7 +126,7 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[str, dict[int, set[str]]] = {}
+        self._tried: dict[str, dict[int, set[str]]] = {}
         self._calls = 0
 
     def of(self, pod: str) -> Callable[[int], set[str]]:
@@ -134,20 +134,20 @@ class Rounds:
         combination; to be added to."""
         self._calls += 1
         if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
-            self._asked.clear()
-        combinations = self._asked.setdefault(pod, {})
+            self._tried.clear()
+        combinations = self._tried.setdefault(pod, {})
         return lambda number: combinations.setdefault(number, set())
 
     def _count(self) -> int:
-        return sum(1 + sum(1 + len(names) for names in one.values()) for one in self._asked.values())
+        return sum(1 + sum(1 + len(names) for names in one.values()) for one in self._tried.values())
 
     def is_under_way(self, pod: str) -> bool:
         """Whether some nodes were asked in vain, and others have yet to be asked."""
-        return any(self._asked.get(pod, {}).values())
+        return any(self._tried.get(pod, {}).values())
 
     def forget(self, pod: str) -> None:
         """The pod's decision came to its end."""
-        self._asked.pop(pod, None)
+        self._tried.pop(pod, None)
 
 
 K = TypeVar("K", bound=Hashable)

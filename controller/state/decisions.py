@@ -22,7 +22,8 @@ from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import AskedSizes, claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
+from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline
@@ -87,7 +88,7 @@ class Decisions:
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
-        self._asked_sizes = AskedSizes()
+        self._size_demand = SizeDemand()
         self._starvation = StarvationGuard(allocator, inventory, self._pods_holding)
         self._explanations = ExplanationCache()
 
@@ -188,7 +189,7 @@ class Decisions:
 
     def reprice(self, now_s: float) -> None:
         """Take the prices that suit what pods ask for now (Allocator.reprice). Call this about once a second."""
-        shares = self._asked_sizes.shares(self._inventory.holdings.by_size, now_s)
+        shares = self._size_demand.shares(self._inventory.holdings.by_size, now_s)
         self._allocator.reprice(self._inventory, shares)
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
@@ -221,7 +222,7 @@ class Decisions:
         self._deferred.discard(key)
         if key in self._lines.standing:
             self._change_waiters.leave(key)
-            self._asked_sizes.leave(key)
+            self._size_demand.leave(key)
             self._ask_again(self._lines.leave(key))
 
     def may_help_all(self) -> Sequence[str]:
@@ -354,7 +355,7 @@ class Decisions:
         )
         self._ask_again(woken)
         if isinstance(decision, NoFit) and decision.gpus:
-            self._asked_sizes.wait(pod.key, decision.gpus)
+            self._size_demand.wait(pod.key, decision.gpus)
         rules = self._rules(pod, Effort())  # what it counts is known by now
         self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
 

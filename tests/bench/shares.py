@@ -20,7 +20,8 @@ from bench.report import Floor, Progress, Section, Table
 from bench.worth import GROUP_SIZES, GpuSet, groups_gb_s
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
-from dracaena.controller.allocation.state.node_state import AskedSizes, claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
+from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, device_class, node, pod, pool_slice
 from support.shares import in_shares, share
@@ -149,7 +150,7 @@ class OurPlaces(Places):
             classes=[device_class()],
         )
         self._allocator = Allocator()
-        self._allocator.reprice(self._inventory, AskedSizes().shares({}, now_s=0.0))
+        self._allocator.reprice(self._inventory, SizeDemand().shares({}, now_s=0.0))
 
     def choose(self, number: int, job: Job) -> Place | None:
         asked = claim(f"c{number}", share("gpu", f"{job.memory_gib}Gi", job.cores))

@@ -19,7 +19,7 @@ from typing import Final
 from bench.baselines.answer import Fault
 from bench.machines import BenchMachine
 from bench.worth import GpuSet, collective_gb_s, has_nvlink_group, ideal_gb_s, is_one_nvlink_group
-from dracaena.controller.allocation.state.node_state import AskedSizes
+from dracaena.controller.allocation.state.size_demand import SizeDemand
 
 SIZE_SHARES: Final = ((1, 0.45), (2, 0.30), (4, 0.20), (8, 0.05))
 """GPUs of a job and how often: most jobs of a shared cluster are small, most GPU hours are not."""
@@ -59,9 +59,9 @@ class Cluster:
         self.gpus_asked: Counter[int] = Counter()
         """GPUs that jobs of each size have and wait for now."""
         self.now_s = 0.0
-        self._asked_sizes = AskedSizes()
+        self._size_demand = SizeDemand()
         self._looked_s = 0.0
-        self._shares = self._asked_sizes.shares({}, 0.0)
+        self._shares = self._size_demand.shares({}, 0.0)
         self.stranded_gpus = sum(map(_stranded_gpus, self.nodes))
         """Free GPUs on nodes with fewer than FEW_FREE free ones."""
 
@@ -80,7 +80,7 @@ class Cluster:
         """Return what the controller says of the sizes that pods ask for: it looks once a second."""
         if self.now_s >= self._looked_s + 1:
             self._looked_s = self.now_s
-            self._shares = self._asked_sizes.shares(self.gpus_asked, self.now_s)
+            self._shares = self._size_demand.shares(self.gpus_asked, self.now_s)
         return self._shares
 
 

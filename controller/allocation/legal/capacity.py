@@ -98,10 +98,10 @@ def _rounded_into_range(wanted: Quantity, policy: RequestPolicy, *, fractional: 
     if policy.step is None:
         return wanted
     unit = _unit_nano(policy, fractional=fractional)
-    asked, start, step = (_in_units(quantity, unit) for quantity in (wanted, policy.minimum, policy.step))
-    if asked is None or start is None or not step:
+    amount, start, step = (_in_units(quantity, unit) for quantity in (wanted, policy.minimum, policy.step))
+    if amount is None or start is None or not step:
         return None
-    steps = -(-(asked - start) // step)
+    steps = -(-(amount - start) // step)
     # Where int64 does not hold what comes out, the amount is refused as not valid.
     return Quantity((start + steps * step) * unit, policy.step.notation if fractional else "binary")
 

@@ -66,7 +66,7 @@ class SliceIndex:
         return self._of_pool.get(pool, ())
 
 
-class JointSlices:
+class CombinedSlices:
     """Two SliceSources as one; no pool is in both."""
 
     __slots__ = ("_first", "_second")

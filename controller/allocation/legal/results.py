@@ -82,14 +82,14 @@ def _joined(selectors: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 
     Each has at most one term: several are alternatives, which cannot be joined.
     """
-    joint: dict[str, list[Mapping[str, Any]]] = {"matchExpressions": [], "matchFields": []}
+    combined: dict[str, list[Mapping[str, Any]]] = {"matchExpressions": [], "matchFields": []}
     for selector in selectors:
         for term in selector.get("nodeSelectorTerms") or ():
-            for part, known in joint.items():
+            for part, known in combined.items():
                 for rule in term.get(part) or ():
                     if all(_identity(rule) != _identity(other) for other in known):
                         known.append(rule)
-    term = {part: [dict(rule) for rule in rules] for part, rules in joint.items() if rules}
+    term = {part: [dict(rule) for rule in rules] for part, rules in combined.items() if rules}
     return {"nodeSelectorTerms": [term]} if term else None
 
 

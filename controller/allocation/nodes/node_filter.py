@@ -209,7 +209,7 @@ class PlacementRules(Protocol):
 
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
-NOT_ASKED: Final = "that were not asked again"
+NOT_TRIED_AGAIN: Final = "that were not asked again"
 
 
 class NodeFilter:
@@ -270,7 +270,7 @@ class NodeFilter:
         """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
         has, it is barred, or else unfit_for()'s first reason, or what the placement of pods speaks against."""
         if self._within is not None and indexed.node.metadata.name not in self._within:
-            return NOT_ASKED
+            return NOT_TRIED_AGAIN
         reason = self._unfit_as_others(indexed)
         if self._barred and reason != PINNED_ELSEWHERE:
             reason = self._barred.get(indexed.node.metadata.name, reason)

@@ -334,8 +334,8 @@ def _lacking(
 def _in_words(lacking: list[str], has: Mapping[str, int], wanted: PodResources) -> str:
     if lacking == [PODS]:
         return "that run as many pods as they may"
-    asked = dict(wanted.amounts)
-    never = [resource for resource in lacking if resource != PODS and has.get(resource, 0) < asked[resource]]
+    amounts = dict(wanted.amounts)
+    never = [resource for resource in lacking if resource != PODS and has.get(resource, 0) < amounts[resource]]
     if never:
         return f"that have less {_listed(never)} than the pod needs, even when nothing else runs there"
     return f"with too little free {_listed([resource for resource in lacking if resource != PODS])}"

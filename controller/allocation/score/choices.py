@@ -285,10 +285,10 @@ class Engine:
                 if parts is not None:
                     yield Choice(mask, parts, score, beside)
 
-    def dealings(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
-        """Yield the ways to deal one set out among the demands, best first (shares.Splitter.ways)."""
+    def splits(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
+        """Yield the ways to deal one set out among the demands, best first (shares.Splitter.splits)."""
         table = self.table(box, demands)
-        return Splitter(table, _shares(table, free, demands), self._effort).ways(mask)
+        return Splitter(table, _shares(table, free, demands), self._effort).splits(mask)
 
     def score(self, box: Box, free: int, chosen: int, demands: Sequence[Demand] = (), beside: int = 0) -> Score:
         """Return the score of taking any set out of the free GPUs, under the policies of the demands."""

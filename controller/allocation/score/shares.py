@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.score.box import SetRule, mask_of, ordinals_of, refined, representatives
 
-MAX_WAYS: Final = 10_000
-"""Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
+MAX_SPLITS: Final = 10_000
+"""Ways to deal one set out that splits() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
 set."""
 
 MAX_PARTS: Final = 30_000
@@ -74,16 +74,16 @@ class Splitter:
         found = self._best(mask, 0)
         return found[1] if found is not None else None
 
-    def ways(self, mask: int) -> Iterator[tuple[int, ...]]:
-        """Yield every way that holds to all rules, best first; at most MAX_WAYS of them are looked at."""
+    def splits(self, mask: int) -> Iterator[tuple[int, ...]]:
+        """Yield every way that holds to all rules, best first; at most MAX_SPLITS of them are looked at."""
         found: list[tuple[int, tuple[int, ...]]] = []
-        for total, parts in self._ways(mask, 0):
+        for total, parts in self._splits(mask, 0):
             found.append((total, parts))
-            if len(found) == MAX_WAYS:
+            if len(found) == MAX_SPLITS:
                 break
-        yield from (parts for _, parts in sorted(found, key=lambda way: -way[0]))
+        yield from (parts for _, parts in sorted(found, key=lambda split: -split[0]))
 
-    def _ways(self, left: int, place: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _splits(self, left: int, place: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         if place == len(self._shares):
             yield 0, ()
             return
@@ -92,7 +92,7 @@ class Splitter:
             self._effort.charge(SET_STEPS, Work.SETS)
             part = mask_of(chosen)
             if share.rule.allows(part):
-                for total, parts in self._ways(left & ~part, place + 1):
+                for total, parts in self._splits(left & ~part, place + 1):
                     yield self._table.worth(part) + total, (part, *parts)
 
     def _best(self, left: int, place: int) -> tuple[int, tuple[int, ...]] | None:

@@ -18,7 +18,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Taint
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceSlice
 from dracaena.controller.allocation.legal.books import Books, Holding
-from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
+from dracaena.controller.allocation.legal.pools import CombinedSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
 from dracaena.controller.allocation.legal.read.taints import (
     selects_all,
@@ -185,7 +185,7 @@ class Inventory:
             self._foreign_index = SliceIndex(
                 read_slice(with_taint_rules(item, self._rules.every())) for item in self._foreign.values()
             )
-        source = JointSlices(own, self._foreign_index)
+        source = CombinedSlices(own, self._foreign_index)
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
         return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
 
@@ -217,7 +217,7 @@ class Inventory:
 
     def problems(self) -> tuple[PoolDefect, ...]:
         """Return all that is published and cannot be used, sorted."""
-        found = [problem for reading in self._contents.values() for problem in reading.problems]
+        found = [problem for contents in self._contents.values() for problem in contents.problems]
         for node, pools in self._pools_of_node.items():
             if len(pools) > 1:
                 found.extend(several_pools(node, name, len(pools)) for name in pools)
@@ -317,12 +317,12 @@ class Inventory:
         self.holdings.check()
         assert set(self._slices) == set(self._contents), "each pool was read"
         pools: dict[str, set[str]] = {}
-        for name, reading in self._contents.items():
+        for name, contents in self._contents.items():
             again = read_pool(self.driver, self._pages(name))
-            assert again == reading, f"pool {name} was read as its slices are"
-            if reading.pool is not None:
-                pools.setdefault(reading.pool.node, set()).add(name)
-                assert self._kinds.get(_key(reading.pool.kind)) is reading.pool.kind, "equal kinds are one object"
+            assert again == contents, f"pool {name} was read as its slices are"
+            if contents.pool is not None:
+                pools.setdefault(contents.pool.node, set()).add(name)
+                assert self._kinds.get(_key(contents.pool.kind)) is contents.pool.kind, "equal kinds are one object"
         assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
         assert set(self._states) == set(self.nodes.names), "each node has its state, and nobody else"
         buckets, cliques = NodeBuckets(), CliqueIndex()
@@ -339,7 +339,7 @@ class Inventory:
         assert buckets.by_free_gpus == self.buckets_by_free_gpus, "whole GPUs are found by what is free"
         assert outside == self._outside, "nodes outside are counted"
         assert dict(cliques.cliques()) == dict(self.cliques.cliques()), "cliques hold their nodes by their state"
-        problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
+        problems = Counter(problem.passing for contents in self._contents.values() for problem in contents.problems)
         assert problems == +self._problems, "problems are counted"
 
     # Inside
@@ -423,12 +423,12 @@ class Inventory:
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
         return PoolChange(changed, new_problems, nodes)
 
-    def _shared(self, reading: PoolContents) -> PoolContents:
+    def _shared(self, contents: PoolContents) -> PoolContents:
         """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
-        if reading.pool is None:
-            return reading
-        kind = self._kinds.setdefault(_key(reading.pool.kind), reading.pool.kind)
-        return replace(reading, pool=replace(reading.pool, kind=kind))
+        if contents.pool is None:
+            return contents
+        kind = self._kinds.setdefault(_key(contents.pool.kind), contents.pool.kind)
+        return replace(contents, pool=replace(contents.pool, kind=kind))
 
     def _free(self, pool: NodePool) -> int:
         held = self.holdings.taken(pool.pool)

@@ -1,4 +1,4 @@
-"""What a node is, what is free there, and who holds the rest; how many devices pods ask for at once.
+"""What a node is, what is free there, and who holds the rest.
 
 Nodes of one kind and state give the same, and stand in one bucket.
 """
@@ -9,7 +9,6 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
@@ -20,7 +19,6 @@ from dracaena.api.sharing import UNREADABLE_MODE, GpuConfigs, mode_parameters
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.score.box import Box, mask_of
-from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,45 +450,3 @@ def claim_holder(claim: ResourceClaim) -> str:
     """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
     written, and what rests."""
     return claim.key
-
-
-HALF_LIFE_S: Final = 3_600.0
-"""After this time what pods asked for counts half. Jobs take hours; what a cluster is used for changes in days."""
-
-NOBODYS_GPUS: Final = 2
-"""Added to what is asked for, as if pods of no size asked for them: in an empty cluster nobody loses anything, and who
-comes first does not say who comes next. Few, so that a cluster that fills up knows in minutes."""
-
-
-class AskedSizes:
-    """A slowly decaying record of how many GPUs pods of each size have and wait for. Part of its owner.
-
-    A look at the first moment counts as if it had always been so: after a restart it begins with the pods there are.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, int] = {}
-        self._asked = dict.fromkeys((*GROUP_SIZES, 1), 0.0)
-        self._seen_s: float | None = None
-
-    def wait(self, key: str, gpus: int) -> None:
-        """Note that a pod waits for so many GPUs."""
-        self._waiting[key] = gpus
-
-    def leave(self, key: str) -> None:
-        """Note that a pod waits no more."""
-        self._waiting.pop(key, None)
-
-    def shares(self, held: Mapping[int, int], now_s: float) -> tuple[int, int, int]:
-        """Return the shares of GPUs that pods of 8, 4 and 2 GPUs ask for (Prices.shares), after a look at those that
-        are held now, by the size of their holder. A pod of another size counts as the next greater one, above 8 as 8.
-        Cost: O(pods that wait)."""
-        now: Counter[int] = Counter()
-        for size, gpus in (*held.items(), *((gpus, gpus) for gpus in self._waiting.values())):
-            now[min((group for group in self._asked if size <= group), default=GROUP_SIZES[0])] += gpus
-        kept = 0.0 if self._seen_s is None else 0.5 ** ((now_s - self._seen_s) / HALF_LIFE_S)
-        self._seen_s = now_s
-        self._asked = {size: kept * asked + (1 - kept) * now[size] for size, asked in self._asked.items()}
-        total = sum(self._asked.values()) + NOBODYS_GPUS
-        eights, fours, pairs = (int(PRICE_UNITS * self._asked[size] / total) for size in GROUP_SIZES)
-        return eights, fours, pairs

@@ -23,7 +23,7 @@ from dracaena.controller.allocation.walk.pod_demand import CombinationFacts
 _ANYTHING = (Toleration(operator="Exists"),)
 
 
-class AskedRules(Protocol):
+class RulesOfPod(Protocol):
     """What is asked of the rules for one pod and one choice of alternatives: node_rules.NodeRules."""
 
     facts: CombinationFacts
@@ -73,7 +73,7 @@ class LastingLacks:
     Cost: as that of a decision for each kind of node; where equal nodes may differ, for each node.
     """
 
-    def __init__(self, inventory: Inventory, rules: AskedRules, answers: Answers) -> None:
+    def __init__(self, inventory: Inventory, rules: RulesOfPod, answers: Answers) -> None:
         self._inventory, self._rules = inventory, rules
         self._count = rules.facts.question.count
         self._answers = answers.to(_tolerating(rules.facts.question))

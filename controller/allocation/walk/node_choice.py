@@ -256,7 +256,7 @@ class _Attempt:
         for choice, demands in ranked:
             yield choice, choice.parts
             if len(scored) > 1:
-                dealt = self.engine.dealings(gpus.box, gpus.free, choice.mask, demands)
+                dealt = self.engine.splits(gpus.box, gpus.free, choice.mask, demands)
                 for parts in islice(dealt, MAX_DEALINGS):
                     if parts != choice.parts:
                         yield choice, parts

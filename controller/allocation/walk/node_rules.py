@@ -255,11 +255,11 @@ class NodeRules:
         answers = self.answers.of_kind(kind)
         question = self._share_questions.get(kind)
         if question is None:
-            asked = self.facts.question
+            of_pod = self.facts.question
             question = self._share_questions[kind] = share_question(
                 kind,
-                asked.policies,
-                asked.counts,
+                of_pod.policies,
+                of_pod.counts,
                 answers.of_request,
                 self.facts.amounts,
                 fractional=self._evaluators.features.fractional_capacity_range,

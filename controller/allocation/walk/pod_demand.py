@@ -477,7 +477,7 @@ def shape(
         [replace(item, name="", resources=replace(item.resources, claims=[])) for item in items]
         for items in (spec.containers, spec.init_containers)
     )
-    asked: PodSpec = replace(
+    without_names: PodSpec = replace(
         spec,
         resource_claims=[],
         containers=containers,
@@ -492,7 +492,7 @@ def shape(
         parts.append(b"shared")
     if labels:
         parts.append(_ENCODER.encode(labels))
-    for part in (asked, *(claim.spec for claim in waiting)):
+    for part in (without_names, *(claim.spec for claim in waiting)):
         parts.append(_ENCODER.encode(part))
         effort.charge(1 + len(parts[-1]) // BYTES_A_STEP, Work.CLAIMS)
     return blake2b(b",".join(parts), digest_size=DIGEST_BYTES).digest()

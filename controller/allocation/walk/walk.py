@@ -31,7 +31,7 @@ NOT_BETTER: Final = "that can give nothing better, and were not asked"
 BY_NAME: Final = "that come later by name, and were not asked"
 NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
 WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
-ASKED_BEFORE: Final = "asked in vain by an earlier try"
+TRIED_BEFORE: Final = "asked in vain by an earlier try"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
 PATIENCE: Final = 64
@@ -79,19 +79,19 @@ class Walk:
         answers: QuestionAnswers,
         rules: Callable[[], NodeJudge],
         effort: Effort,
-        asked: set[str] | None = None,
+        tried: set[str] | None = None,
         family: FamilyPreference | None = None,
         *,
         is_exact: bool,
     ) -> None:
         """`is_exact`: whether the answers say everything about whole GPUs; `rules` are made when they have to be asked.
-        `family`: what a pod of a family prefers; None: nothing. `asked` are the nodes that earlier tries asked in vain
+        `family`: what a pod of a family prefers; None: nothing. `tried` are the nodes that earlier tries asked in vain
         before they were overdue; they come last, and those that are asked in vain now are added.
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
         self._made_rules: NodeJudge | None = None
-        self._asked = set() if asked is None else asked
+        self._tried = set() if tried is None else tried
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
         self._selected: Names | None = None
@@ -191,10 +191,10 @@ class Walk:
         # To ask the rules costs so much more than to name the nodes with room that it is done first.
         self._with_room = self._demand.filter.with_room()
         groups = self._groups(parts)
-        if self._asked:
-            groups = self._asked_last(groups)
+        if self._tried:
+            groups = self._tried_last(groups)
             if groups and all(group[0] >= LATER for group in groups):
-                self._asked.clear()
+                self._tried.clear()
                 self.is_round_over = True
                 return None
         self._begin(groups)
@@ -247,7 +247,7 @@ class Walk:
         found = self._rules.ask(name)
         known = self._rules.judgement(name, gives) if isinstance(gives, NodeState) else None
         if isinstance(found, str):
-            self._asked.add(name)
+            self._tried.add(name)
             if known is None:
                 self._refused.append((name, found))
                 place += 1
@@ -433,15 +433,15 @@ class Walk:
                     return
                 self._refused.append((name, unfit))
 
-    def _asked_last(self, groups: Iterable[_Group]) -> list[_Group]:
+    def _tried_last(self, groups: Iterable[_Group]) -> list[_Group]:
         """Return the groups with the nodes that were asked in vain apart from the others, and behind them."""
-        asked = frozenset(self._asked)
+        tried = frozenset(self._tried)
         parted: list[_Group] = []
         for rank, _, _, names, gives in groups:
             meant = [name for name in names if self._selected is None or name in self._selected]
             for bound, part in (
-                (rank, [name for name in meant if name not in asked]),
-                (rank + LATER, [name for name in meant if name in asked]),
+                (rank, [name for name in meant if name not in tried]),
+                (rank + LATER, [name for name in meant if name in tried]),
             ):
                 if part:
                     parted.append((bound, part[0], 0, part, gives))
@@ -470,7 +470,7 @@ class Walk:
             part = None if best is None or other is None else best.first_difference(other)
             return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
         if rank >= LATER:
-            return ASKED_BEFORE
+            return TRIED_BEFORE
         if self._end is not None and (rank, name) < self._end:
             return NOT_IN_TIME
         return BY_NAME if self._rules.is_first_fit else NOT_BETTER

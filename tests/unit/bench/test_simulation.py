@@ -11,7 +11,7 @@ from bench.machines import recorded
 from bench.simulation import DAY_S, Cluster, Job, Node, Placement, run, trace
 from bench.systems import LEFT_OUT, baseline_system, baseline_systems, our_system, topology_tree_likes
 from bench.worth import GpuSet
-from dracaena.controller.allocation.state.node_state import AskedSizes
+from dracaena.controller.allocation.state.size_demand import SizeDemand
 
 DGX_1V, PCIE, HOPPER = recorded("dgx-1v"), recorded("a5000-pix-pxb"), recorded("hgx-h100")
 BRIDGED = recorded("h100-pcie-bridged-numa-3-5")
@@ -77,7 +77,7 @@ def test_what_jobs_have_and_wait_for_is_what_the_controller_sees() -> None:
 
     run([DGX_1V], [Job(0, 4, 100), Job(10, 8, 50)], first)
     assert [(at_s, asked) for at_s, asked, _ in seen] == [(0, {4: 4}), (10, {4: 4, 8: 8}), (100, {8: 8})]
-    sizes = AskedSizes()
+    sizes = SizeDemand()
     looks: list[tuple[float, dict[int, int]]] = [(0, {}), (10, {4: 4, 8: 8}), (100, {8: 8})]
     assert [shares for _, _, shares in seen] == [sizes.shares(asked, at_s) for at_s, asked in looks]
 

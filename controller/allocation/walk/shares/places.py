@@ -20,8 +20,8 @@ from dracaena.controller.allocation.score.box import SetRule, make_rule, ordinal
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
+from dracaena.controller.allocation.walk.shares.assignments import MOST_LEFT, ShareAssignment, ShareAssignments
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
-from dracaena.controller.allocation.walk.shares.ways import MOST_LEFT, ShareWay, ShareWays
 
 MAX_ASSIGNMENTS: Final = 5_000
 """Ways to deal the shares of one pod out that are compared for a set of whole GPUs: four shares over eight GPUs have
@@ -111,31 +111,31 @@ class SharePlaces:
         self._shares = tuple(one for one in question.shares if is_about_gpus[one.place])
         self._whole = tuple(place for place in question.whole if is_about_gpus[place])
         self._nothing = tuple(Demand(0, policy) for policy in question.policies)
-        self._ways = ShareWays(question, self._shares, self._masks, self._in_use, self._rules(), effort)
+        self._assignments = ShareAssignments(question, self._shares, self._masks, self._in_use, self._rules(), effort)
         self._is_cut_off = False
 
     @property
     def looks(self) -> int:
         """Looks at GPUs until now."""
-        return self._ways.looks
+        return self._assignments.looks
 
     @property
     def cut_off(self) -> bool:
         """Whether not all places were compared."""
-        return self._is_cut_off or self._ways.cut_off
+        return self._is_cut_off or self._assignments.cut_off
 
     def all(self) -> Iterator[SharePlacement]:
         """Yield the places, best first: by the whole GPUs, as where no share is asked for; then the fewest GPUs that
         nobody has a share of, then those whose loss does least damage, then the least that is left over in the GPUs
         that have a share of the pod's then. Lazy. At most MAX_EQUAL_SETS equal sets of whole GPUs are compared by the
-        latter, with at most MAX_ASSIGNMENTS ways to deal the shares out for each, and MAX_LOOKS for all together.
+        latter, with at most MAX_ASSIGNMENTS of the shares for each, and MAX_LOOKS for all together.
         """
         for choices in self._equal_choices():
             dealt = [one for choice in choices for one in self._deal(choice)]
             dealt.sort(key=lambda one: one.count_rank)
             for _, equal in groupby(dealt, key=lambda one: one.count_rank):
                 yield from map(self._placement, sorted(equal, key=self._rank_on_node))
-            if self._ways.cut_off:
+            if self._assignments.cut_off:
                 return
 
     def refusal(self) -> str:
@@ -179,23 +179,24 @@ class SharePlaces:
     # Shares
 
     def _deal(self, choice: Choice | None) -> Iterator[_Dealt]:
-        """Yield the ways to deal the shares out beside a set of whole GPUs."""
+        """Yield the assignments of shares beside a set of whole GPUs."""
         free = self._free & ~(0 if choice is None else choice.mask)
-        for number, way in enumerate(self._ways.all(free)):
+        for number, assignment in enumerate(self._assignments.all(free)):
             if number == MAX_ASSIGNMENTS:
                 self._is_cut_off = True
                 return
             self._effort.charge(SET_STEPS, Work.SETS)
-            yield self._dealt(choice, way)
+            yield self._dealt(choice, assignment)
 
-    def _dealt(self, choice: Choice | None, way: ShareWay) -> _Dealt:
-        filled = way.filled
+    def _dealt(self, choice: Choice | None, assignment: ShareAssignment) -> _Dealt:
+        filled = assignment.filled
         touched = sum(1 << ordinal for ordinal in filled)
         joined = sum(1 << ordinal for ordinal in filled if ordinal in self._in_use)
         shareable = self.question.kind.shareable
-        lefts = [self._ways.left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
+        left_of = self._assignments.left_of
+        lefts = [left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
         left = (min(sum(one for one, _ in lefts), MOST_LEFT), min(sum(one for _, one in lefts), MOST_LEFT))
-        return _Dealt(choice, way.parts, touched & ~joined, joined, touched & ~shareable, left)
+        return _Dealt(choice, assignment.parts, touched & ~joined, joined, touched & ~shareable, left)
 
     def _rules(self) -> dict[int, SetRule]:
         """Return which sets the policies of requests for shares allow, by place."""
@@ -284,7 +285,7 @@ class SharePlaces:
             return f"whose GPUs never have {words}"
         if not mask:
             return "without a GPU that the request may have"
-        if self._ways.gpus_with_room(self._free, demand) >= demand.count:
+        if self._assignments.gpus_with_room(self._free, demand) >= demand.count:
             return ""
         others = {
             shared.mode

@@ -14,7 +14,7 @@ def test_pods_that_went_while_they_were_overdue_are_forgotten_some_day(
     held = Rounds()
     for number in range(10_000):
         held.of(f"p{number}")(0).update(f"n{name}" for name in range(names))
-        assert len(held._asked) <= 500 + COUNT_EVERY
+        assert len(held._tried) <= 500 + COUNT_EVERY
     asked = held.of("last")(0)
     asked.add("n")
     assert held.of("last")(0) == {"n"}

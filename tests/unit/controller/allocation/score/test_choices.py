@@ -206,7 +206,7 @@ def test_a_set_is_dealt_out_without_tearing_pairs_apart() -> None:
 def test_the_other_ways_to_deal_a_set_out_come_best_first() -> None:
     made = box(matrix(BRIDGED))
     demands = (Demand(2), Demand(2))
-    ways = list(Engine().dealings(made, 0b1111, 0b1111, demands))
+    ways = list(Engine().splits(made, 0b1111, 0b1111, demands))
     assert len(ways) == 6
     assert {frozenset(way) for way in ways[:2]} == {frozenset({0b0101, 0b1010})}
     assert ways[0] == (0b0101, 0b1010)

@@ -18,9 +18,9 @@ from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import AskedSizes
+from dracaena.controller.allocation.state.size_demand import SizeDemand
+from dracaena.controller.allocation.walk.shares.assignments import ShareAssignments
 from dracaena.controller.allocation.walk.shares.places import SharePlaces
-from dracaena.controller.allocation.walk.shares.ways import ShareWays
 from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
@@ -184,7 +184,7 @@ def compare(seed: int) -> str:
     inventory, allocator = case.inventory(), Allocator()
     inventory.check()
     if seed % 2:
-        allocator.reprice(inventory, AskedSizes().shares(inventory.holdings.by_size, now_s=0.0))
+        allocator.reprice(inventory, SizeDemand().shares(inventory.holdings.by_size, now_s=0.0))
     claims = case.waiting_claims()
     user = pod("pod", *(one.metadata.name for one in claims))
     expected = best_place(allocator.engine, case.nodes, case.pod)
@@ -214,17 +214,17 @@ def test_many_pods_with_shares_get_what_the_slow_version_finds() -> None:
     compare_many(range(CLUSTERS, CLUSTERS + MANY_CLUSTERS))
 
 
-def _roomiest_first(ways: ShareWays, ordinal: int, taken: Any) -> tuple[int, int]:
+def _roomiest_first(ways: ShareAssignments, ordinal: int, taken: Any) -> tuple[int, int]:
     memory, cores = LEFT_OF(ways, ordinal, taken)
     return -memory, -cores
 
 
-def _any_mode(ways: ShareWays, free: int, demand: Any, ordinal: int, now: Any) -> Any:
+def _any_mode(ways: ShareAssignments, free: int, demand: Any, ordinal: int, now: Any) -> Any:
     before = now.get(ordinal) or ways._in_use.get(ordinal)
     return FILLED(ways, free, demand if before is None else replace(demand, mode=before.mode), ordinal, now)
 
 
-def _no_room(ways: ShareWays, free: int) -> bool:
+def _no_room(ways: ShareAssignments, free: int) -> bool:
     return ROOM(ways, free) and len(ways._demands) < 2
 
 
@@ -236,15 +236,15 @@ def _nodes_by_links_alone(places: SharePlaces, nodes: Any, fresh: int = 0, waste
     return RANK(places, nodes, 0, 0, left)
 
 
-LEFT_OF, FILLED, ROOM = ShareWays.left_of, ShareWays._filled, ShareWays._has_room
+LEFT_OF, FILLED, ROOM = ShareAssignments.left_of, ShareAssignments._filled, ShareAssignments._has_room
 RANK = SharePlaces.rank
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
-        (ShareWays, "left_of", _roomiest_first),
-        (ShareWays, "_has_room", _no_room),
+        (ShareAssignments, "left_of", _roomiest_first),
+        (ShareAssignments, "_has_room", _no_room),
         (SharePlaces, "_fresh_rank", _no_damage),
         (SharePlaces, "rank", _nodes_by_links_alone),
     ],
@@ -257,7 +257,7 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, owner: type, 
 
 def test_modes_that_neither_places_nor_rules_keep_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either alone is enough: places come in an order, and the rules refuse what places overlook."""
-    monkeypatch.setattr(ShareWays, "_filled", _any_mode)
+    monkeypatch.setattr(ShareAssignments, "_filled", _any_mode)
     monkeypatch.setattr(Problem, "mode", lambda *_: None)
     with pytest.raises(AssertionError):
         compare_many(range(CLUSTERS))

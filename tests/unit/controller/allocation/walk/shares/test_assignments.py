@@ -21,8 +21,8 @@ from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
+from dracaena.controller.allocation.walk.shares.assignments import LOOK_STEPS, MAX_LOOKS, ShareAssignments
 from dracaena.controller.allocation.walk.shares.question import share_question
-from dracaena.controller.allocation.walk.shares.ways import LOOK_STEPS, MAX_LOOKS, ShareWays
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, device_name, holding, machine, node, pod, pool_slice
 from support.clusters import SWITCHED
@@ -65,13 +65,13 @@ class Looks:
     """Counts how often it is asked whether a share fits on a GPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, filled = 0, ShareWays._filled
+        self.count, filled = 0, ShareAssignments._filled
 
         def counted(*arguments: Any) -> Any:
             self.count += 1
             return filled(*arguments)
 
-        monkeypatch.setattr(ShareWays, "_filled", counted)
+        monkeypatch.setattr(ShareAssignments, "_filled", counted)
 
 
 @pytest.mark.parametrize("name", UNFIT)
@@ -160,7 +160,7 @@ class RandomNode:
         counts = [one.count for one in self.pod]
         asked = share_question(self.state.kind, self.policies, counts, self.masks, demands, fractional=True)
         in_use = {one.ordinal: one for one in self.state.shares}
-        ways = ShareWays(asked, demands, asked.masks, in_use, self.rules, Effort())
+        ways = ShareAssignments(asked, demands, asked.masks, in_use, self.rules, Effort())
         told = [tuple(mask for _, mask in way.parts) for way in ways.all(self.state.free)]
         assert not ways.cut_off
         return told
@@ -196,19 +196,19 @@ def test_all_ways_are_found_and_no_others_on_many_more_nodes() -> None:
     compare_many(range(MANY_NODES))
 
 
-KINDS, STATE, LEAST = ShareWays._gpu_kinds, ShareWays._state, ShareWays._least
+KINDS, STATE, LEAST = ShareAssignments._gpu_kinds, ShareAssignments._state, ShareAssignments._least
 
 
-def _all_alike(ways: ShareWays) -> dict[int, int]:
+def _all_alike(ways: ShareAssignments) -> dict[int, int]:
     return dict.fromkeys(KINDS(ways), 0)
 
 
-def _without_amounts(ways: ShareWays, free: int, now: Any) -> Any:
+def _without_amounts(ways: ShareAssignments, free: int, now: Any) -> Any:
     told: Any = STATE(ways, free, now)
     return tuple((kind, mode) for kind, mode, _ in told)
 
 
-def _twice_as_large(ways: ShareWays, name: str, demand: AmountDemand) -> int:
+def _twice_as_large(ways: ShareAssignments, name: str, demand: AmountDemand) -> int:
     return 2 * LEAST(ways, name, demand)
 
 
@@ -222,7 +222,7 @@ def _twice_as_large(ways: ShareWays, name: str, demand: AmountDemand) -> int:
     ],
 )
 def test_a_planted_fault_is_found(name: str, planted: Any, found_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShareWays, name, planted)
+    monkeypatch.setattr(ShareAssignments, name, planted)
     with pytest.raises(AssertionError):
         compare_many([found_by, *NODES])
 

@@ -19,8 +19,8 @@ from dracaena.controller.allocation.state.node_state import SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 
 MAX_LOOKS: Final = 50_000
-"""Looks at GPUs for one node: about 0.1 s, which is what a decision may take. Pods that fit come to their ways earlier,
-and of those that do not most are told within some hundred looks."""
+"""Looks at GPUs for one node: about 0.1 s, which is what a decision may take. Pods that fit are done earlier, and
+for most of those that do not that is found within some hundred looks."""
 
 LOOK_STEPS: Final = 2
 """A look whether a share fits on a GPU; or a GPU whose state is compared with one that was met before."""
@@ -42,7 +42,7 @@ _Candidates = tuple[tuple[int, Filled], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ShareWay:
+class ShareAssignment:
     """One way to deal the shares out."""
 
     parts: tuple[tuple[int, int], ...]
@@ -51,8 +51,8 @@ class ShareWay:
     """How the GPUs with a share of the pod are filled then, by ordinal."""
 
 
-class ShareWays:
-    """The ways on a node in one state, for one question. Remembers nothing beyond itself."""
+class ShareAssignments:
+    """All assignments on a node in one state, for one question. Remembers nothing beyond itself."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class ShareWays:
         self._dead: set[Hashable] = set()
         self._kinds = self._gpu_kinds()
         self.cut_off = False
-        """Whether the search has come to its limit: there may be more ways."""
+        """Whether the search has come to its limit: there may be more assignments."""
 
-    def all(self, free: int) -> Iterator[ShareWay]:
-        """Yield the ways, where these GPUs that nobody has a share of may be taken too. Lazy; those that begin with
-        the fullest GPUs come first. Ends at the latest after MAX_LOOKS looks, of all calls together."""
+    def all(self, free: int) -> Iterator[ShareAssignment]:
+        """Yield the assignments; `free` are GPUs that nobody has a share of, and that may be taken too. Lazy; those
+        that begin with the fullest GPUs come first. Ends at the latest after MAX_LOOKS looks, of all calls together."""
         candidates = {demand.place: self._candidates(free, demand, {}) for demand in self._demands}
         if any(len(candidates[demand.place]) < demand.count for demand in self._demands) or not self._has_room(free):
             return
@@ -92,10 +92,10 @@ class ShareWays:
 
     def _complete(
         self, free: int, rest: Sequence[AmountDemand], now: Mapping[int, Filled], parts: tuple[tuple[int, int], ...]
-    ) -> Iterator[ShareWay]:
-        """Yield the ways to serve the rest of the requests too."""
+    ) -> Iterator[ShareAssignment]:
+        """Yield the assignments that serve the rest of the requests too."""
         if not rest:
-            yield ShareWay(tuple(sorted(parts)), now)
+            yield ShareAssignment(tuple(sorted(parts)), now)
             return
         state = (len(rest), self._state(free, now))
         if state in self._dead:
@@ -105,9 +105,9 @@ class ShareWays:
         if all(len(self._candidates(free, other, now)) >= other.count for other in rest[1:]):
             for chosen in self._sets(candidates, demand):
                 part = (demand.place, mask_of(ordinal for ordinal, _ in chosen))
-                for way in self._complete(free, rest[1:], {**now, **dict(chosen)}, (*parts, part)):
+                for assignment in self._complete(free, rest[1:], {**now, **dict(chosen)}, (*parts, part)):
                     found = True
-                    yield way
+                    yield assignment
         if not found and not self.cut_off:
             self._dead.add(state)
 
@@ -184,10 +184,10 @@ class ShareWays:
         sizes = sorted((self._least(name, demand), demand.count) for demand in self._demands)
         if sum(size * count for size, count in sizes) > sum(left for left, _ in lefts):
             return False
-        asked = 0
+        wanted = 0
         for number, (size, count) in enumerate(reversed(sizes), 1):
-            asked += count
-            if asked > sum(_places(left, size, number if is_shareable else 1) for left, is_shareable in lefts):
+            wanted += count
+            if wanted > sum(_places(left, size, number if is_shareable else 1) for left, is_shareable in lefts):
                 return False
         return True
 
