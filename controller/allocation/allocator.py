@@ -67,7 +67,7 @@ from dracaena.controller.allocation.walk.pod_demand import (
 from dracaena.controller.allocation.walk.walk import Walk
 
 MAX_FACTS: Final = 4_096
-"""Ways whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
+"""Combinations whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
 
 _KIND_OF: Final = {
     Mistake.SELECTOR: RefusalKind.SELECTOR,
@@ -176,10 +176,10 @@ class Allocator:
         for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
         `preempting`: what pods of lower priority take of cpu and the like counts as free.
 
-        `is_over` is asked from time to time whether to stop (effort.Effort.begin). Then the answer is the best that was
-        found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked out is
-        remembered, and of nodes that are asked one by one the next try begins with those that were not asked: so a
-        pod that is heavy with good reason comes to its end in several tries.
+        `is_over` is called from time to time and says whether to stop (effort.Effort.begin). Then the answer is the
+        best that was found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked
+        out is remembered, and where nodes are tried one by one, the next try begins with those that were not tried: a
+        pod that is expensive for good reason is decided for after several tries.
         """
         self.effort.begin(is_over)
         name = (pod.metadata.uid or pod.key) + (" preempting" if preempting else "")
@@ -205,7 +205,7 @@ class Allocator:
         *,
         preempting: bool = False,
     ) -> Allocation | NoFit | Refused | Settled:
-        """`tried` returns the nodes that earlier tries asked in vain for a combination, by its number."""
+        """`tried` returns the nodes that earlier tries found unable to serve a combination, by its number."""
         demand = read_pod_demand(
             inventory, pod, claims, self.selectors, barred, self.effort, within, preempting=preempting
         )
@@ -328,7 +328,7 @@ class Allocator:
         others: Collection[str] = (),
         is_over: Callable[[int], bool] = never,
     ) -> tuple[str, ...]:
-        """Return what the claims and the pod's containers say in vain (walk.ignored); nothing when that takes too long.
+        """Return what the claims and the pod's containers say to no effect (walk.ignored); nothing when overdue.
         `others`: the claims that other pods name, too, as `namespace/name`. `is_over` as in allocate()."""
         self.effort.begin(is_over)
         try:
@@ -443,12 +443,12 @@ T = TypeVar("T")
 
 
 def _tried_nothing(_combination: int) -> set[str]:
-    """Return the nodes that earlier tries asked in vain: none."""
+    """Return the nodes that earlier tries found unable to serve a combination: none."""
     return set()
 
 
 def _if_in_time(work: Callable[[], T | None]) -> T | None:
-    """Return what only people are told, None when the decision is overdue."""
+    """Return what is only shown to people; None when the decision is overdue."""
     try:
         return work()
     except OverdueError:

@@ -2,8 +2,8 @@
 
 Claims, classes and pods are written by users, and some are expensive: a selector that is evaluated for every device, an
 affinity of thousands of terms, constraints that no set of devices meets. Whatever loops over such things charges its
-steps here first (Effort); who asked for the decision says from time to time whether it may go on. The next try begins
-with the nodes that overdue ones have not asked (Rounds), and finds what they worked out (Memo).
+steps here first (Effort), and the caller is asked from time to time whether the decision may go on. If it may not, the
+next try begins with the nodes that have not been tried yet (Rounds), and finds what earlier tries worked out (Memo).
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ COUNT_EVERY: Final = 256
 
 
 class Rounds:
-    """Nodes that were asked in vain by tries that were overdue, by pod and combination of alternatives.
+    """Nodes that overdue tries have found unable to serve a pod, by pod and combination of alternatives.
 
-    So the next try begins with the others. Holds nothing of pods whose decisions come to their end.
+    The next try begins with the other nodes. Once a decision comes to its end, nothing is kept for its pod.
 
     One thread at a time.
     """
@@ -130,8 +130,8 @@ class Rounds:
         self._calls = 0
 
     def of(self, pod: str) -> Callable[[int], set[str]]:
-        """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the
-        combination; to be added to."""
+        """Return a function from the number of a combination to the nodes that a pod's earlier tries found unable to
+        serve it. Callers add to that set."""
         self._calls += 1
         if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
             self._tried.clear()
@@ -142,7 +142,7 @@ class Rounds:
         return sum(1 + sum(1 + len(names) for names in one.values()) for one in self._tried.values())
 
     def is_under_way(self, pod: str) -> bool:
-        """Whether some nodes were asked in vain, and others have yet to be asked."""
+        """Whether some nodes were tried without success, and others have yet to be tried."""
         return any(self._tried.get(pod, {}).values())
 
     def forget(self, pod: str) -> None:
@@ -155,7 +155,7 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """A table of results of a pure function: at most `size`, and the one not asked for longest goes first.
+    """A table of results of a pure function. It holds at most `size` of them; the least recently used is dropped first.
 
     One thread at a time.
     """
@@ -172,7 +172,7 @@ class Memo(Generic[K, V]):
         return key in self._known
 
     def items(self) -> tuple[tuple[K, V], ...]:
-        """Return what is remembered, the one not asked for longest first."""
+        """Return what is remembered, the least recently used first."""
         return tuple(self._known.items())
 
     def values(self) -> tuple[V, ...]:

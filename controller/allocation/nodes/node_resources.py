@@ -147,7 +147,7 @@ class NodeResources:
         return any(amount > before.get(resource, 0) for resource, amount in allocatable.items())
 
     def remove_node(self, name: str) -> None:
-        """Forget a node, if it is there. Its pods stay until they are told of."""
+        """Forget a node, if it is there. Its pods stay until they are reported elsewhere or gone."""
         self._unsort(name)
         self._has.pop(name, None)
 

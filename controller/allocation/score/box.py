@@ -38,7 +38,7 @@ class GpuRates:
     pcie_kb_s: int
     """Of all its PCIe lanes."""
     nvlinks: int
-    """Its NVLinks to anywhere; where nobody told, the most that it can have."""
+    """Its NVLinks to anywhere; where that is not known, the most that it can have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,8 @@
-"""Which GPUs of one node a pod gets: every legal choice, best first. The door to all that scores.
+"""Which GPUs of one node a pod gets: every legal choice, best first. The other rooms come here for all scores.
 
 Several requests of a pod are served together: the set of all of them is chosen first, then dealt out (shares). Parts of
-a score are computed only for sets that are equal in all parts before, so the best set of thousands costs little more
-than their bandwidths; and of those the ones that cannot be best only get an upper bound.
+a score are computed only for sets that are equal in all earlier parts, so finding the best of thousands of sets costs
+little more than computing their bandwidths; and sets that cannot be the best only get an upper bound.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Engine:
     def __init__(self, prices: Prices | None = None, *, effort: Effort | None = None) -> None:
         """Sets that are compared are charged to `effort`, whose OverdueError all that chooses may raise."""
         self._effort = effort or Effort()
-        self.prices = prices  # to be asked; reprice() changes it
+        self.prices = prices  # for reading; reprice() changes it
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
         self._ideals: Memo[Box, tuple[int, ...]] = Memo(MAX_TABLES)  # of a pod of each of GROUP_SIZES, in GB/s
         self._orders: Memo[tuple[Demand, ...], tuple[Order, LinkBandwidth]] = Memo(MAX_ORDERS)

@@ -47,22 +47,22 @@ GA102_PRODUCTS: Final = frozenset({"A40", "3090", "A4500", "A5000", "A5500", "A6
 """Words by which the names of GA102 cards with NVLinks are known, for example `NVIDIA GeForce RTX 3090 Ti`."""
 
 GENERATION_BY_ARCHITECTURE: Final = {"Pascal": 1, "Volta": 2, "Turing": 2, "Ampere": 3, "Hopper": 4, "Blackwell": 5}
-"""For a GPU whose driver does not tell the generation."""
+"""For a GPU whose driver does not report the generation."""
 
 USUAL_NVLINK: Final = NvlinkFigures(25_000_000, 18)
-"""For a GPU of which nothing is told: the rate of most generations, and the largest count that any GPU has in a mesh
+"""For a GPU of which nothing is known: the rate of most generations, and the largest count that any GPU has in a mesh
 without switches."""
 
 PCIE_LANE_KB_S: Final = {1: 250_000, 2: 500_000, 3: 984_615, 4: 1_969_230, 5: 3_938_461, 6: 7_562_500}
 """[PCIe] One lane, one way, by generation."""
 USUAL_PCIE_GENERATION: Final = 3
-"""For a GPU that does not tell: a slow one, so that an unknown machine is never preferred for a guess."""
+"""For a GPU that does not report it: a slow one, so that an unknown machine is never preferred on a guess."""
 USUAL_PCIE_LANES: Final = 16
 PCIE_LANES: Final = frozenset({1, 2, 4, 8, 12, 16, 32})
 
 
 def gpu_rates(gpu: Gpu) -> GpuRates:
-    """Look the figures of a GPU up; what is missing or impossible gets the usual one."""
+    """Look up the figures of a GPU; what is missing or impossible is replaced by the usual figure."""
     figures = nvlink_figures(gpu)
     lanes = gpu.pcie_width if gpu.pcie_width in PCIE_LANES else USUAL_PCIE_LANES
     lane_kb_s = PCIE_LANE_KB_S.get(gpu.pcie_generation or 0, PCIE_LANE_KB_S[USUAL_PCIE_GENERATION])

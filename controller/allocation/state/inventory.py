@@ -82,8 +82,8 @@ class PoolChange:
 class Inventory:
     """Nodes, pools, classes, and who holds which devices. One owner, one thread at a time.
 
-    Holders are named by their owner's words; a device is free when nobody holds it. All of it is derived from what the
-    last calls told, whatever their order: check() says so.
+    The owner chooses the names of holders; a device is free when nobody holds it. All of it follows from what was last
+    told of each object, in whatever order that came: check() says so.
     """
 
     def __init__(self, driver: str, allowed_drivers: Iterable[str] = ()) -> None:
@@ -92,17 +92,17 @@ class Inventory:
         self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
         self.resources = NodeResources()
-        self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
+        self.requests = RequestReader(driver)  # for reading; set_class() and remove_class() change it
         self.placed = PlacedPods()
         self.families = Families()
-        self.cliques = CliqueIndex()  # to be asked
+        self.cliques = CliqueIndex()  # for reading
         self.storage = Storage()
         self.spread_scopes = SpreadScopes(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._contents: dict[str, PoolContents] = {}
         self._pools_of_node: dict[str, set[str]] = {}
         self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool, int], NodeKind] = WeakValueDictionary()
-        self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
+        self.holdings = Holdings(driver, self.allowed_drivers)  # for reading; hold() changes it
         self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
         self._buckets = NodeBuckets()

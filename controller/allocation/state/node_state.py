@@ -291,13 +291,13 @@ class HoldingChange:
 
 
 class Holdings:
-    """Holders are named by their owner's words; a device is free when nobody holds it. A part of its owner.
+    """Who holds which devices. The owner chooses the names of holders; a device is free when nobody holds it.
 
     Whole devices of ours are one table, shares of them and devices of other drivers another one.
     """
 
     def __init__(self, driver: str, others: Collection[str]) -> None:
-        """`others`: further drivers whose devices count; those of all else are passed over."""
+        """`others`: further drivers whose devices count; devices of any other driver are ignored."""
         self._driver = driver
         self._drivers = frozenset((driver, *others))
         self._held_by: dict[str, frozenset[DeviceId]] = {}
@@ -315,8 +315,8 @@ class Holdings:
         return self._holders.get(pool, ())
 
     def in_pool(self, pool: PoolId) -> list[Holding]:
-        """Return all that is held of a pool, whoever holds it: shares and their amounts, and whole devices. Who has a
-        device whole is told beside the shares that others have of it."""
+        """Return all that is held of a pool, whoever holds it: shares with their amounts, and whole devices. A device
+        that somebody holds whole while others hold shares of it is listed for each of them."""
         found = list(self._others_of.get(pool, {}))
         if pool.driver == self._driver:
             sharers = self._sharers.get(pool.pool, {})

@@ -5,6 +5,6 @@ nodes of a kind have to give), judgements (what is asked and remembered about si
 bound first), family (which of them the siblings of a pod make better), node_rules and node_choice (how the rules
 answer for one node), shares (where shares of GPUs go there), overdue (what is said where that took too long). For
 explanations alone: lasting (what a node could never give), mistakes (what authors most likely got wrong) and ignored
-(what claims say in vain). walk knows nothing of the rules: who calls it says whom to ask.
+(what claims say to no effect). walk knows nothing of the rules: its caller hands in whatever judges a node.
 docs/design/0007-allocator.md
 """

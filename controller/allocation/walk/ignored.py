@@ -1,4 +1,4 @@
-"""What claims and containers say in vain: it is accepted, does nothing, and nobody would be told."""
+"""What claims and containers say to no effect: the API accepts it, it does nothing, and nobody else would say so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ignored_parts(
     selectors: CelSelectors,
     names: PublishedNames,
 ) -> tuple[str, ...]:
-    """Return what is said in vain, in the order of the claims, then of the containers; each once. Nothing about claims
+    """Return what has no effect, in the order of the claims, then of the containers; each once. Nothing about claims
     that cannot be read, or that are not about devices of ours: others may know what to do with them. `others` are the
     claims that other pods name, too: what no container of this pod uses, theirs may.
 

@@ -1,8 +1,8 @@
 """The walk over the nodes: best bound first, without a look at each of them.
 
-Nodes in one state are a group with one bound, the best rank that any of them can have. Of exact nodes the bound is what
-they give. Of others the rules are asked when the walk visits them; what gives less than its bound goes back among the
-others. The walk ends at the first node that gives as much as the best bound that is left.
+Nodes in one state are a group with one bound, the best rank that any of them can have. For exact nodes the bound is
+what they give. For all others the rules are consulted when the walk visits them, and a node that gives less than its
+bound is put back. The walk ends at the first node that gives as much as the best bound that is left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEW: Final = 8
 looked at, and other nodes are skipped. Both give the same answer."""
 
 LATER: Final = 1 << 5000
-"""Added to the bound of a node that was asked in vain in an earlier try: behind all others."""
+"""Added to the bound of a node that an earlier try found unable to serve the pod: it comes after all others."""
 
 SECOND_LOOKS: Final = 2
 """Groups that the rules are asked about for a runner-up: it is told to people and decides nothing, and each look costs
@@ -84,9 +84,9 @@ class Walk:
         *,
         is_exact: bool,
     ) -> None:
-        """`is_exact`: whether the answers say everything about whole GPUs; `rules` are made when they have to be asked.
-        `family`: what a pod of a family prefers; None: nothing. `tried` are the nodes that earlier tries asked in vain
-        before they were overdue; they come last, and those that are asked in vain now are added.
+        """`is_exact`: whether the answers say everything about whole GPUs; `rules` are made when they are first needed.
+        `family`: what a pod of a family prefers; None: nothing. `tried` are the nodes that earlier, overdue tries found
+        unable to serve the pod; they come last, and nodes that turn out so now are added.
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
@@ -107,7 +107,7 @@ class Walk:
         self._short: list[_Group] = []  # nodes that were left out for want of room
         self._by_rules = False
         self.is_round_over = False
-        """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
+        """Whether best() tried no node, because earlier tries together have tried every one without success."""
 
     @property
     def mistake(self) -> NeedsPerson | None:
@@ -117,8 +117,8 @@ class Walk:
     def best(self) -> NodeChoice | None:
         """Return what the best node gives, of equal ones the first by name; None when none gives anything.
 
-        Where whole GPUs are asked for, nodes are asked for more than their whole GPUs only when no node has enough of
-        these. When the decision is overdue it is the best of the nodes asked until then; where none gave anything,
+        For a request for whole GPUs, other devices of a node are considered only when no node has enough whole ones.
+        When the decision is overdue, this is the best of the nodes tried until then; if none of them gave anything,
         OverdueError goes on to the caller. Cost: a step for each bucket, and a look at the filter for each visited
         node. The rules are asked once for each state, or for each visited node where nodes in one state may differ.
         """
@@ -434,7 +434,7 @@ class Walk:
                 self._refused.append((name, unfit))
 
     def _tried_last(self, groups: Iterable[_Group]) -> list[_Group]:
-        """Return the groups with the nodes that were asked in vain apart from the others, and behind them."""
+        """Return the groups with the nodes that were tried before in groups of their own, after all others."""
         tried = frozenset(self._tried)
         parted: list[_Group] = []
         for rank, _, _, names, gives in groups:

@@ -212,7 +212,7 @@ class PlacedPods:
         self._nodes[name] = labels
 
     def remove_node(self, name: str) -> None:
-        """Forget a node, if it is there. Its pods stay until they are told of."""
+        """Forget a node, if it is there. Its pods stay until they are reported elsewhere or gone."""
         self._relabel(name, self._nodes.pop(name, _NO_LABELS), _NO_LABELS)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
