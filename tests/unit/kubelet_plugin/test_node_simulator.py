@@ -19,9 +19,8 @@ from support.node_simulator import Simulator, ViolationError
 from support.plugin import FakeKubelet, PluginNode
 
 STEPS = 150
-SEEDS = range(12)
-FAULT_SEEDS = range(60)
-"""A fault must be found in one of these."""
+SEEDS = (*range(12), 14, 53)
+"""Of `make test`: each planted fault shows in one of these, two of them only in the last two."""
 
 
 def run(folder: Path, seed: int, plant: Callable[[PluginNode], None] = lambda node: None) -> Simulator:
@@ -82,22 +81,22 @@ def spec_of_a_claim_that_is_aside_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
+    ("plant", "found_by"),
     [
-        no_guard_of_nodes,
-        no_following,
-        no_look_at_what_the_driver_says,
-        old_sweeper,
-        old_recovery,
-        whole_beside_share,
-        spec_of_a_claim_that_is_aside_stays,
+        (no_guard_of_nodes, 2),
+        (no_following, 0),
+        (no_look_at_what_the_driver_says, 0),
+        (old_sweeper, 53),
+        (old_recovery, 14),
+        (whole_beside_share, 2),
+        (spec_of_a_claim_that_is_aside_stays, 0),
     ],
 )
-def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
+def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int) -> None:
     plant(monkeypatch)
-    for seed in FAULT_SEEDS:
+    for seed in (found_by, *(seed for seed in SEEDS if seed != found_by)):
         try:
             run(tmp_path, seed)
         except ViolationError:
             return
-    pytest.fail(f"not found in {len(FAULT_SEEDS)} runs")
+    pytest.fail(f"not found in {len(SEEDS)} runs")
