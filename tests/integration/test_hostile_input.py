@@ -30,7 +30,7 @@ OBJECTS: Final = 120
 HONEST_EVERY: Final = 8
 USED_EVERY: Final = 3
 PATIENCE_S: Final = 20.0
-"""For one honest pod: the server validates the bad objects in this same process."""
+"""For one honest pod, and for one answer: the server validates the bad objects in this same process."""
 
 COLLECTIONS: Final[dict[Resource, str]] = {
     "resourceclaims": "/apis/resource.k8s.io/v1/namespaces/hostile/resourceclaims",
@@ -67,7 +67,7 @@ class Sender:
 
     def _send(self, method: str, path: str, body: bytes) -> int:
         headers = {"Content-Type": "application/json"}
-        answer = urllib3.request(method, f"{self._url}{path}", body=body, headers=headers)
+        answer = urllib3.request(method, f"{self._url}{path}", body=body, headers=headers, timeout=PATIENCE_S)
         assert answer.status < 500, f"{method} {path}: {answer.data[:500]!r}"
         return answer.status
 
