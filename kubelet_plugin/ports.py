@@ -11,7 +11,7 @@ import msgspec
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.api.names import ClaimUid
+from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
@@ -248,6 +248,24 @@ class TimeSliceSetter(Protocol):
 
     def set(self, gpu: str, interval: TimeSliceInterval) -> None:
         """Set the interval of a GPU."""
+        ...
+
+
+class MemoryLimiter(Protocol):
+    """Limits what a cgroup may take of a GPU's memory. From any thread; waits for the driver."""
+
+    def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        """Limit the processes below a cgroup to bytes of a GPU (UUID), which are kept for them too; None: no limit, and
+        nothing kept. Raises GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
+        """
+        ...
+
+
+class PodCgroups(Protocol):
+    """The cgroups of this node's pods."""
+
+    def of_pod(self, uid: PodUid) -> str | None:
+        """Return the folder of a pod's cgroup, None while there is none."""
         ...
 
 

@@ -1,0 +1,28 @@
+"""Where kubelet has the cgroup of a pod, below the root of a cgroup v2 tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dracaena.api.names import PodUid
+
+PARENTS: Final = ("kubepods.slice", "kubepods")
+"""The folder of all pods, with kubelet's cgroupDriver systemd and cgroupfs; none of them with cgroupsPerQOS false."""
+
+_CLASSES: Final = ("", "burstable", "besteffort")
+"""Quality-of-service classes; guaranteed pods are in none."""
+
+
+def pod_cgroups(uid: PodUid) -> Iterator[str]:
+    """Return the paths that the cgroup of a pod may have, as kubelet makes them: by its driver and the pod's class.
+
+    A pod has one of them. Source: kubelet's pod_container_manager_linux.go and cgroup_manager_linux.go.
+    """
+    plain = uid.replace("-", "_")  # a dash separates parents in the name of a slice
+    for name in _CLASSES:
+        slices = f"kubepods-{name}" if name else "kubepods"
+        above = f"kubepods.slice/{slices}.slice" if name else "kubepods.slice"
+        yield f"{above}/{slices}-pod{plain}.slice"
+    for name in _CLASSES:
+        yield f"kubepods/{name}/pod{uid}" if name else f"kubepods/pod{uid}"
