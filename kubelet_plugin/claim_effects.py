@@ -19,7 +19,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
@@ -116,9 +116,38 @@ class ClaimEffects:
         """
         self._undo(uid, keep=())
 
+    def follow(
+        self,
+        uid: ClaimUid,
+        wanted: Sequence[Effect],
+        of_kind: Callable[[Effect], bool],
+        is_settled: Callable[[Effect], bool],
+    ) -> None:
+        """Bring the effects of one kind, that containers know nothing of, to what is wanted now; its GPUs must be held.
+
+        For a claim that is prepared; of others nothing is changed. Effects that are not settled are made (again).
+        Raises DracaenaError at the first that cannot be.
+        """
+        with self._lock.hold():
+            checkpoint = self._checkpoint(uid)
+            if checkpoint is None or checkpoint.state is not State.DONE:
+                return
+            known = checkpoint.prepared.effects
+            new = [effect for effect in wanted if not is_among(effect, known)]
+            if new:
+                self._checkpoints.journal(checkpoint, [*known, *new])
+        due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
+        for effect in due:
+            outcome = self._means_of(effect).apply(effect, self._others(uid, effect))
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+        self._undo_each(uid, [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)])
+
     def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
         with self._lock.hold():
             left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
+        self._undo_each(uid, left)
+
+    def _undo_each(self, uid: ClaimUid, left: Sequence[Effect]) -> None:
         for effect in reversed(left):
             others = self._others(uid, effect)
             if all(other.outcome is None for other in others):

@@ -26,7 +26,11 @@ NODE_USER_PREFIX = "system:node:"
 
 
 class NodeSource(ReadingSource, HealthSource, Protocol):
-    """What tells a node's GPUs and their health."""
+    """What tells a node's GPUs and their health, and limits their memory. Called in the driver's thread."""
+
+    def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        """Limit what a cgroup takes of a GPU, as ports.MemoryLimiter does."""
+        ...
 
 
 def health_rules(settings: PluginSettings) -> Rules:

@@ -23,6 +23,7 @@ def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Seq
         gpus=MappingProxyType({gpu_device_name(gpu.uuid): gpu for gpu in machine.gpus}),
         mig_devices=MappingProxyType({mig.device_name: mig for mig in machine.mig_devices}),
         attributes=MappingProxyType({DeviceName(d.name): d.attributes for page in pages for d in page}),
+        gpu_driver_version=machine.driver_version,
     )
 
 

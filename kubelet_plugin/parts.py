@@ -20,6 +20,7 @@ from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthMonitor
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.node_devices import NodeDevices
@@ -28,6 +29,7 @@ from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.pod_limits import PodLimits
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
@@ -69,6 +71,8 @@ class GpuParts:
     monitor: HealthMonitor | None
     """None where health is not watched."""
     streams: HealthStreams
+    limiter: AskedMemoryLimiter | None
+    """None with a recorded machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class ClaimParts:
     device_watch: DeviceWatch
     mps_faults: MpsFaultWatch | None
     """None where no MPS supervisor is named."""
+    limits: PodLimits
     sweeper: Sweeper
 
 

@@ -130,6 +130,7 @@ class Program:
         claims.device_watch.start()
         if claims.mps_faults is not None:
             claims.mps_faults.start()
+        claims.limits.start()
         claims.sweeper.start()
         self._parts.registration.start()
         log.info("serving kubelet", socket=str(node.paths.dra_socket))
@@ -167,6 +168,7 @@ class Program:
             node.installation.stop()
         gpus.publisher.stop()
         claims.sweeper.stop()
+        claims.limits.stop()
         if claims.mps_faults is not None:
             claims.mps_faults.stop()
         claims.device_watch.stop()

@@ -83,6 +83,11 @@ class PluginSettings:
         "empty: there is none",
         form=HOST_FOLDER,
     )
+    cgroup_root: str = option(
+        "/sys/fs/cgroup",
+        help="where this process sees the host's cgroup v2 tree, in which pods get memory limits of shared GPUs",
+        form=HOST_FOLDER,
+    )
     watch_health: bool = option(
         True,
         help="watch the health of the GPUs: taint what is broken and tell kubelet",

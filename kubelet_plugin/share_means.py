@@ -9,20 +9,22 @@ from pathlib import Path
 
 from dracaena.api import mps
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
-from dracaena.kubelet_plugin.device_kinds.enforcement import NO_TIME_SLICES, NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.from_settings import seen_driver_root
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
+from dracaena.kubelet_plugin.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.paths import PluginPaths
-from dracaena.kubelet_plugin.ports import EffectMeans
-from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.process.clock import Clock
@@ -36,15 +38,25 @@ class ShareMeans:
     kind_of: KindOf
     supervisor: MpsShares | None
     """None where no MPS supervisor is named."""
+    cgroups: PodCgroups
 
 
-def share_means(settings: PluginSettings, paths: PluginPaths, clock: Clock, release: GpuDriverRelease) -> ShareMeans:
-    """Return them. A recorded machine has time slices only if it brings a driver of its own."""
+def share_means(
+    settings: PluginSettings,
+    paths: PluginPaths,
+    clock: Clock,
+    release: GpuDriverRelease,
+    limiter: MemoryLimiter | None,
+) -> ShareMeans:
+    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
+    `limiter` is None.
+    """
     supervisor = _mps_shares(settings, clock)
     use = partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
     recorded = settings.machine and not settings.driver_root
     smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=release.refusal, use=use)
-    means: dict[str, EffectMeans] = {}
+    cgroups = Cgroups(settings.cgroup_root)
+    means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
     if supervisor is not None:
         means[MPS_SHARE] = supervisor
     if smi is not None:
@@ -54,9 +66,10 @@ def share_means(settings: PluginSettings, paths: PluginPaths, clock: Clock, rele
         return NodeEnforcement(
             mps=NO_MPS if supervisor is None else supervisor.offer(),
             time_slices=NO_TIME_SLICES if smi is None else smi.missing(),
+            memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
         )
 
-    return ShareMeans(means, kinds_on(node), supervisor)
+    return ShareMeans(means, kinds_on(node), supervisor, cgroups)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:

@@ -61,6 +61,7 @@ from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthList
 from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
@@ -72,6 +73,7 @@ from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.parts import ClaimParts, GpuParts, NodeParts, PluginParts
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.pod_limits import PodLimits
 from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
@@ -185,10 +187,12 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates = MachineUpdates(node.events)
     health: HealthSource
     live: LiveMachine | None = None
+    limiter: AskedMemoryLimiter | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
     else:
-        health, live = _live_machine(node, source, updates)
+        asked, live = _live_machine(node, source, updates)
+        health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
     devices = NodeDevices(
         driver=settings.driver_name,
         name=PoolName(settings.node_name),
@@ -202,12 +206,11 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     )
     updates.subscribe(devices.take)
     if not watched:
-        return GpuParts(
-            slices, publisher, devices, updates, live, None, HealthStreams(settings.node_name, None, node.clock)
-        )
+        streams = HealthStreams(settings.node_name, None, node.clock)
+        return GpuParts(slices, publisher, devices, updates, live, None, streams, limiter)
     monitor, streams = _health(node, health, live.ask if live is not None else _ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(slices, publisher, devices, updates, live, monitor, streams)
+    return GpuParts(slices, publisher, devices, updates, live, monitor, streams, limiter)
 
 
 def _ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
@@ -307,10 +310,22 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     paths = node.paths
     folders = claim_folders(node.settings, paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
-    pods, reporter = _pods(node, folders, checkpoints)
+    limits: PodLimits
+
+    def pods_changed() -> None:
+        limits.changed()
+
+    pods, reporter = _pods(node, folders, checkpoints, pods_changed)
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
-    shares = share_means(node.settings, paths, node.clock, node.release)
+    shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
+    effects = ClaimEffects(
+        checkpoints=checkpoints,
+        means=shares.means,
+        lock=node.call_lock,
+        gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
+        salvage=files.salvage,
+    )
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -332,13 +347,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
-        effects=ClaimEffects(
-            checkpoints=checkpoints,
-            means=shares.means,
-            lock=node.call_lock,
-            gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
-            salvage=files.salvage,
-        ),
+        effects=effects,
         lock=node.call_lock,
         kind_of=shares.kind_of,
     )
@@ -348,7 +357,16 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else _mps_faults(node, supervisor, folders, checkpoints, pods, reporter)
-    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, sweeper)
+    limits = PodLimits(
+        checkpoints=checkpoints,
+        effects=effects,
+        pods=pods,
+        cgroups=shares.cgroups,
+        lock=node.call_lock,
+        tell=node.events.warn_users,
+        clock=node.clock,
+    )
+    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, sweeper)
 
 
 def _mps_faults(
@@ -372,13 +390,14 @@ def _mps_faults(
 
 
 def _pods(
-    node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints
+    node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints, changed: Callable[[], None]
 ) -> tuple[Reflector[Pod], PodDevicesReporter]:
     settings, claims = node.settings, KubeClaims(node.client)
     reporter: PodDevicesReporter
 
     def pod_changed(old: Pod | None, new: Pod | None) -> None:
         reporter.pod_changed(old, new)
+        changed()
 
     pods: Reflector[Pod] = Reflector(
         node.view,

@@ -9,6 +9,7 @@ from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, Permission, load_library
+from dracaena.kubelet_plugin.adapters.nvml_memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
@@ -41,6 +42,7 @@ class NvmlMachine:
         self._name = name
         self._nvml = nvml
         self._health = NvmlHealth(nvml.library)
+        self._memory_limits = NvmlMemoryLimits(nvml.library, stays_open=listens)
         self._clock = clock or SystemClock()
         self._listens = listens
         self._unnamed = False
@@ -122,9 +124,13 @@ class NvmlMachine:
             self._closed_s = now_s
         self._bound = bound
 
+    def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
+        """See NvmlMemoryLimits.set()."""
+        self._memory_limits.set(gpu, cgroup, limit_bytes)
+
     def doing(self) -> str:
         """Return which call into the driver is running, empty if none is. From any thread."""
-        return self._nvml.doing or self._health.doing
+        return self._nvml.doing or self._health.doing or self._memory_limits.doing
 
     def close(self) -> None:
         """Let go of the driver."""

@@ -11,10 +11,12 @@ from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits
 from dracaena.kubelet_plugin.device_kinds.enforcement import (
     Amounts,
+    Enforcer,
     NodeEnforcement,
     ShareEnforcement,
     share_enforcement,
 )
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import memory_limit_effect, why_no_memory_limits
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
 from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, MEMORY_STEP_BYTES, shareable_bytes
 from dracaena.kubelet_plugin.device_kinds.time_slice_effects import time_slice_effects, why_no_time_slices
@@ -56,7 +58,10 @@ class GpuShare(WholeGpu):
             return CannotEnforce(f"{lacking}; with GpuConfig `sharing.enforcement: BestEffort` it is prepared without")
         mps = mps_effect(device, claim, memory_is_limited=bool(amounts.memory)) if found.by_mps else None
         slices = time_slice_effects(device, sharing) if found.by_time_slices else ()
-        return (*slices, *(() if mps is None else (mps,)))
+        by_limit = found.memory is Enforcer.MEMORY_LIMIT
+        # Beside MPS it may fail: the server's own limit holds then.
+        limits = (memory_limit_effect(device, required=sharing.is_required and mps is None),) if by_limit else ()
+        return (*limits, *slices, *(() if mps is None else (mps,)))
 
     def edits(self, _device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
         """Return the way to the MPS server, where there is one."""
@@ -68,7 +73,11 @@ class GpuShare(WholeGpu):
         if device.memory_bytes is not None and device.memory_bytes < MEMORY_STEP_BYTES:
             nothing = MpsOffer("less than 1Mi of memory is no limit that MPS has", runs=False)
             node = dataclasses.replace(node, mps=nothing)
-        return dataclasses.replace(node, time_slices=node.time_slices or why_no_time_slices(pool.gpus[device.device]))
+        return dataclasses.replace(
+            node,
+            time_slices=node.time_slices or why_no_time_slices(pool.gpus[device.device]),
+            memory_limits=node.memory_limits or why_no_memory_limits(pool.gpu_driver_version),
+        )
 
 
 def _lacking(device: PreparedDevice, sharing: GpuSharing, found: ShareEnforcement) -> str:

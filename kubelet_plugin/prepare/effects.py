@@ -23,6 +23,9 @@ TIME_SLICE_BEFORE: Final = "time-slice-before"
 TIME_SLICE: Final = "time-slice"
 """Kinds of the effects of a share whose GPU is divided by time slices (device_kinds.time_slice_effects)."""
 
+MEMORY_LIMIT: Final = "memory-limit"
+"""Kind of the effect of a share whose memory the GPU driver limits (device_kinds.memory_limit_effect)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:

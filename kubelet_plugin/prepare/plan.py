@@ -21,6 +21,7 @@ from dracaena.api.resource_objects import (
     ResourceClaim,
 )
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, KindOf
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import for_pods, is_memory_limit
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.holders import overdrawn
@@ -84,7 +85,10 @@ def plan_claim(
             reasons.append(f"request {device.request}: {made.reason}")
         else:
             effects += made
-    plan = PreparedClaim(reference, tuple(devices), _consumers(claim), effects=tuple(effects))
+    consumers = _consumers(claim)
+    if not consumers and any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects):
+        reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory could be limited")
+    plan = PreparedClaim(reference, tuple(devices), consumers, effects=for_pods(effects, consumers))
     reasons += [f"the allocation of claim {reference} counts wrong: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
 

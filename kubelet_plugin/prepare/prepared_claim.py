@@ -154,6 +154,8 @@ class PublishedPool:
     mig_devices: Mapping[DeviceName, MigDevice] = field(default_factory=dict)
     attributes: Mapping[DeviceName, Mapping[str, DeviceAttribute]] = field(default_factory=dict)
     """Of each device, as in its ResourceSlice."""
+    gpu_driver_version: str | None = None
+    """None: not known."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:

@@ -39,9 +39,11 @@ esac
 class NvidiaSmiRoot:
     """`root` is the driver's root; the files of the program's state are below `state`, one a GPU."""
 
-    def __init__(self, folder: Path, *gpus: str) -> None:
-        self.root, self.state = folder / "driver", folder / "state"
-        put(self.root, LIBRARY)  # empty: a loader that is given it says so and goes on
+    def __init__(self, folder: Path, *gpus: str, root: Path | None = None) -> None:
+        """`root`: a driver root that is there already."""
+        self.root, self.state = root or folder / "driver", folder / "state"
+        if root is None:
+            put(self.root, LIBRARY)  # empty: a loader that is given it says so and goes on
         for gpu in gpus:
             put(self.state, gpu, b"Default\n")
         put(self.root, "usr/bin/nvidia-smi", _PROGRAM.format(state=self.state).encode()).chmod(0o755)

@@ -389,6 +389,13 @@ class PluginNode:
             kind_of=self.kind_of,
         )
         reconciler = ClaimReconciler(self.checkpoints, files)
+        self.effects = ClaimEffects(
+            checkpoints=self.checkpoints,
+            means=self.means,
+            lock=lock,
+            gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
+            salvage=files.salvage,
+        )
         self.state = DeviceState(
             driver=DRIVER,
             read_pool=self.read_pool or (lambda: self.pool),
@@ -405,13 +412,7 @@ class PluginNode:
             ),
             reporter=self.reporter,
             unprepares=Unprepares(self.clock),
-            effects=ClaimEffects(
-                checkpoints=self.checkpoints,
-                means=self.means,
-                lock=lock,
-                gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
-                salvage=files.salvage,
-            ),
+            effects=self.effects,
             lock=lock,
             kind_of=self.kind_of,
         )

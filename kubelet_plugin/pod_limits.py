@@ -1,0 +1,143 @@
+"""Limits the memory of pods that come to a prepared claim later: kubelet does not call for those.
+
+It also takes limits back from pods that have ended while their claim goes on: soon enough, as a rule, to come before
+kubelet removes their cgroup. A later pod may have started before its limit is set; what it takes then counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import PodUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
+    is_memory_limit,
+    is_settled,
+    pod_of,
+    wanted_limits,
+)
+from dracaena.kubelet_plugin.device_watch import TellUsers
+from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S = 1.0
+"""A look when nothing has changed costs some microseconds per claim. The watch tells of pods; that a claim was prepared
+for one that had come before, or that a cgroup was removed, is seen by the next look."""
+
+AGAIN_S = 0.2
+"""Pause while a pod has no cgroup yet, or a limit could not be set: kubelet makes the one within a second of the pod's
+coming, before it starts containers."""
+
+GPU_WAIT_S = 1.0
+"""Longest wait for the GPU of a limit, which a call may keep for some seconds: it is looked at again."""
+
+NOT_LIMITED = "MemoryNotLimited"
+"""Reason of the Event."""
+
+log = structlog.get_logger()
+
+
+class PodLimits:
+    """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        effects: ClaimEffects,
+        pods: PodCache,
+        cgroups: PodCgroups,
+        lock: NodeLock,
+        tell: TellUsers,
+        clock: Clock,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._effects = effects
+        self._pods = pods
+        self._cgroups = cgroups
+        self._lock = lock
+        self._tell = tell
+        self._told: dict[str, str] = {}  # claim UID → what was said of it
+        self._worker = Worker("pod-limits", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def changed(self) -> None:
+        """Look soon: pods changed, or a claim was prepared. From any thread; never blocks."""
+        self._worker.notice()
+
+    def look(self) -> bool:
+        """Look once; return whether nothing is left that a later look could do. Raises DracaenaError where checkpoints
+        cannot be read.
+        """
+        with self._lock.hold():
+            prepared = [claim for claim in self._checkpoints.prepared() if any(map(is_memory_limit, claim.effects))]
+        self._told = {uid: text for uid, text in self._told.items() if uid in {claim.claim.uid for claim in prepared}}
+        settled = [self._settle(claim) for claim in prepared]
+        return all(settled)
+
+    def _settle(self, claim: PreparedClaim) -> bool:
+        """Bring the limits of one claim to what its pods are now; return whether each pod has its limit."""
+        limits = [effect for effect in claim.effects if is_memory_limit(effect)]
+        users = self._users(claim)
+        wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
+        same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
+        if same and all(map(is_settled, limits)):
+            return True
+        try:
+            with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
+                self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
+        except DracaenaError as error:
+            self._say(claim, users, str(error))
+            return False
+        return not any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
+
+    def _users(self, claim: PreparedClaim) -> Sequence[Pod]:
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.metadata.namespace == claim.claim.namespace and claim.claim.name in claim_names(pod) and may_run(pod)
+        ]
+
+    def _ended(self, limits: Sequence[Effect]) -> set[PodUid]:
+        """Return the pods that have ended: as the watch shows, or unknown to it and without a cgroup."""
+        known = {PodUid(pod.metadata.uid): may_run(pod) for pod in self._pods.values()}
+        with_limits = {pod_of(effect) for effect in limits}
+        gone = {uid for uid in with_limits - known.keys() if self._cgroups.of_pod(uid) is None}
+        return gone | {uid for uid, runs in known.items() if not runs}
+
+    def _say(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
+        if self._told.get(claim.claim.uid) == reason:
+            return
+        self._told[claim.claim.uid] = reason
+        log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
+        text = f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than it has: {reason}"
+        self._tell(claim.claim, users, NOT_LIMITED, text)
+
+    def _run(self) -> None:
+        pause_s = LOOK_EVERY_S
+        while self._worker.wait(within_s=pause_s):
+            try:
+                pause_s = LOOK_EVERY_S if self.look() else AGAIN_S
+            except DracaenaError as error:
+                log.warning("memory limits of pods are not looked at, trying again", error=str(error))
+                pause_s = LOOK_EVERY_S
+            except Exception:
+                # The thread's outermost loop: a bug must not end it for the life of the process.
+                log.exception("look at memory limits of pods failed")
+                pause_s = LOOK_EVERY_S

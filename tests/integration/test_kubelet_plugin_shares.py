@@ -1,0 +1,99 @@
+"""The whole plugin holds shares to their part: time slices by a stand-in for nvidia-smi, memory limits by a fake NVML
+of driver R615 and a cgroup tree in a folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.resource_objects import ResourceClaim
+from support.api_ground import ApiGround
+from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
+from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
+from support.gpu_driver_root import put
+from support.nvml_world import RECORDED, NvmlNode, nvml_world
+from support.plugin import share_of, sharing_config
+from support.plugin_world import World
+
+GIB = 1 << 30
+
+
+def find_libm() -> str:
+    """Return the path of a library that this process has loaded."""
+    ctypes.CDLL("libm.so.6")
+    maps = Path("/proc/self/maps").read_text(encoding="ascii").split()
+    return next(word for word in maps if (word.startswith("/") and "/libm.so" in word) or "/libm-" in word)
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with nvml_world(server) as made:
+        yield made
+
+
+class Ground:
+    def __init__(self, world: World, driver_version: str = "615.10") -> None:
+        self.world = world
+        self.tree = CgroupTree(world.folder / "cgroup")
+        host = world.folder / "host"
+        put(host, LIBRARY, Path(find_libm()).read_bytes())  # nvidia-smi is run beside it, so it has to be a real one
+        self.smi = NvidiaSmiRoot(world.folder, *(gpu.uuid for gpu in RECORDED.gpus), root=host)
+        self.node = NvmlNode(world, cgroup_root=str(self.tree.root), sharing="all")
+        gpus = tuple(replace(gpu, memory_bytes=80 * GIB) for gpu in RECORDED.gpus)
+        self.nvml = MemoryLimitingNvml(replace(RECORDED, driver_version=driver_version, gpus=gpus))
+        self.node.nvml = self.nvml
+        self.node.program.start()
+
+    def share(self, name: str, **sharing: str) -> ResourceClaim:
+        pod = self.world.pod(f"{name}-pod", name)
+        self.tree.add(pod.metadata.uid)
+        share = share_of("10Gi", share_id=f"00000000-0000-4000-8000-{sum(name.encode()):012}")
+        return self.world.allocated_claim(name, [0], pod, config=[sharing_config(**sharing)], **share)
+
+    def prepare(self, claim: ResourceClaim) -> str:
+        return self.world.prepare(claim)[claim.metadata.uid].error
+
+    def limits(self) -> list[int]:
+        """Hard limits of pods, smallest first."""
+        return sorted(hard for _, hard in self.nvml.limits.values() if hard != NONE_BYTES)
+
+
+@pytest.fixture
+def ground(world: World) -> Iterator[Ground]:
+    made = Ground(world)
+    try:
+        made.node.ready()
+        yield made
+    finally:
+        made.node.program.stop()
+
+
+def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(ground: Ground) -> None:
+    claim = ground.share("one", strategy="TimeSlicing", interval="Long")
+    assert ground.prepare(claim) == ""
+    assert ground.limits() == [10 * GIB]
+    assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Long"
+    later = ground.world.further_pod("later", claim)
+    ground.tree.add(later.metadata.uid)
+    ground.node.until(lambda: ground.limits() == [10 * GIB] * 2, "the limit of the pod that came later")
+    assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert ground.limits() == []
+    assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Default"
+
+
+def test_an_older_driver_is_named_in_the_refusal(world: World) -> None:
+    ground = Ground(world, "580.65.06")
+    try:
+        ground.node.ready()
+        error = ground.prepare(ground.share("one", strategy="TimeSlicing"))
+        assert "nothing on this node enforces 10Gi of memory" in error
+        assert "GPU driver 580.65.06 has no memory limits for pods, which came with R615" in error
+        assert ground.prepare(ground.share("two", strategy="TimeSlicing", enforcement="BestEffort")) == ""
+        assert ground.limits() == []
+    finally:
+        ground.node.program.stop()

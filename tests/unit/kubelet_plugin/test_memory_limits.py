@@ -1,0 +1,330 @@
+"""Memory limits of shares on the cgroups of pods: made with a claim, followed while it lives, gone with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.device_state import PrepareError
+from dracaena.kubelet_plugin.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.pod_limits import NOT_LIMITED, PodLimits
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+from support.fake_memory_limits import CgroupTree, FakeLimiter
+from support.killed_steps import KilledSteps, StopError
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    make_pod,
+    make_pool,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+
+GPU, GIB = gpu_uuid(0), 1 << 30
+
+
+def share_claim(name: str, *pods: str, gib: int = 10, required: bool = True) -> ResourceClaim:
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
+    share = share_of(f"{gib}Gi", share_id=f"share-of-{name}")
+    config = [] if required else [sharing_config(enforcement="BestEffort")]
+    return claim_of(
+        name,
+        {"results": [{**result, **share}], "config": config},
+        reserved_for={pod: f"{pod}-uid" for pod in pods or ("pod",)},
+    )
+
+
+def using(pod: str, *claims: str, phase: str = "Running") -> Pod:
+    return make_pod(pod, {"main": [(each, "") for each in claims]}, claims={each: each for each in claims}, phase=phase)
+
+
+class Ground:
+    """A node's cgroups and driver; a plugin on it is made anew by each start."""
+
+    def __init__(self, folder: Path, *claims: ResourceClaim, pods: Iterable[Pod] = (), cgroups: str = "pod") -> None:
+        self.folder, self.claims = folder / "plugin", claims
+        self.tree = CgroupTree(folder / "cgroup")
+        self.limiter = FakeLimiter(GPU)
+        self.pods = FakePods(*pods)
+        self.told: list[tuple[str, str]] = []
+        for pod in cgroups.split():
+            self.tree.add(f"{pod}-uid")
+        self.start()
+
+    def start(self, steps: FileSteps | None = None, **parts: Any) -> PluginNode:
+        cgroups = Cgroups(str(self.tree.root))
+        self.node = PluginNode(
+            self.folder,
+            FakeClaims(*self.claims),
+            pods=self.pods,
+            kind_of=kinds_on(lambda: NodeEnforcement(memory_limits=cgroups.problem())),
+            means={MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups)},
+            steps=steps or FileSteps(),
+            **parts,
+        )
+        if self.folder.exists():
+            self.node.checkpoint_files.remove_half_written()
+        self.follower = PodLimits(
+            checkpoints=self.node.checkpoints,
+            effects=self.node.effects,
+            pods=self.pods,
+            cgroups=cgroups,
+            lock=self.node.lock,
+            tell=lambda _claim, _pods, reason, text: self.told.append((reason, text)),
+            clock=self.node.clock,
+        )
+        return self.node
+
+    def prepare(self, place: int = 0) -> None:
+        self.node.state.prepare(reference_to(self.claims[place]))
+
+    def unprepare(self, place: int = 0) -> None:
+        self.node.state.unprepare(reference_to(self.claims[place]))
+
+    def limits(self) -> dict[str, int]:
+        """GiB by the pod's folder, whose last part is its UID."""
+        return {
+            cgroup.rpartition("-pod")[2].removesuffix("_uid.slice"): limit // GIB
+            for (_, cgroup), limit in self.limiter.limits.items()
+        }
+
+
+def test_each_pod_of_a_claim_is_held_to_the_share_until_the_claim_goes(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a", "b"), cgroups="a b")
+    ground.prepare()
+    assert ground.limits() == {"a": 10, "b": 10}
+    ground.unprepare()
+    assert ground.limits() == {}
+
+
+def test_a_pod_with_two_shares_of_a_gpu_has_the_sum(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one"), share_claim("two", gib=5))
+    ground.prepare(0)
+    ground.prepare(1)
+    assert ground.limits() == {"pod": 15}
+    ground.unprepare(0)
+    assert ground.limits() == {"pod": 5}
+    ground.unprepare(1)
+    assert ground.limits() == {}
+
+
+def test_a_pod_that_kubelet_has_not_begun_with_waits_for_its_cgroup(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "early", "late"), cgroups="early")
+    ground.pods.add(using("early", "one"))
+    ground.pods.add(using("late", "one"))
+    ground.prepare()
+    assert ground.limits() == {"early": 10}
+    assert not ground.follower.look()
+    ground.tree.add("late-uid")
+    assert ground.follower.look()
+    assert ground.limits() == {"early": 10, "late": 10}
+
+
+def test_without_any_cgroup_of_its_pods_a_claim_waits(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one"), cgroups="")
+    with pytest.raises(TemporaryError, match="kubelet has no cgroup for pod UID pod-uid yet"):
+        ground.prepare()
+    ground.tree.add("pod-uid")
+    ground.prepare()
+    assert ground.limits() == {"pod": 10}
+
+
+def test_a_pod_that_comes_later_is_held_and_one_that_ended_keeps_nothing(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
+    ground.prepare()
+    assert ground.follower.look()
+    ground.pods.add(using("b", "one"))
+    ground.tree.add("b-uid")
+    ground.pods.add(using("stranger", "other"))
+    ground.tree.add("stranger-uid")
+    assert ground.follower.look()
+    assert ground.limits() == {"a": 10, "b": 10}
+    ground.pods.add(using("a", "one", phase="Succeeded"))
+    assert ground.follower.look()
+    assert ground.limits() == {"b": 10}
+    ground.start()
+    ground.unprepare()
+    assert ground.limits() == {}
+
+
+def test_the_last_limit_stays_until_the_claim_goes(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
+    ground.prepare()
+    ground.pods.add(using("a", "one", phase="Failed"))
+    assert ground.follower.look()
+    assert ground.limits() == {"a": 10}
+    ground.pods.add(using("b", "one"))
+    ground.tree.add("b-uid")
+    assert ground.follower.look()
+    assert ground.limits() == {"b": 10}
+
+
+def test_a_pod_that_the_watch_does_not_show_yet_keeps_its_limit(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a", "b"), pods=[using("b", "one")], cgroups="a b")
+    ground.prepare()
+    assert ground.follower.look()
+    assert ground.limits() == {"a": 10, "b": 10}
+    ground.tree.remove("a-uid")
+    assert ground.follower.look()
+    assert [str(effect.parameters["pod_uid"]) for effect in ground.node.checkpoints.prepared()[0].effects] == ["b-uid"]
+
+
+def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
+    ground.prepare()
+    ground.limiter.problem = "the driver was loaded without them"
+    assert not ground.follower.look()
+    assert not ground.follower.look()
+    ((reason, text),) = ground.told
+    assert reason == NOT_LIMITED
+    assert "the driver was loaded without them" in text
+
+
+def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one"), share_claim("two", required=False))
+    ground.limiter.problem = "write `+dmem`"
+    with pytest.raises(PermanentError, match=rf"enforces the memory of {device_name(0)}: write `\+dmem`"):
+        ground.prepare(0)
+    ground.prepare(1)
+    ground.unprepare(1)
+    assert ground.node.checkpoints.load_all() == ((), ())
+
+
+def test_an_old_driver_cgroup_v1_and_kubelet_without_pod_cgroups_are_refused_by_name(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one"))
+    ground.start(pool=dataclasses.replace(make_pool(), gpu_driver_version="580.65.06"))
+    with pytest.raises(PrepareError, match=r"GPU driver 580[.]65[.]06 has no memory limits for pods"):
+        ground.prepare()
+    ground.start()
+    (ground.tree.root / "kubepods.slice").rename(ground.tree.root / "other")
+    with pytest.raises(PrepareError, match="cgroupsPerQOS must be true"):
+        ground.prepare()
+    (ground.tree.root / "cgroup.controllers").unlink()
+    with pytest.raises(PrepareError, match="is no tree of cgroup v2"):
+        ground.prepare()
+
+
+def test_a_gpu_that_is_lost_and_a_cgroup_that_is_gone_keep_nobody_from_ending(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a", "b"), cgroups="a b")
+    ground.prepare()
+    ground.tree.remove("a-uid")
+    ground.limiter.gpus.clear()
+    ground.unprepare()
+    assert ground.node.checkpoints.load_all() == ((), ())
+
+
+def test_what_an_earlier_boot_limited_is_forgotten(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one"))
+    ground.prepare()
+    ground.limiter.limits.clear()
+    ground.start(boot_id="boot-2")
+    ground.limiter.gpus.clear()
+    ground.unprepare()
+    ground.limiter.gpus.add(GPU)
+    ground.prepare()
+    assert ground.limits() == {"pod": 10}
+
+
+WORKS = ("prepare", "unprepare", "follow")
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody_has(tmp_path: Path, work: str) -> None:
+    step, crashed = 1, True
+    while crashed:
+        for way in WORKS:
+            folder = tmp_path / f"{step}-{way}"
+            one, other = share_claim("one", "a"), share_claim("other", "a", gib=5)
+            ground = Ground(folder, one, other, pods=[using("a", "one", "other")], cgroups="a b")
+            ground.prepare(1)
+            if work != "prepare":
+                ground.prepare()
+            if work == "follow":
+                ground.pods.add(using("a", "other"))
+                ground.pods.add(using("b", "one"))
+            steps = KilledSteps(step)
+            ground.limiter.before_each = steps._count
+            ground.start(steps)
+            try:
+                works: dict[str, Callable[[], object]]
+                works = {"prepare": ground.prepare, "unprepare": ground.unprepare, "follow": ground.follower.look}
+                works[work]()
+                crashed = False
+            except StopError:
+                crashed = True
+            ground.limiter.before_each = lambda: None
+            ground.start()
+            if way == "prepare":
+                ground.prepare()
+                assert ground.limits()["a"] == 15, step
+            elif way == "follow":
+                ground.node.state.recover(())
+                ground.follower.look()
+                expected = {"a": 15, "b": 10} if work == "follow" else {"a": 15}
+                assert ground.limits() in (expected, {"a": 5}), step
+            ground.unprepare()
+            assert ground.limits() == {"a": 5}, (step, way)
+            ground.unprepare(1)
+            assert ground.limits() == {}, (step, way)
+        step += 1
+    assert step > 6
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_comes_and_goes_and_is_killed_each_pod_has_what_its_claims_have(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    claims = [share_claim(f"c{n}", "a", "b", gib=n + 1) for n in range(3)]
+    ground = Ground(tmp_path, *claims, pods=[using(pod, "c0", "c1", "c2") for pod in "ab"], cgroups="a b")
+    for _ in range(8):
+        steps = KilledSteps(rng.randint(1, 80))
+        ground.limiter.before_each = steps._count
+        ground.start(steps)
+        try:
+            for _ in range(6):
+                work, place = rng.choice((ground.prepare, ground.unprepare)), rng.randrange(3)
+                work(place)
+                if rng.random() < 0.3:
+                    ground.follower.look()
+                holds = {name.claim.name for name in ground.node.checkpoints.prepared()}
+                least = sum(int(name[1:]) + 1 for name in holds)
+                assert all(ground.limits()[pod] >= least for pod in "ab" if holds)
+        except StopError:
+            pass
+    ground.limiter.before_each = lambda: None
+    ground.start()
+    for place in range(3):
+        ground.unprepare(place)
+    assert ground.limits() == {}
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_claim_that_is_reserved_for_no_pod_is_held_to_nothing_or_refused(tmp_path: Path, required: bool) -> None:
+    claim = share_claim("one", required=required)
+    claim = msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=[]))
+    ground = Ground(tmp_path, claim)
+    if required:
+        with pytest.raises(PrepareError, match=r"reserved for no pod \(status.reservedFor\)"):
+            ground.prepare()
+    else:
+        ground.prepare()
+    assert ground.limits() == {}
