@@ -68,7 +68,7 @@ CASES = {
     "a config of NVIDIA's group for our driver": Case(
         one(),
         "instead of NVIDIA's GpuConfig write `parameters: {apiVersion: gpu.dracaena.dev/v1alpha1, kind: GpuConfig, "
-        "sharing: {strategy: TimeSlicing}}`",
+        "sharing: {strategy: TimeSlicing, interval: Long, enforcement: BestEffort}}`",
         more={"config": opaque(DRIVER, TIME_SLICING)},
     ),
     "a typo in the first alternative": Case(

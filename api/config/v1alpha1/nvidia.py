@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dracaena.api.config.v1alpha1.types import API_VERSION, SharingStrategy
+from dracaena.api.config.v1alpha1.types import API_VERSION, Enforcement, SharingStrategy, TimeSliceInterval
 from dracaena.api.quantity import parse_quantity
 
 _GROUP: Final = "resource.nvidia.com/"
 
 _STRATEGIES: Final = tuple(strategy.value for strategy in SharingStrategy)
+_SLICES: Final = SharingStrategy.TIME_SLICING.value
+_INTERVALS: Final = tuple(interval.value for interval in TimeSliceInterval)
 _MOST_PERCENT: Final = 100
 
 
@@ -39,8 +41,16 @@ def instead_of(parameters: Mapping[str, Any]) -> str:
     strategy = sharing.get("strategy")
     if strategy not in _STRATEGIES:
         return "NVIDIA's GpuConfig without sharing says nothing: leave it out"
-    line = f"`parameters: {{apiVersion: {API_VERSION}, kind: GpuConfig, sharing: {{strategy: {strategy}}}}}`"
+    ours = ", ".join((f"strategy: {strategy}", *(_slices(sharing) if strategy == _SLICES else ())))
+    line = f"`parameters: {{apiVersion: {API_VERSION}, kind: GpuConfig, sharing: {{{ours}}}}}`"
     return f"instead of NVIDIA's GpuConfig write {line}, and in the request `{_amounts(sharing)}`"
+
+
+def _slices(sharing: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what else ours says of time slices. There no share has an amount, so nothing is enforced."""
+    interval = _object(sharing.get("timeSlicingConfig")).get("interval")
+    said = (f"interval: {interval}",) if interval in _INTERVALS else ()
+    return (*said, f"enforcement: {Enforcement.BEST_EFFORT.value}")
 
 
 def _amounts(sharing: Mapping[str, Any]) -> str:

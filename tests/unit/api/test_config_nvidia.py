@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
-from dracaena.api.config.v1alpha1 import ConfigError, GpuConfig, GpuSharing, SharingStrategy, decode_config
+from dracaena.api.config.v1alpha1 import (
+    ConfigError,
+    Enforcement,
+    GpuConfig,
+    GpuSharing,
+    SharingStrategy,
+    TimeSliceInterval,
+    decode_config,
+)
 
 V1BETA1 = "resource.nvidia.com/v1beta1"
 
@@ -28,12 +37,29 @@ def lines(text: str) -> list[Any]:
     return [yaml.safe_load(part) for part in text.split("`")[1::2]]
 
 
-@pytest.mark.parametrize("strategy", list(SharingStrategy))
-def test_the_line_for_a_strategy_is_one_that_our_driver_reads(strategy: SharingStrategy) -> None:
-    said = refused(**config(strategy.value))
+MPS = GpuSharing(strategy=SharingStrategy.MPS)
+SLICES = GpuSharing(strategy=SharingStrategy.TIME_SLICING, enforcement=Enforcement.BEST_EFFORT)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (config("MPS"), MPS),
+        (config("MPS", timeSlicingConfig={"interval": "Long"}), MPS),
+        (config("TimeSlicing"), SLICES),
+        (config("TimeSlicing", timeSlicingConfig={"interval": "Forever"}), SLICES),
+        (config("TimeSlicing", timeSlicingConfig={"interval": ["Long"]}), SLICES),
+        *(
+            (config("TimeSlicing", timeSlicingConfig={"interval": each.value}), replace(SLICES, interval=each))
+            for each in TimeSliceInterval
+        ),
+    ],
+)
+def test_the_line_is_one_that_our_driver_reads(theirs: dict[str, Any], ours: GpuSharing) -> None:
+    said = refused(**theirs)
     assert said.startswith(f"$.apiVersion: '{V1BETA1}', expected 'gpu.dracaena.dev/v1alpha1': instead of NVIDIA's")
-    ours, capacity = lines(said)
-    assert decode_config(ours["parameters"]) == GpuConfig(GpuSharing(strategy=strategy))
+    written, capacity = lines(said)
+    assert decode_config(written["parameters"]) == GpuConfig(ours)
     assert capacity == {"capacity": {"requests": {"memory": "10Gi"}}}
 
 
