@@ -8,7 +8,8 @@ protected as that file says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -36,6 +37,7 @@ class HttpEndpoint:
     /readyz answers 200 or 503 with it; 200 comes with what `state` returns. `alive` does the same for /healthz: None as
     long as a new start would help nothing. Each is called by one thread, which it may keep waiting.
     `web_config_file` is a Prometheus web-config file, read again when it changes; empty: nothing is protected.
+    `pages` are further ones by path, or /metrics in another form, protected as /metrics is.
     Raises BadInputError for an address or a file that cannot be used.
     """
 
@@ -48,22 +50,21 @@ class HttpEndpoint:
         state: Callable[[], str] = lambda: "ok",
         alive: Callable[[], str | None] = lambda: None,
         web_config_file: str = "",
+        pages: Mapping[str, Callable[[], HttpAnswer]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        host, port = _host_and_port(address)
         clock = clock or SystemClock()
         self._web = WebConfigFile(web_config_file, clock)
-        try:
-            listener = listen(host, port)
-        except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
+        listener = _listener(address)
         self._port = int(listener.getsockname()[1])
         self._health = {
             "/healthz": Page[str]("healthz", lambda _: _health_answer(alive(), "not alive", lambda: "ok"), clock),
             "/readyz": Page[str]("readyz", lambda _: _health_answer(ready(), "not ready", state), clock),
         }
-        self._metrics = Page[str]("metrics", lambda accept: _metrics_answer(registry, accept), clock)
+        self._pages = {
+            "/metrics": Page[str]("metrics", lambda accept: _metrics_answer(registry, accept), clock),
+            **{path: _page(path, compute, clock) for path, compute in (pages or {}).items()},
+        }
         self._auth = BasicAuth(clock)
         self._server = HttpServer(
             listener,
@@ -74,7 +75,7 @@ class HttpEndpoint:
         )
         self._parts: tuple[Page[str] | BasicAuth | HttpServer, ...] = (
             *self._health.values(),
-            self._metrics,
+            *self._pages.values(),
             self._auth,
             self._server,
         )
@@ -120,10 +121,12 @@ class HttpEndpoint:
             reply(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
 
     def _serve(self, request: HttpRequest, reply: Reply) -> None:
-        if request.path == "/metrics":
-            self._metrics.ask(_metrics_form(request.headers.get("accept", "")), reply)
+        page = self._pages.get(request.path)
+        if page is not None:
+            page.ask(_metrics_form(request.headers.get("accept", "")), reply)
         else:
-            reply(text_answer(404, "/healthz, /readyz and /metrics are here"))
+            *others, last = (*self._health, *self._pages)
+            reply(text_answer(404, f"{', '.join(others)} and {last} are here"))
 
 
 def _refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
@@ -155,6 +158,19 @@ def _metrics_form(accept: str) -> str:
 def _metrics_answer(registry: CollectorRegistry, accept: str) -> HttpAnswer:
     encoder, content_type = choose_encoder(accept)
     return HttpAnswer(200, encoder(registry), content_type)
+
+
+def _page(path: str, compute: Callable[[], HttpAnswer], clock: Clock) -> Page[str]:
+    return Page[str](path.strip("/"), lambda _: compute(), clock)
+
+
+def _listener(address: str) -> socket.socket:
+    host, port = _host_and_port(address)
+    try:
+        return listen(host, port)
+    except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

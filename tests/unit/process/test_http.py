@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from dracaena.api.errors import BadInputError
 from dracaena.process.http import HttpEndpoint
+from dracaena.process.http_message import text_answer
 
 
 class Program:
@@ -119,3 +120,15 @@ def test_address_of_ipv6_is_served(address: str) -> None:
             assert response.status == 200
     finally:
         endpoint.stop()
+
+
+def test_a_program_may_have_further_pages_and_metrics_in_a_form_of_its_own() -> None:
+    pages = {"/metrics": lambda: text_answer(200, "mine"), "/tree": lambda: text_answer(200, "a tree")}
+    served = HttpEndpoint("127.0.0.1:0", lambda: None, CollectorRegistry(), pages=pages)
+    served.start()
+    try:
+        assert get(served, "/metrics") == (200, "mine\n")
+        assert get(served, "/tree") == (200, "a tree\n")
+        assert get(served, "/other") == (404, "/healthz, /readyz, /metrics and /tree are here\n")
+    finally:
+        served.stop()
