@@ -9,7 +9,10 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent / "src" / "dracaena"
-LINKED = ("api", "cel", "cli", "controller", "demo", "kube", "kubelet_plugin", "mps", "process", "proto", "validation")
+LINKED = (
+    *("api", "cel", "cli", "controller", "demo", "exporter", "kube", "kubelet_plugin", "mps", "process", "proto"),
+    "validation",
+)
 
 missing = [name for name in LINKED if not (ROOT / name / "__init__.py").is_file()]
 if missing:
