@@ -18,7 +18,7 @@ FROM ${BASE}
 COPY --from=build /opt/dracaena /opt/dracaena
 ENV PATH=/opt/dracaena/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 # Python's own images come without bytecode of the standard library: each start would compile what it loads, half a second of CPU.
-RUN python -c "import sys, dracaena.controller.program, dracaena.kubelet_plugin.program, dracaena.mps.program; \
+RUN python -c "import sys, dracaena.controller.program, dracaena.kubelet_plugin.program, dracaena.mps.program, dracaena.exporter.program; \
       print(*(m.__file__ for m in sys.modules.values() if (getattr(m, '__file__', '') or '').startswith(sys.base_prefix + '/lib/')), sep='\n')" > /tmp/loaded \
  && python -m compileall -q --invalidation-mode unchecked-hash -i /tmp/loaded \
  && rm /tmp/loaded

@@ -111,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         demo,
         driver,
         explain,
+        exporter,
         kubelet_plugin,
         mps,
         schema,
@@ -130,7 +131,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     users = (explain, status, topology, simulate, validate, schema, demo)
-    for module in (*users, controller, kubelet_plugin, mps, driver, version):
+    for module in (*users, controller, kubelet_plugin, exporter, mps, driver, version):
         module.register(commands)
     return parser
 

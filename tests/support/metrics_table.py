@@ -18,7 +18,7 @@ def documented(page: Path) -> list[Row]:
     """Return the rows `| name | type | labels | meaning |` of all tables of a page, in its order."""
     lines = page.read_text(encoding="utf-8").splitlines()
     found = [match for line in lines if (match := _ROW.match(line)) is not None]
-    return [(m["name"], m["type"], tuple(re.findall(r"`([a-z_]+)`", m["labels"])), m["help"].strip()) for m in found]
+    return [(m["name"], m["type"], tuple(re.findall(r"`([A-Za-z_]+)`", m["labels"])), m["help"].strip()) for m in found]
 
 
 def registered(registry: CollectorRegistry) -> list[Row]:

@@ -1,0 +1,1 @@
+"""One outside thing each: the GPU driver, podlist.json, the cgroups of processes."""

@@ -1,0 +1,42 @@
+"""The pod and the container of a process, by its cgroup.
+
+A process cannot choose its cgroup, so this tells who uses a GPU whatever a program says of itself. Paths differ with
+the cgroup driver (systemd, cgroupfs), the runtime, and the cgroup namespace of whoever reads: only the two ids in them
+are looked for. The process ids of the driver are the host's, so this process must run in the host's namespace of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dracaena.exporter.series.readings import ProcessPlace
+
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+"""With `_` for `-` under systemd; 32 digits for static pods."""
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+
+
+class ProcessCgroups:
+    """Implements dracaena.exporter.ports.ProcessPlaces."""
+
+    def __init__(self, proc_root: str = "/proc") -> None:
+        self._proc = Path(proc_root)
+
+    def place_of(self, pid: int) -> ProcessPlace | None:
+        """See ProcessPlaces. Some 20 microseconds."""
+        try:
+            text = (self._proc / str(pid) / "cgroup").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        return place_in(text)
+
+
+def place_in(cgroup: str) -> ProcessPlace:
+    """Return what the text of /proc/<pid>/cgroup says; of several lines (cgroup v1) the first that names a pod."""
+    for line in cgroup.splitlines():
+        pod = _POD.search(line)
+        if pod is not None:
+            container = _CONTAINER.search(line, pod.end())
+            return ProcessPlace(pod[1].replace("_", "-"), container[0] if container is not None else "")
+    return ProcessPlace()

@@ -1,0 +1,34 @@
+"""Whether the exporter may have the GPU driver open: whoever asks the plugin to let go of it asks the exporter too."""
+
+from __future__ import annotations
+
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+
+
+class ExporterPermission:
+    """Implements Permission of dracaena.kubelet_plugin.adapters.nvml_library by the files of the plugin's folder.
+
+    Labels of the node are not seen here: the chart keeps the exporter off nodes that have them.
+    """
+
+    def __init__(self, use: GpuDriverUse) -> None:
+        self._use = use
+
+    def refusal(self) -> str | None:
+        """See Permission."""
+        asked = self._use.asked()
+        return None if asked is None else f"the NVIDIA driver is let go of, as asked for on this node: {asked}"
+
+    def enter(self) -> None:
+        """See Permission."""
+        if not self._use.enter():
+            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
+        refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
+        if refusal is not None:
+            self._use.leave()
+            raise GpuDriverReleasedError(refusal)
+
+    def leave(self) -> None:
+        """See Permission."""
+        self._use.leave()

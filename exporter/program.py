@@ -1,0 +1,161 @@
+"""Runs the exporter: an endpoint, a thread for the GPU driver, and one that lets go of the driver when asked to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+
+from dracaena.api.errors import BadInputError, DracaenaError
+from dracaena.exporter.adapters.podlist_file import PodlistFile
+from dracaena.exporter.adapters.process_cgroups import ProcessCgroups
+from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
+from dracaena.exporter.driver_use import ExporterPermission
+from dracaena.exporter.ports import DeviceSource
+from dracaena.exporter.series.families import CONTENT_TYPE, render
+from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
+from dracaena.exporter.settings import ExporterSettings
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
+from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.process.clock import Clock, SystemClock
+from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.http import HttpEndpoint
+from dracaena.process.http_message import HttpAnswer
+from dracaena.process.logs import configure_logs
+
+LOOK_S = 1.0
+"""How often it is looked whether somebody wants the driver: within the two seconds that the plugin needs too."""
+
+UNUSED_S = 300.0
+"""Nobody scrapes: the driver is let go of, so that an exporter that was forgotten is in nobody's way."""
+
+MOST_FIELD_BYTES = 1 << 20
+"""A ConfigMap, where the file comes from, holds no more."""
+
+log = structlog.get_logger()
+
+MakeSource = Callable[[ExporterPermission | None, NvmlErrorCounts], DeviceSource]
+
+
+class ExporterProgram:
+    """One exporter. start() once, stop() once. Raises BadInputError for a setting that cannot be used."""
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry = REGISTRY,
+        source: MakeSource | None = None,
+        proc_root: str = "/proc",
+    ) -> None:
+        """`source` stands in for NVML."""
+        self._clock = clock or SystemClock()
+        self._registry = registry
+        self._deadline_s = settings.deadline_s
+        chosen = _chosen_fields(settings.collectors)
+        errors = NvmlErrorCounts()
+        self._permission = _permission(settings)
+        make = source or _nvml(settings.driver_root_mount)
+        self._source = make(self._permission, errors)
+        self._driver = GpuDriverThread(self._clock, self._source.doing, self._source.close)
+        self._collector = NodeCollector(
+            self._source,
+            PodlistFile(Path(settings.kubelet_root) / "pod-resources"),
+            ProcessCgroups(proc_root),
+            chosen,
+            call=lambda work: self._driver.call("reading of all GPUs", work, self._deadline_s),
+            clock=self._clock,
+            hostname=settings.node_name,
+            idle_after_s=settings.idle_after_s,
+            errors=errors,
+        )
+        self._http = HttpEndpoint(
+            settings.http_address, lambda: None, registry,
+            web_config_file=settings.web_config_file, pages={"/metrics": self._metrics},
+        )  # fmt: skip
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._let_go_when_asked, name="driver-use", daemon=True)
+
+    def start(self) -> None:
+        """Serve."""
+        self._driver.start()
+        self._keeper.start()
+        self._http.start()
+        log.info("serving metrics", port=self._http.port)
+
+    def stop(self) -> None:
+        """Close the port and let go of the driver."""
+        self._stopping.set()
+        self._http.stop()
+        self._driver.stop()
+
+    @property
+    def http_port(self) -> int:
+        """The port that is served."""
+        return self._http.port
+
+    def _metrics(self) -> HttpAnswer:
+        body = render(self._collector.collect()) + generate_latest(self._registry)
+        return HttpAnswer(200, body, CONTENT_TYPE)
+
+    def _let_go_when_asked(self) -> None:
+        while not self._clock.sleep_until_set(self._stopping, LOOK_S):
+            asked = self._permission is not None and self._permission.refusal() is not None
+            unused = self._clock.monotonic() - self._collector.scraped_s > UNUSED_S
+            if not asked and not unused:
+                continue
+            try:
+                self._driver.call("letting go", self._source.close, self._deadline_s)
+            except DracaenaError as error:
+                log.warning("the GPU driver cannot be let go of", error=str(error))
+
+
+def _chosen_fields(path: str) -> ChosenFields:
+    if not path:
+        return default_fields()
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_FIELD_BYTES + 1)
+    except OSError as error:
+        raise BadInputError(f"file of fields {path}: {error.strerror}") from error
+    if len(data) > MOST_FIELD_BYTES:
+        raise BadInputError(f"file of fields {path} has more than {MOST_FIELD_BYTES >> 20} MiB")
+    chosen = read_field_file(data)
+    for fault in chosen.faults:
+        log.warning("a line of the file of fields serves nothing", file=path, line=fault)
+    return chosen
+
+
+def _permission(settings: ExporterSettings) -> ExporterPermission | None:
+    """Return what keeps the driver closed while somebody else needs it; None where no plugin has ever run."""
+    paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
+    if not paths.release_request.parent.is_dir():
+        log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
+        return None
+    return ExporterPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+
+
+def _nvml(driver_root: str) -> MakeSource:
+    def make(permission: ExporterPermission | None, errors: NvmlErrorCounts) -> DeviceSource:
+        from dracaena.exporter.adapters.nvml_devices import NvmlDevices
+        from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
+
+        return NvmlDevices(NvmlLibrary(lambda: load_library(driver_root), errors.note, permission))
+
+    return make
+
+
+def run(settings: ExporterSettings) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    hold_end_signals()
+    configure_logs(settings.log_level, settings.log_format)
+    program = ExporterProgram(settings)
+    program.start()
+    log.info("stopping", signal=wait_for_end_signal().name)
+    program.stop()
+    return 0

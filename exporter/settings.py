@@ -1,0 +1,37 @@
+"""What an admin can set for the exporter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.process.settings import DRIVER_NAME, NODE_NAME, WEB_CONFIG_HELP, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterSettings:
+    """Settings of `dracaena exporter`."""
+
+    node_name: str = option(help="name of this node, the label hostname of all series", form=NODE_NAME)
+    driver_name: str = option(
+        DEFAULT_DRIVER_NAME,
+        help="DRA driver of this node's plugin, whose folder says when the GPU driver must be let go of",
+        form=DRIVER_NAME,
+    )
+    kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder; podlist.json is in its pod-resources")
+    driver_root_mount: str = option(
+        "/", help="where this process sees the folder that holds the NVIDIA driver as / does"
+    )
+    collectors: str = option(
+        "", help="file that chooses fields, in the form of dcgm-exporter: FIELD, type, help; empty: the default ones"
+    )
+    deadline_s: float = option(
+        2.0, help="seconds that a scrape waits for the GPU driver; then it is answered without it", least=0.01
+    )
+    idle_after_s: float = option(
+        900.0, help="seconds without use after which an allocated GPU counts as idle", least=1.0
+    )
+    http_address: str = option("127.0.0.1:9400", help="host:port of /metrics, /healthz and /readyz; port 0: any")
+    web_config_file: str = option("", help=WEB_CONFIG_HELP)
+    log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("json", help="form of log lines", choices=("json", "text"))

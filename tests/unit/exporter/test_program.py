@@ -1,0 +1,363 @@
+"""The whole exporter over HTTP, its text read by prometheus_client's parser."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dracaena.api.device_share import DeviceShare
+from dracaena.api.errors import BadInputError
+from dracaena.exporter.series.fields import FIELDS, LEFT_OUT
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.process.clock import SystemClock
+from support.exporting_node import HOST, Scrape, entry, exporting_node, gpu_uuid, mig_of, mig_uuid, pod_uid
+from support.exporting_nvml import FakeProcess
+from support.kube import wait_for
+from support.sockets import short_folder
+
+DEFAULT_COUNTERS = {
+    "DCGM_FI_DEV_SM_CLOCK": "gauge",
+    "DCGM_FI_DEV_MEM_CLOCK": "gauge",
+    "DCGM_FI_DEV_MEMORY_TEMP": "gauge",
+    "DCGM_FI_DEV_GPU_TEMP": "gauge",
+    "DCGM_FI_DEV_POWER_USAGE": "gauge",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "counter",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "counter",
+    "DCGM_FI_DEV_GPU_UTIL": "gauge",
+    "DCGM_FI_DEV_MEM_COPY_UTIL": "gauge",
+    "DCGM_FI_DEV_ENC_UTIL": "gauge",
+    "DCGM_FI_DEV_DEC_UTIL": "gauge",
+    "DCGM_FI_DEV_XID_ERRORS": "gauge",
+    "DCGM_FI_DEV_FB_FREE": "gauge",
+    "DCGM_FI_DEV_FB_USED": "gauge",
+    "DCGM_FI_DEV_FB_RESERVED": "gauge",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "counter",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "gauge",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": "counter",
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": "counter",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": "gauge",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "gauge",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "gauge",
+    "DCGM_FI_PROF_DRAM_ACTIVE": "gauge",
+    "DCGM_FI_PROF_PCIE_TX_BYTES": "gauge",
+    "DCGM_FI_PROF_PCIE_RX_BYTES": "gauge",
+}
+"""The enabled lines of dcgm-exporter's default-counters.csv (4.5.3-4.8.2), but for the label DCGM_FI_DRIVER_VERSION."""
+
+LABELS = {"gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "DCGM_FI_DRIVER_VERSION"}
+"""Of a GPU's series there, in its release 4.5.3."""
+OWNER = {"container", "namespace", "pod"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as made:  # the plugin's folder must be one that sockets fit into
+        yield made
+
+
+def test_names_types_and_labels_are_those_of_dcgm_exporter(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        node.list(entry("train", gpu_uuid(0)))
+        for activity in node.nvml.activity:
+            activity.gpm = True
+        node.scrape()
+        scrape = node.scrape()
+    served = {name: family for name, family in scrape.families.items() if name.startswith("DCGM_")}
+    assert {name: served[name].type for name in served} == {
+        name: kind for name, kind in DEFAULT_COUNTERS.items() if name not in LEFT_OUT
+    }
+    for name in served:
+        assert f"# TYPE {name} {DEFAULT_COUNTERS[name]}\n{name}{{" in scrape.text  # no `_total` behind counters
+        ((mine, _), (idle, _)) = scrape.samples[name]
+        assert set(mine) == LABELS | OWNER, name
+        assert set(idle) == LABELS, name
+    assert served["DCGM_FI_DEV_SM_CLOCK"].samples[0].labels == {
+        "gpu": "0",
+        "UUID": gpu_uuid(0),
+        "pci_bus_id": "00000000:18:00.0",
+        "device": "nvidia0",
+        "modelName": "NVIDIA H100 80GB HBM3",
+        "hostname": HOST,
+        "DCGM_FI_DRIVER_VERSION": "580.65.06",
+        "container": "main",
+        "namespace": "team",
+        "pod": "train",
+    }
+
+
+def test_values_have_the_units_of_dcgm_exporter(folder: Path) -> None:
+    with exporting_node(folder, 1) as node:
+        node.nvml.activity[0].gpm, node.nvml.activity[0].tensor_percent = True, 42.0
+        node.nvml.activity[0].memory_used_mib = 1024
+        node.scrape()
+        scrape = node.scrape()
+    expected = {
+        "SM_CLOCK": 1410, "MEM_CLOCK": 1593, "GPU_TEMP": 41, "MEMORY_TEMP": 55, "POWER_USAGE": 71.5,
+        "TOTAL_ENERGY_CONSUMPTION": 123_456_789, "FB_USED": 1024, "FB_RESERVED": 600, "FB_FREE": 79_935,
+    }  # fmt: skip
+    assert {name: scrape.value(f"DCGM_FI_DEV_{name}") for name in expected} == expected
+    assert scrape.value("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == pytest.approx(0.42)
+    assert scrape.value("DCGM_FI_PROF_GR_ENGINE_ACTIVE") == pytest.approx(0.01)
+    assert scrape.value("DCGM_FI_PROF_PCIE_TX_BYTES") == 1 << 20
+
+
+def test_what_the_hardware_lacks_is_left_out_and_asked_once(folder: Path) -> None:
+    with exporting_node(folder, 1) as node:
+        node.nvml.activity[0].memory_temperature = None
+        node.nvml.activity[0].energy_mj = None
+        node.scrape()
+        asked = node.nvml.calls.count("nvmlDeviceGetTotalEnergyConsumption")
+        scrape = node.scrape()
+        assert node.nvml.calls.count("nvmlDeviceGetTotalEnergyConsumption") == asked == 1
+    assert "DCGM_FI_DEV_MEMORY_TEMP" not in scrape.families
+    assert "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" not in scrape.text
+    assert "DCGM_FI_PROF" not in scrape.text
+    assert scrape.value("dracaena_exporter_driver_up") == 1
+
+
+def test_the_map_is_read_again_when_it_changes(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        assert node.scrape().owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "-"]
+        node.list(entry("a", gpu_uuid(0)))
+        assert node.scrape().owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "team/a/main"]
+        node.list(entry("b", gpu_uuid(0), gpu_uuid(1)))
+        scrape = node.scrape()
+        assert scrape.owners("DCGM_FI_DEV_GPU_TEMP") == ["team/b/main", "team/b/main"]
+        assert scrape.value("dracaena_gpu_allocation_info", uuid=gpu_uuid(1), pod="b", claim="claim-of-b") == 1
+        node.list()
+        assert node.scrape().owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "-"]
+
+
+def test_shares_of_a_gpu_have_a_series_each_for_what_is_theirs(folder: Path) -> None:
+    def share(name: str, memory: str, cores: int) -> tuple[DeviceShare, ...]:
+        return (DeviceShare(gpu_uuid(0), f"share-{name}", memory, cores),)
+
+    with exporting_node(folder) as node:
+        node.list(
+            entry("a", gpu_uuid(0), number=1, shares=share("a", "20Gi", 30)),
+            entry("b", gpu_uuid(0), number=2, shares=share("b", "10Gi", 0)),
+        )
+        node.nvml.activity[0].memory_used_mib = 3000
+        node.nvml.activity[0].processes = [FakeProcess(11, 2000, 60), FakeProcess(12, 500, 70), FakeProcess(99, 10)]
+        node.nvml.activity[0].mps_clients = [FakeProcess(21, 400, 5)]
+        for pid, pod in ((11, 1), (12, 1), (21, 2)):
+            node.run(pid, pod_uid(pod))
+        scrape = node.scrape()
+    used = "DCGM_FI_DEV_FB_USED"
+    assert scrape.owners(used, gpu="0") == ["-", "team/a/main", "team/b/main"]
+    assert scrape.owners("DCGM_FI_DEV_POWER_USAGE") == ["-", "-"]
+    assert sorted(scrape.values(used, gpu="0")) == [400, 2500, 3000]
+    assert scrape.value(used, pod="a") == 2500
+    assert scrape.value("DCGM_FI_DEV_GPU_UTIL", pod="a") == 100  # 60 and 70 took turns
+    assert scrape.value("dracaena_gpu_container_memory_used_bytes", pod="b") == 400 << 20
+    assert scrape.value("dracaena_gpu_container_sm_ratio", pod="b") == 0.05
+    assert scrape.value("dracaena_gpu_container_processes", pod="a") == 2
+    assert scrape.value("dracaena_gpu_other_processes", uuid=gpu_uuid(0)) == 1
+    assert scrape.value("dracaena_gpu_share_memory_bytes", pod="a", share_id="share-a") == 20 << 30
+    assert scrape.values("dracaena_gpu_share_cores_ratio") == [0.3]
+
+
+def test_mig_devices_have_their_own_containers(folder: Path) -> None:
+    migs = [mig_of(0, 0), mig_of(0, 1, "2g.20gb"), mig_of(0, 2)]
+    with exporting_node(folder, 2, migs) as node:
+        node.list(
+            entry("a", mig_uuid(0), number=1), entry("b", mig_uuid(1), number=2), entry("c", gpu_uuid(1), number=3)
+        )
+        node.nvml.mig_activity[mig_uuid(0)].memory_used_mib = 70
+        node.nvml.mig_activity[mig_uuid(1)].processes = [FakeProcess(5, 33)]
+        node.run(5, pod_uid(2))
+        scrape = node.scrape()
+    used = "DCGM_FI_DEV_FB_USED"
+    assert scrape.owners(used, gpu="0", GPU_I_ID="7", GPU_I_PROFILE="1g.10gb") == ["team/a/main"]
+    assert scrape.owners(used, gpu="0", GPU_I_ID="8", GPU_I_PROFILE="2g.20gb") == ["team/b/main"]
+    assert scrape.owners(used, gpu="0", GPU_I_ID="9") == ["-"]
+    assert scrape.owners(used, gpu="0") == ["-", "-", "team/a/main", "team/b/main"]
+    assert scrape.owners(used, gpu="1") == ["team/c/main"]
+    assert scrape.value(used, pod="a") == 70
+    assert scrape.value("dracaena_gpu_allocation_info", uuid=mig_uuid(1), parent_uuid=gpu_uuid(0), pod="b") == 1
+    assert scrape.value("dracaena_gpu_container_memory_used_bytes", pod="b", uuid=mig_uuid(1)) == 33 << 20
+    assert scrape.owners("DCGM_FI_DEV_GPU_UTIL") == ["team/c/main"]
+
+
+def test_a_hung_driver_is_told_in_time_and_its_return_too(folder: Path) -> None:
+    with exporting_node(folder, deadline_s=0.2) as node:
+        node.list(entry("a", gpu_uuid(0)))
+        node.scrape()
+        wedge = node.nvml.wedged["nvmlDeviceGetPowerUsage"] = threading.Event()
+        try:
+            for _ in range(2):
+                scrape = Scrape(node.get(timeout_s=10)[0])
+                assert scrape.value("dracaena_exporter_driver_up") == 0
+                assert "DCGM_" not in scrape.text
+                assert scrape.value("dracaena_gpu_allocation_info", pod="a", uuid=gpu_uuid(0)) == 1
+        finally:
+            del node.nvml.wedged["nvmlDeviceGetPowerUsage"]
+            wedge.set()
+        wait_for(lambda: node.scrape().values("dracaena_exporter_driver_up") == [1], "the driver is back")
+
+
+def test_a_gpu_that_is_lost_in_a_scrape_leaves_the_others(folder: Path) -> None:
+    with exporting_node(folder, 3) as node:
+        node.list(entry("a", gpu_uuid(1)))
+        node.scrape()
+        node.nvml.refuse("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_GPU_IS_LOST, 1)
+        scrape = node.scrape()
+        assert [scrape.value("dracaena_exporter_gpu_up", gpu=str(n)) for n in range(3)] == [1, 0, 1]
+        assert len(scrape.values("DCGM_FI_DEV_POWER_USAGE")) == 2
+        errors = scrape.value(
+            "dracaena_exporter_nvml_errors_total", call="nvmlDeviceGetPowerUsage", error="GPU_IS_LOST"
+        )
+        assert errors == 1
+        node.nvml.allow()
+        assert len(node.scrape().values("DCGM_FI_DEV_POWER_USAGE")) == 3
+
+
+def test_a_driver_that_is_not_there_is_served_too(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        node.nvml.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        scrape = node.scrape()
+        assert scrape.value("dracaena_exporter_driver_up") == 0
+        assert node.get("/readyz")[0] == "ok\n"
+        node.nvml.allow()
+        assert node.scrape().value("dracaena_exporter_driver_up") == 1
+
+
+def test_counters_that_run_back_are_held_and_counted(folder: Path) -> None:
+    energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    with exporting_node(folder, 1) as node:
+        seen = []
+        for value in (100, 200, 150, 210, 5, 7):
+            node.nvml.activity[0].energy_mj = value
+            scrape = node.scrape()
+            seen.append(scrape.value(energy))
+    assert seen == [100, 200, 200, 210, 210, 7]
+    assert scrape.value("dracaena_exporter_counters_ran_back_total") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "malformed"),
+        (b'[{"name":"a","namespace":"team","conta', "malformed"),
+        (b'{"version": 2, "pods": []}', "malformed"),
+        (None, "absent"),
+    ],
+)
+def test_a_map_that_cannot_be_read_keeps_the_one_before(folder: Path, content: bytes | None, reason: str) -> None:
+    with exporting_node(folder) as node:
+        node.list(entry("a", gpu_uuid(0)))
+        assert node.scrape().value("dracaena_exporter_podlist_up") == 1
+        node.podlist.unlink()
+        if content is not None:
+            node.podlist.write_bytes(content)
+        scrape = node.scrape()
+        assert scrape.value("dracaena_exporter_podlist_up") == 0
+        assert scrape.value("dracaena_exporter_podlist_errors_total", reason=reason) == 1
+        assert scrape.owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "team/a/main"]
+        assert bool(scrape.values("dracaena_exporter_podlist_age_seconds")) == (content is not None)
+        node.list(entry("b", gpu_uuid(0)))
+        assert node.scrape().owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "team/b/main"]
+
+
+def test_gpus_of_the_map_that_are_not_there_are_counted(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        node.list(entry("a", gpu_uuid(0), gpu_uuid(8)), entry("b", "9", number=1))
+        scrape = node.scrape()
+    assert scrape.value("dracaena_exporter_podlist_unknown_gpus") == 2
+    assert scrape.owners("dracaena_gpu_allocation_info") == ["team/a/main"]
+
+
+def test_names_of_any_characters_are_escaped(folder: Path) -> None:
+    name = 'a"b\\c\nd<script>alert(1)</script>\u2028'
+    with exporting_node(folder) as node:
+        node.list(entry(name, gpu_uuid(0), container=name))
+        scrape = node.scrape()
+    assert scrape.values("dracaena_gpu_allocation_info", pod=name, container=name) == [1]
+    assert scrape.values("DCGM_FI_DEV_GPU_TEMP", pod=name)
+
+
+def test_idle_allocated_gpus_are_told(folder: Path) -> None:
+    with exporting_node(folder, idle_after_s=1.0) as node:
+        node.list(entry("lazy", gpu_uuid(0), number=1), entry("busy", gpu_uuid(1), number=2))
+        node.nvml.activity[1].utilization = 80
+        node.scrape()
+        time.sleep(1.1)  # the exporter's clock is the machine's here: nothing else ends
+        scrape = node.scrape()
+    idle = "dracaena_gpu_allocated_idle"
+    assert (scrape.value(idle, pod="lazy"), scrape.value(idle, pod="busy")) == (1, 0)
+    assert scrape.value(f"{idle}_seconds", pod="lazy") >= 1
+    assert scrape.value(f"{idle}_seconds", pod="busy") == 0
+
+
+def test_the_driver_is_let_go_of_when_somebody_asks(folder: Path) -> None:
+    paths = plugin_paths(str(folder / "kubelet"), "gpu.dracaena.dev", "")
+    paths.release_request.parent.mkdir(parents=True)
+    with exporting_node(folder) as node:
+        assert node.scrape().value("dracaena_exporter_driver_up") == 1
+        assert node.nvml.opened == 1
+        request_release(paths.release_request, "update")
+        assert wait_until_let_go(paths.gpu_driver_lock, SystemClock(), 10.0)
+        assert node.nvml.opened == 0
+        assert node.scrape().value("dracaena_exporter_driver_up") == 0
+        withdraw(paths.release_request)
+        assert node.scrape().value("dracaena_exporter_driver_up") == 1
+
+
+def test_a_file_chooses_fields_and_unknown_ones_hinder_no_other(folder: Path) -> None:
+    chosen = folder / "fields.csv"
+    chosen.write_text(
+        "# Format\nDCGM_FI_DEV_GPU_TEMP, gauge, How warm, in C.\nDCGM_FI_DEV_NO_SUCH, gauge, x\nbroken\n"
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, counter, ECC\n"
+    )
+    with exporting_node(folder, 1, collectors=str(chosen)) as node:
+        scrape = node.scrape()
+    assert [name for name in scrape.families if name.startswith("DCGM_")] == [
+        "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    ]  # fmt: skip
+    assert scrape.families["DCGM_FI_DEV_GPU_TEMP"].documentation == "How warm, in C."
+    assert "DCGM_FI_DRIVER_VERSION" not in scrape.text
+    assert scrape.value("dracaena_exporter_faulty_fields") == 2
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_of_fields_that_cannot_be_read_is_refused_at_the_start(folder: Path, content: bytes | None) -> None:
+    chosen = folder / "fields.csv"
+    if content is not None:
+        chosen.write_bytes(content)
+    with pytest.raises(BadInputError, match="file of fields"), exporting_node(folder, collectors=str(chosen)):
+        pass
+
+
+def test_basic_auth_protects_metrics_and_not_health(folder: Path) -> None:
+    web = folder / "web.yml"
+    web.write_text("basic_auth_users: {prometheus: $2b$04$abcdefghijklmnopqrstuuQnBhXvGBl0nmpXhJ8S4XBqlUbh0HTS2}\n")
+    with exporting_node(folder, web_config_file=str(web)) as node:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            node.scrape()
+        assert node.get("/healthz")[0] == "ok\n"
+
+
+def test_the_text_has_the_type_that_prometheus_asks_for(folder: Path) -> None:
+    with exporting_node(folder, 1) as node:
+        assert node.get()[1].startswith("text/plain; version=0.0.4")
+
+
+def test_samples_of_gpm_are_freed(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        for activity in node.nvml.activity:
+            activity.gpm = True
+        for _ in range(3):
+            node.scrape()
+        assert node.nvml.samples_alive == 2
+    assert node.nvml.samples_alive == 0
+
+
+def test_each_field_is_known_once() -> None:
+    assert len({field.name for field in FIELDS}) == len(FIELDS)
