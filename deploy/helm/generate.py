@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from dracaena.controller.settings import ControllerSettings
+from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.mps.settings import MpsSettings
 
@@ -33,6 +34,7 @@ OF_THE_CHART = {
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"},
     "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
+    "exporter": _OF_EACH - {"kubeconfig"} | {"node-name", "kubelet-root", "driver-root-mount", "collectors"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""
 
@@ -107,7 +109,12 @@ def _with_table(readme: str) -> str:
 
 def _with_settings(path: Path) -> str:
     schema = json.loads(path.read_text(encoding="utf-8"))
-    for part, settings in (("controller", ControllerSettings), ("kubeletPlugin", PluginSettings), ("mps", MpsSettings)):
+    for part, settings in (
+        ("controller", ControllerSettings),
+        ("kubeletPlugin", PluginSettings),
+        ("mps", MpsSettings),
+        ("exporter", ExporterSettings),
+    ):
         schema["properties"][part]["properties"]["settings"] = {
             "type": "object",
             "additionalProperties": False,

@@ -322,3 +322,22 @@ def test_nothing_is_installed_on_an_older_server(tmp_path: Path, old_server: tup
     assert ">=1.36.0-0" in done.stderr
     assert "v1.35.4" in done.stderr
     assert writes == []
+
+
+def node_terms(rendered: str) -> list[Any]:
+    (exporter,) = (one for one in objects(rendered, "DaemonSet") if one["metadata"]["name"].endswith("-exporter"))
+    affinity = exporter["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [sorted(rule["key"] for rule in term["matchExpressions"]) for term in terms]
+
+
+def test_the_exporter_stays_off_nodes_whose_driver_is_let_go_of(tmp_path: Path) -> None:
+    """Terms are alternatives: each has to say so."""
+    paused = {f"nvidia.com/gpu.deploy.{part}" for part in ("device-plugin", "dcgm-exporter", "gpu-feature-discovery")}
+    rules = {"gpu.dracaena.dev/release-driver", *paused}
+    with_affinity = node_terms(render(tmp_path, "--set=exporter.enabled=true"))
+    assert len(with_affinity) == 5
+    assert all(rules < set(keys) for keys in with_affinity)
+    assert node_terms(render(tmp_path, "--set=exporter.enabled=true", "--set=kubeletPlugin.affinity=null")) == [
+        sorted(rules)
+    ]

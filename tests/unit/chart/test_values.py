@@ -110,7 +110,7 @@ def leaves(value: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of a schema's fixed keys that hold no further fixed keys."""
     fixed = (
         value.get("properties", {})
-        if path not in {"controller.settings", "kubeletPlugin.settings", "mps.settings"}
+        if path not in {"controller.settings", "kubeletPlugin.settings", "mps.settings", "exporter.settings"}
         else {}
     )
     if not fixed or path.endswith(("resources", ".nodeSettings", ".policy")):
@@ -173,12 +173,15 @@ def test_schema_refuses_unknown_keys_at_every_level() -> None:
     assert list(open_maps(SCHEMA, "")) == []
 
 
-@pytest.mark.parametrize("part", ["controller", "kubeletPlugin", "mps"])
+@pytest.mark.parametrize("part", ["controller", "kubeletPlugin", "mps", "exporter"])
 def test_settings_of_the_chart_are_settings_of_the_program(part: str) -> None:
     made = generator()
-    settings = {"controller": made.ControllerSettings, "kubeletPlugin": made.PluginSettings, "mps": made.MpsSettings}[
-        part
-    ]
+    settings = {
+        "controller": made.ControllerSettings,
+        "kubeletPlugin": made.PluginSettings,
+        "mps": made.MpsSettings,
+        "exporter": made.ExporterSettings,
+    }[part]
     known = {name.replace("_", "-") for name in settings.__dataclass_fields__}
     listed = set(SCHEMA["properties"][part]["properties"]["settings"]["properties"])
     assert made.OF_THE_CHART[part] <= known

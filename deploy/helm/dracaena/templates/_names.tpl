@@ -27,6 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 
 {{- define "dracaena.controller" -}}{{ include "dracaena.name" . }}-controller{{- end -}}
+{{- define "dracaena.exporter" -}}{{ include "dracaena.name" . }}-exporter{{- end -}}
 {{- define "dracaena.mps" -}}{{ include "dracaena.name" . }}-mps{{- end -}}
 {{- define "dracaena.plugin" -}}{{ include "dracaena.name" . }}-kubelet-plugin{{- end -}}
 
