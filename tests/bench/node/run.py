@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.node import disk, measure, reference_driver
+from bench.node import disk, exporter, measure, reference_driver
 from bench.node.api import embedded_api
 from bench.node.driver import Dracaena, NodeDriver, NotReadyError, Reference
 from bench.node.ground import Claim, Ground, device_names
@@ -42,6 +42,8 @@ milliseconds, and a time that grew with their number squared was 60 times as lon
 
 LEAK_FLOOR_MIB = 2.0
 """2 KiB a cycle: the heap of a process moves by some hundred KiB on its own."""
+
+EXPORTER_REST_S = 20.0
 
 MIB = 1024 * 1024
 
@@ -169,6 +171,7 @@ def _run(bench: Bench, program: Path | str) -> None:
     ]
     _measure_calls(bench, program)
     _measure_start(bench, program)
+    _measure_exporter(bench)
     if options.cycles:
         _measure_leak(bench)
     if options.rest_s:
@@ -226,6 +229,15 @@ def _measure_start(bench: Bench, program: Path | str) -> None:
             with bench.started(bench.reference(program, machine)) as theirs:
                 other = theirs.started_s
         bench.rows.append(_row(f"start to ready, {count} GPUs", mine, other, "s"))
+
+
+def _measure_exporter(bench: Bench) -> None:
+    folder = bench.folder / "exporter"
+    folder.mkdir()
+    found, floors = exporter.rows(exporter.measure(folder, EXPORTER_REST_S, bench.tell))
+    bench.rows += found
+    bench.floors += floors
+    bench.notes.append("exporter: its fake driver runs in its own process and counts; that of a real one does not")
 
 
 def _measure_leak(bench: Bench) -> None:

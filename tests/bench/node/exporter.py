@@ -1,0 +1,146 @@
+"""The exporter as a process: what a scrape takes, and what it costs a node to be scraped every 10 s.
+
+The GPUs are a fake library below the real pynvml, in the exporter's own process: its time counts as the exporter's, and
+that of a real driver is left out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.node.measure import percentile_ms
+from bench.report import Floor, Row
+from support.exporting_node import ExportingNode, entry, gpu_uuid, machine_of, pod_uid
+from support.exporting_nvml import ExportingNvml, FakeProcess
+
+GPUS = 8
+PROCESSES = 2
+"""Of each container: one that computes, and one that loads data."""
+
+WARM_SCRAPES = 10
+"""Before any is counted: the first loads what it needs."""
+SCRAPES = 300
+SCRAPE_EVERY_S = 10.0
+SCRAPE_FLOOR_MS = 50.0
+CPU_FLOOR = 0.5
+"""Percent of a core."""
+MEMORY_FLOOR_MIB = 90.0
+
+_TICKS_PER_S = 100
+_MIB = 1 << 20
+_PAUSE_S = 0.05
+"""Behind each scrape: a page rests four times as long as it worked while more are waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterCosts:
+    """What was measured."""
+
+    scrapes_s: Sequence[float]
+    cpu_per_scrape_s: float
+    cpu_at_rest: float
+    """Seconds of CPU for each second without scrapes."""
+    rss_bytes: int
+    series: int
+
+    @property
+    def cpu_percent(self) -> float:
+        """Return the percent of a core at one scrape every SCRAPE_EVERY_S."""
+        return (self.cpu_per_scrape_s / SCRAPE_EVERY_S + self.cpu_at_rest) * 100
+
+
+def measure(folder: Path, rest_s: float, tell: Callable[[str], None]) -> ExporterCosts:
+    """Start an exporter in a process of its own, scrape it, leave it alone, and end it."""
+    tell(f"exporter: {SCRAPES} scrapes of {GPUS} GPUs")
+    command = [sys.executable, "-P", "-m", "bench.node.exporter", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{int(process.stdout.readline())}/metrics"
+            return _measure(process.pid, url, rest_s, tell)
+        finally:
+            process.terminate()
+
+
+def _measure(pid: int, url: str, rest_s: float, tell: Callable[[str], None]) -> ExporterCosts:
+    for _ in range(WARM_SCRAPES):
+        series = _scrape(url)[1]
+    before_s = _cpu_s(pid)
+    took = []
+    for _ in range(SCRAPES):
+        took.append(_scrape(url)[0])
+        time.sleep(_PAUSE_S)
+    between_s = _cpu_s(pid)
+    tell(f"exporter: {rest_s:g} s without a scrape")
+    time.sleep(rest_s)
+    rest = (_cpu_s(pid) - between_s) / rest_s
+    return ExporterCosts(took, (between_s - before_s) / SCRAPES, rest, _rss_bytes(pid), series)
+
+
+def rows(costs: ExporterCosts) -> tuple[list[Row], list[Floor]]:
+    """Return the figures, and what a release must keep."""
+    p50, p99 = (percentile_ms(costs.scrapes_s, percent) for percent in (50, 99))
+    memory_mib = costs.rss_bytes / _MIB
+    return (
+        [
+            Row("exporter: scrape, p50", p50, unit="ms"),
+            Row("exporter: scrape, p99", p99, unit="ms"),
+            Row("exporter: CPU of a scrape", costs.cpu_per_scrape_s * 1000, unit="ms"),
+            Row("exporter: lines of series", costs.series),
+        ],
+        [
+            Floor(f"exporter: scrape of {GPUS} GPUs, p99", p99, SCRAPE_FLOOR_MS, "ms"),
+            Floor(f"exporter: CPU at a scrape every {SCRAPE_EVERY_S:g} s", costs.cpu_percent, CPU_FLOOR, "% of a core"),
+            Floor("exporter: memory (RSS)", memory_mib, MEMORY_FLOOR_MIB, "MiB"),
+        ],
+    )
+
+
+def _scrape(url: str) -> tuple[float, int]:
+    began_s = time.monotonic()
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        text = answer.read()
+    return time.monotonic() - began_s, text.count(b"\n")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _serve(folder: Path) -> None:
+    """Run an exporter until this process is ended; print its port."""
+    nvml = ExportingNvml(machine_of(GPUS))
+    node = ExportingNode(folder, nvml)
+    node.list(*(entry(f"pod-{n}", gpu_uuid(n), number=n) for n in range(GPUS)))
+    for number, does in enumerate(nvml.activity):
+        does.gpm = True
+        does.utilization = 80
+        does.processes = [FakeProcess(100 * number + at + 1, 1000, 40) for at in range(PROCESSES)]
+        for process in does.processes:
+            node.run(process.pid, pod_uid(number))
+    node.program.start()
+    print(node.program.http_port, flush=True)
+    while True:
+        time.sleep(1.0)
+        nvml.calls.clear()  # the fake keeps a list of all calls
+
+
+if __name__ == "__main__":
+    import structlog  # the port must be the first line of standard output, and log lines no part of it
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    _serve(Path(sys.argv[1]))
