@@ -114,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
         exporter,
         kubelet_plugin,
         mps,
+        node_labels,
         schema,
         simulate,
         status,
@@ -131,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     users = (explain, status, topology, simulate, validate, schema, demo)
-    for module in (*users, controller, kubelet_plugin, exporter, mps, driver, version):
+    for module in (*users, controller, kubelet_plugin, exporter, mps, node_labels, driver, version):
         module.register(commands)
     return parser
 

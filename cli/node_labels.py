@@ -1,0 +1,145 @@
+"""`dracaena node-labels`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dracaena.api.errors import BadInputError, DracaenaError
+from dracaena.cli import record
+from dracaena.cli.commands import Commands, add_driver_name
+
+if TYPE_CHECKING:
+    from dracaena.kubelet_plugin.discovery.node_labels import NodeFacts
+    from dracaena.kubelet_plugin.live_machine import ReadingSource
+
+_STRATEGIES = ("none", "single", "mixed")
+"""MIG_STRATEGIES of dracaena.kubelet_plugin.discovery.node_labels, which is not loaded for --help."""
+
+_DESCRIPTION = """\
+Say by labels which GPUs this node has: the names and values of NVIDIA's GPU feature discovery, and how the GPUs are
+linked. With --output-file they go into a feature file that node-feature-discovery makes labels of, so this command
+needs no right in the cluster. With --interval the file is written again when something changed, and removed at the end.
+"""
+_EXAMPLES = """\
+examples:
+  What would a recorded machine be called
+      dracaena node-labels --machine hgx-h100
+
+  Labels of this node through node-feature-discovery, until it is ended
+      dracaena node-labels --nvml --interval 60 \\
+          --output-file /etc/kubernetes/node-feature-discovery/features.d/dracaena
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "node-labels",
+        help="say by labels of GPU feature discovery which GPUs a node has",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    sources = parser.add_mutually_exclusive_group(required=True)
+    sources.add_argument("--machine", metavar="NAME|FILE", help="a recorded machine, see `dracaena topology machines`")
+    record.add_nvml(sources, parser)
+    parser.add_argument("--mig-strategy", choices=_STRATEGIES, default="none", help="how MIG devices count")
+    parser.add_argument("--no-timestamp", action="store_true", help="leave nvidia.com/gfd.timestamp out")
+    parser.add_argument(
+        "--machine-type-file",
+        metavar="FILE",
+        default="/sys/class/dmi/id/product_name",
+        help="file with the machine's product name (default: %(default)s)",
+    )
+    parser.add_argument("--output-file", metavar="FILE", default="", help="file to write (default: standard output)")
+    parser.add_argument("--interval", metavar="SECONDS", type=_seconds, help="look again and again, until ended")
+    add_driver_name(parser, "DRA driver, whose name is the prefix of our own labels")
+    parser.set_defaults(run=run)
+
+
+def run(
+    arguments: argparse.Namespace,
+    source: ReadingSource | None = None,
+    now_s: Callable[[], float] = time.time,
+    wait: Callable[[float], bool] | None = None,
+) -> int:
+    """Write the labels once, or until `wait` says that the end has come. Raises DracaenaError."""
+    if arguments.interval is None:
+        _put(arguments.output_file, _labels(arguments, source, now_s))
+        return 0
+    if not arguments.output_file:
+        raise BadInputError("--interval writes a file again and again: name it with --output-file")
+    wait = wait or _signal_comes
+    began_s = now_s()  # one timestamp for all of them: a file whose labels are the same is not written again
+    try:
+        while True:
+            try:
+                _put(arguments.output_file, _labels(arguments, source, lambda: began_s))
+            except DracaenaError as error:
+                print(f"labels stay as they are: {error}", file=sys.stderr)
+            if wait(arguments.interval):
+                return 0
+    finally:
+        Path(arguments.output_file).unlink(missing_ok=True)  # node-feature-discovery takes the labels away
+
+
+def _labels(arguments: argparse.Namespace, source: ReadingSource | None, now_s: Callable[[], float]) -> bytes:
+    from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+    from dracaena.kubelet_plugin.discovery.node_labels import feature_file, node_labels
+
+    own = record.read_this_machine(arguments, source).machine if arguments.nvml else None
+    machine = own or read_machine(arguments.machine)
+    first = machine.gpus[0].pci_bus_id if machine.gpus else None
+    return feature_file(node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name))
+
+
+def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> NodeFacts:
+    """Return what this node says; of a recorded machine nothing, for it is another one."""
+    from dracaena.kubelet_plugin.discovery.node_labels import MODES, UNKNOWN, NodeFacts
+
+    timestamp_s = None if arguments.no_timestamp else int(now_s())
+    if not arguments.nvml:
+        return NodeFacts(mig_strategy=arguments.mig_strategy, timestamp_s=timestamp_s)
+    device_class = _text(Path("/sys/bus/pci/devices") / address / "class") if address is not None else ""
+    return NodeFacts(
+        machine_type=_text(Path(arguments.machine_type_file)) or UNKNOWN,
+        mode=MODES.get(device_class[:6], UNKNOWN),
+        mig_strategy=arguments.mig_strategy,
+        timestamp_s=timestamp_s,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _put(output: str, document: bytes) -> None:
+    from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+
+    if not output:
+        sys.stdout.write(document.decode())
+        return
+    path = Path(output)
+    DocumentFolder(path.parent).write_if_changed(path.name, document)
+
+
+def _signal_comes(timeout_s: float) -> bool:
+    import signal
+
+    from dracaena.process.ending import END_SIGNALS, hold_end_signals
+
+    hold_end_signals()
+    return signal.sigtimedwait(END_SIGNALS, timeout_s) is not None
+
+
+def _seconds(text: str) -> float:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+    return float(text)

@@ -1,0 +1,223 @@
+"""Labels of a node that say which GPUs it has: names and values of GPU feature discovery, and a few of our own.
+
+Both follow from the machine alone, so nothing here changes when pods come and go. A label whose value the driver does
+not tell is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final, Literal
+
+from dracaena.api.groups import lowest_in_group
+from dracaena.api.limits import DNS_LABEL_BYTES
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import MigDevice
+
+PREFIX: Final = "nvidia.com/"
+
+MigStrategy = Literal["none", "single", "mixed"]
+MIG_STRATEGIES: Final[tuple[MigStrategy, ...]] = ("none", "single", "mixed")
+"""`--mig-strategy` of GPU feature discovery: whether MIG devices stand for GPUs, or beside them."""
+
+MODES: Final[Mapping[str, str]] = {"0x0300": "graphics", "0x0302": "compute"}
+"""First digits of a PCI class, as sysfs writes it → `gpu.mode`."""
+UNKNOWN: Final = "unknown"
+
+_MIB = 1 << 20
+_NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9-_. ]")
+_EDGES = "-_."
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_PROFILE = re.compile(r"(?:(?P<compute>\d+)c\.)?(?P<gpu>\d+)g\.")
+_FAMILIES: Final[tuple[tuple[tuple[int, int], str], ...]] = (
+    ((13, 0), "rubin"),
+    ((10, 0), "blackwell"),
+    ((9, 0), "hopper"),
+    ((8, 9), "ada-lovelace"),
+    ((8, 0), "ampere"),
+    ((7, 5), "turing"),
+    ((7, 0), "volta"),
+    ((6, 0), "pascal"),
+    ((5, 0), "maxwell"),
+)
+"""Least compute capability → family, falling. There is none below 5.0, and 11 and 14 have no name yet."""
+_NAMELESS = frozenset({11})
+_WITH_MIG = frozenset({"8.0", "9.0", "10.0", "10.3", "12.0"})
+"""Compute capabilities of which some products can be divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the labels say beside the machine."""
+
+    machine_type: str = UNKNOWN
+    """Product name of the node's firmware."""
+    mode: str = UNKNOWN
+    """One of MODES, of the first GPU."""
+    mig_strategy: MigStrategy = "none"
+    timestamp_s: int | None = None
+    """Seconds since 1970; None: no timestamp."""
+
+
+def node_labels(machine: Machine, facts: NodeFacts, driver: str) -> Mapping[str, str]:
+    """Return all labels, sorted; none for a node without GPUs, so that those of yesterday go."""
+    if not machine.gpus:
+        return {}
+    labels = {**_versions(machine), **_gpus(machine, facts), **_own(machine, driver)}
+    if facts.timestamp_s is not None:
+        labels[f"{PREFIX}gfd.timestamp"] = str(facts.timestamp_s)
+    return dict(sorted(labels.items()))
+
+
+def feature_file(labels: Mapping[str, str]) -> bytes:
+    """Return the labels as a feature file of node-feature-discovery: `name=value`, one a line."""
+    return "".join(f"{name}={value}\n" for name, value in sorted(labels.items())).encode()
+
+
+def label_value(text: str) -> str:
+    """Return a text as GPU feature discovery makes a label of it, cut to what a label may hold."""
+    words = "-".join(_NOT_IN_VALUES.sub("", text).split())
+    return words[:DNS_LABEL_BYTES].strip(_EDGES)
+
+
+def _versions(machine: Machine) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    if machine.driver_version and (driver := _VERSION.match(machine.driver_version)):
+        major, minor, revision = driver[1], driver[2], driver[3] or ""
+        labels |= {"cuda.driver.major": major, "cuda.driver.minor": minor, "cuda.driver.rev": revision}
+        labels |= {"cuda.driver-version.major": major, "cuda.driver-version.minor": minor}
+        labels |= {"cuda.driver-version.revision": revision, "cuda.driver-version.full": machine.driver_version}
+    if machine.cuda_driver_version and (cuda := _VERSION.match(machine.cuda_driver_version)):
+        labels |= {"cuda.runtime.major": cuda[1], "cuda.runtime.minor": cuda[2]}
+        labels |= {"cuda.runtime-version.major": cuda[1], "cuda.runtime-version.minor": cuda[2]}
+        labels["cuda.runtime-version.full"] = f"{cuda[1]}.{cuda[2]}"
+    return _prefixed(labels)
+
+
+def _gpus(machine: Machine, facts: NodeFacts) -> dict[str, str]:
+    labels = {
+        "gpu.machine": label_value(facts.machine_type) or UNKNOWN,
+        "gpu.mode": facts.mode,
+        **_mig_capable(machine),
+        # `true` makes NVIDIA's own MPS daemon run there.
+        "mps.capable": "false",
+    }
+    if facts.mig_strategy != "none":
+        labels["mig.strategy"] = facts.mig_strategy
+    divided = [gpu for gpu in machine.gpus if gpu.mig_enabled]
+    if facts.mig_strategy == "single" and divided:
+        return _prefixed({**labels, **_single(machine)})
+    whole = [gpu for gpu in machine.gpus if not (facts.mig_strategy == "mixed" and gpu.mig_enabled)]
+    labels |= {**_model(_majority(whole or machine.gpus)), **_counted(len(whole))}
+    cliques = {gpu.fabric_clique for gpu in machine.gpus if gpu.fabric_clique is not None}
+    if len(cliques) == 1:
+        labels["gpu.clique"] = cliques.pop()
+    if facts.mig_strategy == "mixed":
+        labels |= _mixed(machine)
+    return _prefixed(labels)
+
+
+def _mig_capable(machine: Machine) -> dict[str, str]:
+    """Return nothing where the GPUs may be divided and nobody says so: a recorded machine is no reading of NVML."""
+    if any(gpu.mig_enabled is not None for gpu in machine.gpus):
+        return {"mig.capable": "true"}
+    if any(gpu.cuda_compute_capability in _WITH_MIG for gpu in machine.gpus):
+        return {}
+    return {"mig.capable": "false"}
+
+
+def _majority(gpus: Sequence[Gpu]) -> Gpu:
+    """Return a GPU of the model that there is most of; of equally many the first. One label can say one model."""
+    counts = Counter(gpu.product_name for gpu in gpus)
+    return max(gpus, key=lambda gpu: counts[gpu.product_name])
+
+
+def _model(gpu: Gpu) -> dict[str, str]:
+    labels = {}
+    if gpu.product_name and (product := label_value(gpu.product_name)):
+        labels["gpu.product"] = product
+    if gpu.memory_bytes is not None:
+        labels["gpu.memory"] = str(gpu.memory_bytes // _MIB)
+    if gpu.cuda_compute_capability and (version := _VERSION.match(gpu.cuda_compute_capability)):
+        labels |= {"gpu.compute.major": version[1], "gpu.compute.minor": version[2]}
+        labels["gpu.family"] = _family(int(version[1]), int(version[2]))
+    return labels
+
+
+def _family(major: int, minor: int) -> str:
+    if major in _NAMELESS:
+        return "undefined"
+    known = (name for least, name in _FAMILIES if (major, minor) >= least)
+    return next(known, "undefined") if major < 14 else "undefined"
+
+
+def _counted(count: int, prefix: str = "gpu") -> dict[str, str]:
+    """Return how many there are. Our shares are no replicas: nobody can ask for one of them by count."""
+    return {f"{prefix}.count": str(count), f"{prefix}.replicas": "1", f"{prefix}.sharing-strategy": "none"}
+
+
+def _single(machine: Machine) -> dict[str, str]:
+    """Return MIG devices that stand for GPUs; all GPUs must be divided, and into one profile."""
+    profiles = {mig.profile for mig in machine.mig_devices}
+    model = _model(_majority(machine.gpus))
+    product = model.get("gpu.product", UNKNOWN)
+    if len(profiles) != 1 or not all(gpu.mig_enabled for gpu in machine.gpus):
+        invalid = {"gpu.product": _cut(f"{product}-MIG-INVALID"), "gpu.memory": "0"}
+        return {**model, **invalid, "gpu.count": "0", "gpu.replicas": "0", "gpu.sharing-strategy": ""}
+    first = machine.mig_devices[0]
+    named = {"gpu.product": _cut(f"{product}-MIG-{label_value(first.profile.replace('+', '.'))}")}
+    return {**model, **named, **_counted(len(machine.mig_devices)), **_part("gpu", first)}
+
+
+def _mixed(machine: Machine) -> dict[str, str]:
+    """Return MIG devices beside GPUs, by profile."""
+    products = {gpu.uuid: label_value(gpu.product_name or "") or UNKNOWN for gpu in machine.gpus}
+    labels: dict[str, str] = {}
+    for profile in sorted({mig.profile for mig in machine.mig_devices}):
+        devices = [mig for mig in machine.mig_devices if mig.profile == profile]
+        name = profile.replace("+", ".")
+        product = _cut(f"{products[devices[0].parent_uuid]}-MIG-{name}")
+        labels |= {f"mig-{name}.product": product, **_counted(len(devices), f"mig-{name}")}
+        labels |= _part(f"mig-{name}", devices[0])
+    return labels
+
+
+def _part(prefix: str, mig: MigDevice) -> dict[str, str]:
+    """Return what one MIG device has. Its engines are not read."""
+    labels = {}
+    if mig.memory_bytes is not None:
+        labels[f"{prefix}.memory"] = str(mig.memory_bytes // _MIB)
+    if mig.multiprocessors is not None:
+        labels[f"{prefix}.multiprocessors"] = str(mig.multiprocessors)
+    if slices := _PROFILE.match(mig.profile):
+        labels[f"{prefix}.slices.gi"] = slices["gpu"]
+        labels[f"{prefix}.slices.ci"] = slices["compute"] or slices["gpu"]
+    return labels
+
+
+def _own(machine: Machine, driver: str) -> dict[str, str]:
+    """Return how the GPUs are linked: what a node selector may ask for, and no name of GPU feature discovery says."""
+    count = len(machine.gpus)
+    linked = [(a, b) for a, b in combinations(range(count), 2) if (machine.topology.link(a, b).nvlinks or 0) > 0]
+    largest = max(Counter(lowest_in_group(count, linked)).values())
+    if count == 1:
+        kind = "single"
+    elif not linked:
+        kind = "pcie"
+    elif len(linked) == count * (count - 1) // 2:
+        kind = "nvlink"
+    else:
+        kind = "nvlink-partial"
+    return {f"{driver}/topology": kind, f"{driver}/nvlink-group-size": str(largest)}
+
+
+def _cut(text: str) -> str:
+    return text[:DNS_LABEL_BYTES].strip(_EDGES)
+
+
+def _prefixed(labels: Mapping[str, str]) -> dict[str, str]:
+    return {f"{PREFIX}{name}": value for name, value in labels.items()}
