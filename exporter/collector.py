@@ -13,6 +13,7 @@ from dracaena import __version__
 from dracaena.api.errors import DracaenaError
 from dracaena.exporter.ports import DeviceSource, PodlistLook, PodlistSource, ProcessPlaces
 from dracaena.exporter.series.device_series import ServedDevice, dcgm_families, devices_of
+from dracaena.exporter.series.display import SHOWN
 from dracaena.exporter.series.families import MetricFamily
 from dracaena.exporter.series.field_file import ChosenFields
 from dracaena.exporter.series.history import CounterKey, CounterState, IdleKey, idle_since, next_count
@@ -83,7 +84,7 @@ class NodeCollector:
         self._call, self._clock, self._hostname, self._errors = call, clock, hostname, errors
         self._idle_after_s = idle_after_s
         self._lock = threading.Lock()
-        self._quantities = chosen.quantities | SIGNS_OF_USE
+        self._quantities = chosen.quantities | SIGNS_OF_USE | SHOWN
         self._last: DriverReading | None = None  # names devices while the driver does not answer
         self._counters: dict[CounterKey, CounterState] = {}
         self._idle: Mapping[IdleKey, float] = {}
@@ -117,11 +118,12 @@ class NodeCollector:
                 *own,
             )  # fmt: skip
 
-    def view(self) -> NodeView:
-        """Return what there is now, for people."""
+    def devices(self) -> tuple[ServedDevice, ...] | None:
+        """Return what there is now, for people; None where the driver does not answer."""
         with self._lock:
             self.scraped_s = self._clock.monotonic()
-            return self._look()
+            view = self._look()
+            return None if view.reading is None else view.devices
 
     def _look(self) -> NodeView:
         look = self._podlist.look()

@@ -15,6 +15,7 @@ from dracaena.exporter.adapters.process_cgroups import ProcessCgroups
 from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
 from dracaena.exporter.driver_use import ExporterPermission
 from dracaena.exporter.ports import DeviceSource
+from dracaena.exporter.series.display import tree_text, usage_json
 from dracaena.exporter.series.families import CONTENT_TYPE, render
 from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
 from dracaena.exporter.settings import ExporterSettings
@@ -56,7 +57,7 @@ class ExporterProgram:
         """`source` stands in for NVML."""
         self._clock = clock or SystemClock()
         self._registry = registry
-        self._deadline_s = settings.deadline_s
+        self._deadline_s, self._node_name = settings.deadline_s, settings.node_name
         chosen = _chosen_fields(settings.collectors)
         errors = NvmlErrorCounts()
         self._permission = _permission(settings)
@@ -76,7 +77,8 @@ class ExporterProgram:
         )
         self._http = HttpEndpoint(
             settings.http_address, lambda: None, registry,
-            web_config_file=settings.web_config_file, pages={"/metrics": self._metrics},
+            web_config_file=settings.web_config_file,
+            pages={"/metrics": self._metrics, "/graph": self._graph, "/usage": self._usage},
         )  # fmt: skip
         self._stopping = threading.Event()
         self._keeper = threading.Thread(target=self._let_go_when_asked, name="driver-use", daemon=True)
@@ -102,6 +104,12 @@ class ExporterProgram:
     def _metrics(self) -> HttpAnswer:
         body = render(self._collector.collect()) + generate_latest(self._registry)
         return HttpAnswer(200, body, CONTENT_TYPE)
+
+    def _graph(self) -> HttpAnswer:
+        return HttpAnswer(200, tree_text(self._collector.devices(), self._node_name).encode("utf-8", "replace"))
+
+    def _usage(self) -> HttpAnswer:
+        return HttpAnswer(200, usage_json(self._collector.devices(), self._node_name), "application/json")
 
     def _let_go_when_asked(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, LOOK_S):

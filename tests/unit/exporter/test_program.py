@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import urllib.error
@@ -361,3 +362,15 @@ def test_samples_of_gpm_are_freed(folder: Path) -> None:
 
 def test_each_field_is_known_once() -> None:
     assert len({field.name for field in FIELDS}) == len(FIELDS)
+
+
+def test_people_get_a_tree_and_scripts_the_use_by_pod(folder: Path) -> None:
+    with exporting_node(folder) as node:
+        node.list(entry("train", gpu_uuid(0)))
+        node.scrape()
+        text, _ = node.get("/graph")
+        assert "└─ team/train/main" in text
+        assert "81559 MiB" in text
+        document, kind = node.get("/usage")
+        assert kind == "application/json"
+        assert json.loads(document)["pods"][0]["pod"] == "train"
