@@ -18,9 +18,9 @@ import structlog
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
+from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock, NotingEffectMeans
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
-from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 MAX_WAITING = 8
@@ -37,7 +37,7 @@ class ClaimEffects:
         self,
         *,
         checkpoints: Checkpoints,
-        means: Mapping[str, EffectMeans],
+        means: Mapping[str, EffectMeans | NotingEffectMeans],
         lock: NodeLock,
         gpu_lock: Callable[[DeviceName], NodeLock],
         salvage: Callable[[Broken], PreparedClaim],
@@ -104,10 +104,19 @@ class ClaimEffects:
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, keep=planned)
         for effect in (next(each for each in known if each.is_same(one)) for one in planned):
-            others = self._others(uid, effect)
-            outcome = self._means_of(effect).apply(effect, others)
+            outcome = self._apply(uid, effect)
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
             log.info("effect made", effect=str(effect), claim_uid=uid)
+
+    def _apply(self, uid: ClaimUid, effect: Effect) -> Mapping[str, Scalar]:
+        others, means = self._others(uid, effect), self._means_of(effect)
+        if not isinstance(means, NotingEffectMeans):
+            return means.apply(effect, others)
+
+        def note(outcome: Mapping[str, Scalar]) -> None:
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+
+        return means.apply_noting(effect, others, note)
 
     def undo(self, uid: ClaimUid) -> None:
         """Undo all that is journaled of a claim, the last first; their GPUs must be held.
@@ -156,7 +165,7 @@ class ClaimEffects:
             self._note(uid, effect, None)
             log.info("effect undone", effect=str(effect), claim_uid=uid)
 
-    def _means_of(self, effect: Effect) -> EffectMeans:
+    def _means_of(self, effect: Effect) -> EffectMeans | NotingEffectMeans:
         means = self._means.get(effect.kind)
         if means is None:
             raise TemporaryError(

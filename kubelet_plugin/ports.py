@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -226,6 +226,23 @@ class EffectMeans(Protocol):
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         """Make sure that an effect is no more. It may never have been made, or be undone already."""
+        ...
+
+
+@runtime_checkable
+class NotingEffectMeans(Protocol):
+    """As EffectMeans, for effects of several steps of which each has to be journaled: whose what is there depends on
+    how far the effect got.
+    """
+
+    def apply_noting(
+        self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
+    ) -> Mapping[str, Scalar]:
+        """As EffectMeans.apply. `note` journals an outcome on the way, which the next attempt and undo() are given."""
+        ...
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        """As EffectMeans.undo."""
         ...
 
 

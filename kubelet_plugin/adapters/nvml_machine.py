@@ -10,6 +10,7 @@ from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, Permission, load_library
 from dracaena.kubelet_plugin.adapters.nvml_memory_limits import NvmlMemoryLimits
+from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
@@ -61,10 +62,11 @@ class NvmlMachine:
         on_error: OnError = lambda _call, _error: None,
         permission: Permission | None = None,
         listens: bool = False,
+        mig_profiles: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
-        return cls(name, NvmlReader(library), Sysfs(sys_root), listens=listens)
+        return cls(name, NvmlReader(library, mig_profiles=mig_profiles), Sysfs(sys_root), listens=listens)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
@@ -98,6 +100,14 @@ class NvmlMachine:
         if parent_minor is None:
             return None
         return self._mig_access.minors(parent_minor, mig.gpu_instance_id, mig.compute_instance_id)
+
+    def mig_control(self) -> NvmlMigControl:
+        """Return what changes how the GPUs are divided, for the same thread."""
+        return NvmlMigControl(self._nvml.library, listens=self._listens)
+
+    def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
+        """Return the numbers of the nodes that open a MIG device, as /proc says now. From any thread."""
+        return self._mig_access.minors(gpu_minor, gpu_instance_id, compute_instance_id)
 
     def events(self) -> tuple[GpuEvent, ...]:
         """Return what happened to GPUs since the last call. Raises NvmlError."""

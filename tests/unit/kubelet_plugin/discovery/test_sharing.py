@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.kubelet_plugin.discovery.sharing import ALL_GPUS, shared_gpus
+from dracaena.kubelet_plugin.discovery.gpu_list import ALL_GPUS
+from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from support.machines import plain_machine
 
 GIB = 1 << 30

@@ -1,0 +1,185 @@
+"""Changes how a GPU is divided, through NVML. One call of a method is one step: what it did, it did or did not do.
+
+MIG device handles exist only where there is a compute instance. So instances are found by walking the GPU instances of
+every profile, or what a failed step left would be invisible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_uint
+from typing import Any, TypeVar
+
+import pynvml
+
+from dracaena.api.mig_geometry import MigPlacement, MigProfile
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
+
+T = TypeVar("T")
+
+_MOST_INSTANCES = 64
+"""More than any GPU has: the driver writes as many handles as there are."""
+
+
+class NvmlMigControl:
+    """For the driver's thread alone. Methods raise MigRefusedError with NVML's words, and NvmlError without a driver.
+
+    `listens` is whether NVML stays open between two calls, as its reader has it.
+    """
+
+    def __init__(self, library: NvmlLibrary, *, listens: bool = True) -> None:
+        self._library = library
+        self._listens = listens
+
+    def mode(self, gpu: str) -> tuple[bool, bool]:
+        """Return whether a GPU is in MIG mode, and whether it will be after its next reset."""
+        current, pending = self._with(gpu, lambda handle: self._call(pynvml.nvmlDeviceGetMigMode, handle))
+        return bool(current), bool(pending)
+
+    def set_mode(self, gpu: str, *, enabled: bool) -> None:
+        """Change the mode. Raises MigRefusedError where it is not in force afterwards, whatever the call says.
+
+        NVML is closed first: our own open handles would stand in the way.
+        """
+        self._library.close()
+        wanted = pynvml.NVML_DEVICE_MIG_ENABLE if enabled else pynvml.NVML_DEVICE_MIG_DISABLE
+
+        def change(handle: Any) -> None:
+            status = self._call(pynvml.nvmlDeviceSetMigMode, handle, wanted)
+            if status != pynvml.NVML_SUCCESS:
+                raise MigRefusedError("nvmlDeviceSetMigMode", error_name(pynvml.NVMLError(status)))
+            current, _pending = self._call(pynvml.nvmlDeviceGetMigMode, handle)
+            if current != wanted:
+                raise MigRefusedError("nvmlDeviceSetMigMode", "RESET_REQUIRED")
+
+        self._with(gpu, change)
+
+    def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
+        """Return the GPU instances of all profiles, by their start; none while the GPU is not in MIG mode."""
+
+        def walk(handle: Any) -> Iterator[GpuInstance]:
+            for profile in profiles:
+                for instance in self._gpu_instances(handle, profile):
+                    info = self._call(pynvml.nvmlGpuInstanceGetInfo, instance)
+                    placement = MigPlacement(int(info.placement.start), int(info.placement.size))
+                    has_compute = bool(self._compute_instances(instance))
+                    yield GpuInstance(int(info.id), profile.name, placement, has_compute=has_compute)
+
+        found = self._with(gpu, lambda handle: sorted(walk(handle), key=lambda each: each.placement))
+        return tuple(found)
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
+        """Make a GPU instance exactly there; return its number."""
+        place = pynvml.c_nvmlGpuInstancePlacement_t(start=placement.start, size=placement.size)
+        create = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+
+        def make(handle: Any) -> int:
+            instance = self._call(create, handle, profile.profile_id, byref(place))
+            return int(self._call(pynvml.nvmlGpuInstanceGetInfo, instance).id)
+
+        return self._with(gpu, make)
+
+    def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
+        """Make the compute instance that has all slices of a GPU instance.
+
+        Of several profiles of that many slices some are offered and then refused as NOT_SUPPORTED: the next is tried.
+        """
+        kinds = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+
+        def make(handle: Any) -> None:
+            instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance_id)
+            last: MigRefusedError | None = None
+            for info in filter(None, (self._compute_profile(instance, kind) for kind in kinds)):
+                if int(info.sliceCount) != compute_slices:
+                    continue
+                try:
+                    self._call(pynvml.nvmlGpuInstanceCreateComputeInstance, instance, int(info.id))
+                    return
+                except MigRefusedError as error:
+                    if error.reason != "NOT_SUPPORTED":
+                        raise
+                    last = error
+            raise last or MigRefusedError("nvmlGpuInstanceGetComputeInstanceProfileInfo", "NOT_SUPPORTED")
+
+        self._with(gpu, make)
+
+    def mig_device(self, gpu: str, gpu_instance_id: int) -> tuple[int, str] | None:
+        """Return the compute instance of a GPU instance and the UUID of its MIG device; None: it has none."""
+
+        def read(handle: Any) -> tuple[int, str] | None:
+            instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance_id)
+            for compute in self._compute_instances(instance):
+                info = self._call(pynvml.nvmlComputeInstanceGetInfo_v2, compute)
+                return int(info.id), str(self._call(pynvml.nvmlDeviceGetUUID, info.device))
+            return None
+
+        return self._with(gpu, read)
+
+    def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy those of a GPU instance; none is fine."""
+
+        def destroy(handle: Any) -> None:
+            instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance_id)
+            for compute in self._compute_instances(instance):
+                self._call(pynvml.nvmlComputeInstanceDestroy, compute)
+
+        self._with(gpu, destroy)
+
+    def destroy_gpu_instance(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy a GPU instance that has no compute instance."""
+
+        def destroy(handle: Any) -> None:
+            instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance_id)
+            self._call(pynvml.nvmlGpuInstanceDestroy, instance)
+
+        self._with(gpu, destroy)
+
+    def _gpu_instances(self, handle: Any, profile: MigProfile) -> list[Any]:
+        found, count = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)(), c_uint(_MOST_INSTANCES)
+        try:
+            self._call(pynvml.nvmlDeviceGetGpuInstances, handle, profile.profile_id, found, byref(count))
+        except MigRefusedError as error:
+            if error.reason == "NOT_SUPPORTED":  # not in MIG mode
+                return []
+            raise
+        return list(found[: count.value])
+
+    def _compute_profile(self, instance: Any, kind: int) -> Any:
+        """Return what a kind of compute instances is, None where this GPU instance does not offer it."""
+        shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        call = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        for version in (2, 1):
+            try:
+                return self._call(call, instance, kind, shared, version)
+            except MigRefusedError as error:
+                if error.reason not in ("NOT_SUPPORTED", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"):
+                    raise
+        return None
+
+    def _compute_instances(self, instance: Any) -> list[Any]:
+        kinds = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        found: dict[int, Any] = {}
+        for info in filter(None, (self._compute_profile(instance, kind) for kind in kinds)):
+            handles, count = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)(), c_uint(_MOST_INSTANCES)
+            call = pynvml.nvmlGpuInstanceGetComputeInstances
+            self._call(call, instance, int(info.id), handles, byref(count))
+            for handle in handles[: count.value]:
+                found.setdefault(int(self._call(pynvml.nvmlComputeInstanceGetInfo_v2, handle).id), handle)
+        return [found[number] for number in sorted(found)]
+
+    def _with(self, gpu: str, work: Callable[[Any], T]) -> T:
+        """Do something with the handle of a GPU, which is fetched anew: handles are valid for one opening of NVML."""
+        try:
+            self._library.open()
+            return work(self._call(pynvml.nvmlDeviceGetHandleByUUID, gpu))
+        finally:
+            if not self._listens:
+                self._library.close()
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError as error:
+            self._library.note(call.__name__, error_name(error))
+            raise MigRefusedError(call.__name__, error_name(error)) from error

@@ -1,0 +1,51 @@
+"""GPU instances as the driver has them, and what it answers when it does not change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.mig_geometry import MigPlacement
+
+IN_USE = "IN_USE"
+RESET_REQUIRED = "RESET_REQUIRED"
+NOT_FOUND = "NOT_FOUND"
+
+_REMEDIES = {
+    "NO_PERMISSION": "the plugin must run privileged as root, and a virtual machine must be allowed to change MIG",
+    RESET_REQUIRED: "the GPU has to be reset while nothing uses it: drain the node, then `nvidia-smi --gpu-reset -i` "
+    "with this GPU, in a virtual machine a reboot",
+    IN_USE: "a process still uses it: see `nvidia-smi`, and monitors that hold the GPU open",
+    "INSUFFICIENT_RESOURCES": "its place, or an engine that it needs, is taken: see `nvidia-smi mig -lgi`",
+    "NOT_SUPPORTED": "the GPU is not in MIG mode, or the driver does not offer this profile any more",
+}
+"""NVML's error → who must act, on what."""
+
+_MAY_HAVE_BEEN_DONE = frozenset({"TIMEOUT", "UNKNOWN", "GPU_IS_LOST", "IRQ_ISSUE", "MEMORY"})
+"""Errors after which nobody knows how far the driver got."""
+
+
+class MigRefusedError(TemporaryError):
+    """The driver did not do a step. `reason` is NVML's error without its prefix."""
+
+    def __init__(self, call: str, reason: str) -> None:
+        remedy = _REMEDIES.get(reason)
+        super().__init__(f"{call} says {reason}" + ("" if remedy is None else f": {remedy}"))
+        self.call = call
+        self.reason = reason
+
+    @property
+    def did_nothing(self) -> bool:
+        """Whether it is certain that all is as it was."""
+        return self.reason not in _MAY_HAVE_BEEN_DONE
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """One GPU instance, with or without a compute instance: without one there is no MIG device, and no handle of it."""
+
+    number: int
+    """The driver's; given to another one after this one is gone."""
+    profile: str
+    placement: MigPlacement
+    has_compute: bool

@@ -1,0 +1,301 @@
+"""Makes the MIG instances of claims at exact places, and destroys those that it made and no other.
+
+Whether an instance is ours is in the claim's journal alone: `making` is noted before the driver is asked for it, its
+number afterwards. What lies at a place without that note belongs to somebody else, and stays. A step that the driver
+refuses did nothing, so the note is taken back; one that gets no answer may have been done, so it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.mig_geometry import MigPlacement, MigProfile
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, NOT_FOUND, GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+
+STEP_S: Final = 15.0
+"""Longest that one step may take. An instance is made in about a second; kubelet gives a call 45 s, and asks again."""
+
+T = TypeVar("T")
+
+Note = Callable[[Mapping[str, Scalar]], None]
+
+log = structlog.get_logger()
+
+
+class MigControl(Protocol):
+    """Changes GPUs (adapters.nvml_mig_control). For the driver's thread; methods raise MigRefusedError."""
+
+    def mode(self, gpu: str) -> tuple[bool, bool]:
+        """Return whether a GPU is in MIG mode, and whether it will be after its next reset."""
+        ...
+
+    def set_mode(self, gpu: str, *, enabled: bool) -> None:
+        """Change the mode, and be sure that it is in force."""
+        ...
+
+    def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
+        """Return all GPU instances, those without a compute instance too."""
+        ...
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
+        """Make one exactly there; return its number."""
+        ...
+
+    def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
+        """Make the one that has all slices of a GPU instance."""
+        ...
+
+    def mig_device(self, gpu: str, gpu_instance_id: int) -> tuple[int, str] | None:
+        """Return the compute instance of a GPU instance, and the UUID of its MIG device."""
+        ...
+
+    def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy those of a GPU instance."""
+        ...
+
+    def destroy_gpu_instance(self, gpu: str, gpu_instance_id: int) -> None:
+        """Destroy a GPU instance without a compute instance."""
+        ...
+
+
+Ask = Callable[[str, Callable[[], T], float], T]
+AccessMinors = Callable[[int, int, int], tuple[int, int] | None]
+"""GPU minor, GPU instance, compute instance → numbers of the nodes that open it (adapters.mig_access)."""
+
+
+class MigInstances:
+    """Implements NotingEffectMeans for MIG_INSTANCE. From any thread; holds nothing itself."""
+
+    def __init__(
+        self,
+        control: MigControl,
+        ask: Callable[[str, Callable[[], object], float], object],
+        read_gpu: Callable[[str], Gpu],
+        access_minors: AccessMinors,
+        touch: Callable[[DeviceName], None] = lambda _place: None,
+    ) -> None:
+        """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as it was last read, and
+        raises TemporaryError where the node lacks it. `touch` is told where something is about to change, or did.
+        """
+        self._control = control
+        self._ask = ask
+        self._read_gpu = read_gpu
+        self._access_minors = access_minors
+        self._touch = touch
+
+    def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
+        """See NotingEffectMeans. Raises PermanentError for a profile or place that the GPU never has.
+
+        Raises EffectPendingError while the driver does not answer: what it was asked for may come still.
+        """
+        gpu, profile, placement = self._wanted(effect)
+        try:
+            self._touch(effect.device)
+            number = self._gpu_instance(effect, gpu, profile, placement, note)
+            return self._compute_instance(effect, gpu, profile, number, note)
+        except (WedgedError, StoppedError) as error:
+            raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        """See EffectMeans. Raises TemporaryError while a process uses it, or the driver does not answer."""
+        noted = effect.outcome or {}
+        gpu = self._read_gpu(str(effect.parameters["gpu"]))
+        found = self._found(gpu)
+        if noted:
+            mine = next((each for each in found if _is_ours(effect, noted, each)), None)
+            if mine is not None:
+                self._destroy(effect, gpu, mine)
+                self._touch(effect.device)
+                found = tuple(each for each in found if each is not mine)
+        if not others and not found:
+            self._become_whole(gpu)
+
+    def _wanted(self, effect: Effect) -> tuple[Gpu, MigProfile, MigPlacement]:
+        given = effect.parameters
+        gpu = self._read_gpu(str(given["gpu"]))
+        placement = MigPlacement(int(given["start"]), int(given["size"]))
+        profile = next((each for each in gpu.mig_profiles if each.name == given["profile"]), None)
+        if profile is None or placement not in profile.placements:
+            offered = ", ".join(each.name for each in gpu.mig_profiles) or "none"
+            raise PermanentError(
+                f"GPU {gpu.uuid} has no place for MIG profile {given['profile']} at memory slice {placement.start}; "
+                f"its profiles: {offered}"
+            )
+        return gpu, profile, placement
+
+    def _gpu_instance(self, effect: Effect, gpu: Gpu, profile: MigProfile, placement: MigPlacement, note: Note) -> int:
+        """Return the number of the GPU instance that is ours, made now or by an earlier attempt."""
+        noted = effect.outcome or {}
+        found = self._found(gpu)
+        mine = next((each for each in found if noted and _is_ours(effect, noted, each)), None)
+        if mine is None:
+            self._refuse_beside_strangers(gpu, placement, found)
+            self._enter_mode(gpu)
+            note({"making": True})
+            try:
+                number = self._step(
+                    f"making {effect}", lambda: self._control.create_gpu_instance(gpu.uuid, profile, placement)
+                )
+            except MigRefusedError as error:
+                if error.did_nothing and error.call.startswith("nvmlDeviceCreate"):
+                    note({})
+                raise TemporaryError(f"{effect} cannot be made: {error}") from error
+        else:
+            number = mine.number
+        note({"making": True, "gpu_instance": number})
+        return number
+
+    def _refuse_beside_strangers(self, gpu: Gpu, placement: MigPlacement, found: Sequence[GpuInstance]) -> None:
+        """Refuse a place that another instance overlaps. It is another claim's that is about to go, or a stranger's."""
+        other = next((each for each in found if each.placement.overlaps(placement)), None)
+        if other is not None:
+            raise TemporaryError(
+                f"memory slices {placement.start} to {placement.end - 1} of GPU {gpu.uuid} are taken by GPU instance "
+                f"{other.number} ({other.profile} at {other.placement.start}): it goes with its claim, or, where no "
+                "claim made it, by `nvidia-smi mig -dci` and `-dgi`"
+            )
+
+    def _compute_instance(
+        self, effect: Effect, gpu: Gpu, profile: MigProfile, number: int, note: Note
+    ) -> Mapping[str, Scalar]:
+        device = self._step(f"reading {effect}", lambda: self._control.mig_device(gpu.uuid, number))
+        if device is None:
+            slices = profile.compute_slices
+            try:
+                self._step(f"making {effect}", lambda: self._control.create_compute_instance(gpu.uuid, number, slices))
+            except MigRefusedError as error:
+                self._roll_back(effect, gpu, number, note)
+                raise TemporaryError(f"{effect} cannot be made: {error}") from error
+            device = self._step(f"reading {effect}", lambda: self._control.mig_device(gpu.uuid, number))
+        if device is None:
+            raise TemporaryError(f"{effect} was made and the driver shows no MIG device in it: asked again")
+        compute, identity = device
+        access = None if gpu.minor is None else self._access_minors(gpu.minor, number, compute)
+        if access is None:
+            raise TemporaryError(f"{effect} is made, and it is not known which nodes of /dev/nvidia-caps open it")
+        return {
+            "making": True,
+            "gpu_instance": number,
+            "compute_instance": compute,
+            "uuid": identity,
+            "gpu_instance_node": access[0],
+            "compute_instance_node": access[1],
+        }
+
+    def _roll_back(self, effect: Effect, gpu: Gpu, number: int, note: Note) -> None:
+        """Destroy a GPU instance that gets no compute instance: nobody would see it. If that fails it stays noted."""
+        try:
+            self._step(f"undoing {effect}", lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
+        except DracaenaError as error:
+            log.warning("GPU instance without a compute instance stays", effect=str(effect), error=str(error))
+            return
+        note({})
+
+    def _destroy(self, effect: Effect, gpu: Gpu, mine: GpuInstance) -> None:
+        try:
+            self._step(f"undoing {effect}", lambda: self._control.destroy_compute_instances(gpu.uuid, mine.number))
+            self._step(f"undoing {effect}", lambda: self._control.destroy_gpu_instance(gpu.uuid, mine.number))
+        except MigRefusedError as error:
+            if error.reason == NOT_FOUND:
+                return
+            raise TemporaryError(f"{effect} cannot be destroyed: {error}") from error
+
+    def _enter_mode(self, gpu: Gpu) -> None:
+        enabled, pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        if enabled:
+            return
+        if not changes_mode_at_once(gpu):
+            state = "is pending until the GPU is reset" if pending else "is off"
+            raise TemporaryError(
+                f"MIG mode of GPU {gpu.uuid} {state}, and {gpu.architecture or 'this GPU'} changes it with a reset "
+                "only: an admin does that (`nvidia-smi -mig 1`, then a reset), not a claim"
+            )
+        try:
+            self._step("entering MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=True))
+        except MigRefusedError as error:
+            raise TemporaryError(f"GPU {gpu.uuid} does not enter MIG mode: {error}") from error
+
+    def _become_whole(self, gpu: Gpu) -> None:
+        """Leave MIG mode once nothing of a GPU is divided. What stands in the way is for who wants it whole."""
+        if not changes_mode_at_once(gpu):
+            return
+        try:
+            leave_mig_mode(self._control, self._step, gpu)
+        except DracaenaError as error:
+            log.warning("GPU stays in MIG mode", gpu=gpu.uuid, error=str(error))
+
+    def _found(self, gpu: Gpu) -> tuple[GpuInstance, ...]:
+        return self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, gpu.mig_profiles))
+
+    def _step(self, what: str, work: Callable[[], T]) -> T:
+        return self._ask(what, work, STEP_S)  # type: ignore[return-value]
+
+
+class WholeGpus:
+    """Implements EffectMeans for MIG_OFF: makes sure that a GPU is not in MIG mode while a claim has it whole."""
+
+    def __init__(
+        self,
+        control: MigControl,
+        ask: Callable[[str, Callable[[], object], float], object],
+        read_gpu: Callable[[str], Gpu],
+    ) -> None:
+        """As MigInstances."""
+        self._control = control
+        self._ask = ask
+        self._read_gpu = read_gpu
+
+    def apply(self, effect: Effect, _others: Sequence[Effect]) -> Mapping[str, Scalar]:
+        """See EffectMeans. Raises TemporaryError while instances are left, or somebody holds the GPU open."""
+        gpu = self._read_gpu(str(effect.parameters["gpu"]))
+        try:
+            leave_mig_mode(self._control, self._step, gpu)
+        except MigRefusedError as error:
+            raise TemporaryError(
+                f"GPU {gpu.uuid} does not leave MIG mode, so it cannot be used whole: {error}"
+            ) from error
+        return {}
+
+    def undo(self, _effect: Effect, _others: Sequence[Effect]) -> None:
+        """See EffectMeans. Nothing is left to undo: whoever divides the GPU next turns MIG mode on."""
+
+    def _step(self, what: str, work: Callable[[], T]) -> T:
+        return self._ask(what, work, STEP_S)  # type: ignore[return-value]
+
+
+def leave_mig_mode(control: MigControl, step: Callable[[str, Callable[[], object]], object], gpu: Gpu) -> None:
+    """Turn MIG mode off where it is on. Raises MigRefusedError: with IN_USE where an instance is left, whose ever."""
+
+    def leave() -> None:
+        if not any(control.mode(gpu.uuid)):
+            return
+        left = control.instances(gpu.uuid, gpu.mig_profiles)
+        if left:
+            raise MigRefusedError(
+                f"GPU instance {left[0].number} ({left[0].profile}) is left: nvmlDeviceSetMigMode", IN_USE
+            )
+        control.set_mode(gpu.uuid, enabled=False)
+
+    step("leaving MIG mode", leave)
+
+
+def _is_ours(effect: Effect, noted: Mapping[str, Scalar], found: GpuInstance) -> bool:
+    """Whether an instance is the one that this effect made: at its place, of its profile, and of its number if known.
+
+    A number alone says nothing: the driver gives it to the next instance.
+    """
+    given = effect.parameters
+    there = (found.profile, found.placement.start, found.placement.size)
+    if there != (given["profile"], given["start"], given["size"]):
+        return False
+    return noted.get("gpu_instance", found.number) == found.number

@@ -1,0 +1,87 @@
+"""MIG instances on a fake driver, through the real pynvml: one process of the plugin after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
+from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.mig_geometries import divisible_machine
+
+T = TypeVar("T")
+
+
+def ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
+    return work()
+
+
+def access_minors(gpu: int, gpu_instance: int, compute_instance: int) -> tuple[int, int] | None:
+    """As the driver counts: nine nodes for each GPU instance, of 15."""
+    first = 3 + gpu * 15 * 9 + gpu_instance * 9
+    return first, first + 1 + compute_instance
+
+
+@dataclass
+class MigNode:
+    """One GPU driver process after the other on one hardware; `fake` is what the process of now has open."""
+
+    hardware: FakeMigHardware
+    fake: FakeMigNvml = field(init=False)
+    library: NvmlLibrary = field(init=False)
+    instances: MigInstances = field(init=False)
+    whole: WholeGpus = field(init=False)
+    ask: Callable[..., object] = ask_at_once
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start a process of the plugin; the one before was stopped or killed."""
+        self.fake = FakeMigNvml(self.hardware)
+        self.library = NvmlLibrary(lambda: self.fake)
+        control = NvmlMigControl(self.library)
+        self.instances = MigInstances(control, self._asked, self.gpu, access_minors)
+        self.whole = WholeGpus(control, self._asked, self.gpu)
+
+    def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
+        return self.ask(what, work, deadline_s)
+
+    def gpu(self, uuid: str) -> Gpu:
+        found = next((gpu for gpu in self.hardware.machine.gpus if gpu.uuid == uuid), None)
+        if found is None:
+            raise TemporaryError(f"this node has no GPU {uuid}")
+        return found
+
+
+@contextmanager
+def mig_node(architecture: str = "Hopper", count: int = 2) -> Iterator[MigNode]:
+    node = MigNode(FakeMigHardware(divisible_machine(count, architecture)))
+    try:
+        yield node
+    finally:
+        node.library.close()
+
+
+def instance(node: MigNode, profile: str, start: int, ordinal: int = 0) -> Effect:
+    """The effect of one place."""
+    gpu = node.hardware.machine.gpus[ordinal]
+    known = next(each for each in gpu.mig_profiles if each.name == profile)
+    size = next(place.size for place in known.placements if place.start == start)
+    device = DeviceName(f"mig-{gpu.uuid.removeprefix('GPU-')}-{profile.replace('.', '-').replace('+', '-')}-{start}")
+    given: Mapping[str, Scalar] = {"gpu": gpu.uuid, "profile": profile, "start": start, "size": size}
+    return Effect(MIG_INSTANCE, gpu_device_name(gpu.uuid), device, parameters=given)
+
+
+def whole_gpu(node: MigNode, ordinal: int = 0) -> Effect:
+    gpu = node.hardware.machine.gpus[ordinal]
+    name = gpu_device_name(gpu.uuid)
+    return Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid})
