@@ -147,7 +147,7 @@ class ClaimEffects:
                 self._checkpoints.journal(checkpoint, [*known, *new])
         due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
         for effect in due:
-            outcome = self._means_of(effect).apply(effect, self._others(uid, effect))
+            outcome = self._apply(uid, effect)
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
         self._undo_each(uid, [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)])
 

@@ -23,6 +23,7 @@ and cannot be prepared any more is set aside, and holds its devices until kubele
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler, ClaimTrouble
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
@@ -357,8 +359,9 @@ class DeviceState:
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: asked again")
         self._guard.refuse_stale(prepared)
+        prepared = with_made(prepared)
         self._guard.refuse_held(prepared, pool)
-        self._finish(checkpoint, pool)
+        self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
         return prepared
 
     def _undo_effects(self, uid: ClaimUid, *, even_if_in_use: bool) -> None:

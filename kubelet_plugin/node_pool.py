@@ -9,14 +9,22 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.discovery.mig_on_demand import NOT_DIVIDED, DividedGpus, places_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 
-def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Sequence[Device]] = ()) -> PublishedPool:
+def node_pool(
+    machine: Machine,
+    driver: str,
+    name: PoolName,
+    pages: Sequence[Sequence[Device]] = (),
+    divided: DividedGpus = NOT_DIVIDED,
+) -> PublishedPool:
     """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
 
-    `pages` are the devices with the attributes that are published.
+    `pages` are the devices with the attributes that are published, `divided` the GPUs that are divided on demand.
     """
+    on_demand = [place for gpu in machine.gpus if gpu.uuid in divided.uuids for place in places_of(gpu)]
     return PublishedPool(
         driver,
         name,
@@ -24,6 +32,8 @@ def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Seq
         mig_devices=MappingProxyType({mig.device_name: mig for mig in machine.mig_devices}),
         attributes=MappingProxyType({DeviceName(d.name): d.attributes for page in pages for d in page}),
         gpu_driver_version=machine.driver_version,
+        mig_places=MappingProxyType({place.device_name: place for place in on_demand}),
+        switched=frozenset(gpu_device_name(uuid) for uuid in divided.switched),
     )
 
 

@@ -48,6 +48,8 @@ class GpuRoles:
 
     shared: frozenset[str] = frozenset()
     """UUIDs of GPUs that several claims may have at a time; the memory of each is known."""
+    divided: frozenset[str] = frozenset()
+    """UUIDs of GPUs that are divided when claims ask for MIG devices; how is known of each."""
 
 
 NO_ROLES = GpuRoles()

@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import memory_limi
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
 from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, MEMORY_STEP_BYTES, shareable_bytes
 from dracaena.kubelet_plugin.device_kinds.time_slice_effects import time_slice_effects, why_no_time_slices
-from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
+from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu, mig_off
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
 
@@ -61,7 +61,7 @@ class GpuShare(WholeGpu):
         by_limit = found.memory is Enforcer.MEMORY_LIMIT
         # Beside MPS it may fail: the server's own limit holds then.
         limits = (memory_limit_effect(device, required=sharing.is_required and mps is None),) if by_limit else ()
-        return (*limits, *slices, *(() if mps is None else (mps,)))
+        return (*mig_off(device, pool), *limits, *slices, *(() if mps is None else (mps,)))
 
     def edits(self, _device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
         """Return the way to the MPS server, where there is one."""

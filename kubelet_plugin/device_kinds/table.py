@@ -8,13 +8,13 @@ from typing import Final
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf, NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
-from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.device_kinds.mig_place import MigDeviceKind
 from dracaena.kubelet_plugin.device_kinds.share import GpuShare
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 
 _WHOLE_GPU: Final = WholeGpu()
 _GPU_SHARE: Final = GpuShare()
-_MIG_DEVICE: Final = ExistingMigDevice()
+_MIG_DEVICE: Final = MigDeviceKind()
 
 PUBLISHED: Final[tuple[NodeDeviceKind, ...]] = (_WHOLE_GPU, _MIG_DEVICE)
 """In the order of their devices in the pool. A share has no device of its own."""

@@ -10,10 +10,10 @@ from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
 from dracaena.api.resource_objects import Device
-from dracaena.api.resourceslice import encode_gpus
+from dracaena.api.resourceslice import encode_gpus, with_whole_consumption
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
-from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
 
@@ -23,10 +23,11 @@ class WholeGpu:
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
         """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out.
 
-        A GPU that may be shared has one device as well, which is whole by default (shared_device.py).
+        A GPU that may be shared has one device as well, which is whole by default (shared_device.py). One that is
+        divided on demand takes all counters of its set.
         """
         devices = encode_gpus(machine)
-        if not roles.shared:
+        if not roles.shared and not roles.divided:
             return devices
         return tuple(map(partial(_in_its_role, roles), devices, machine.gpus))
 
@@ -64,11 +65,14 @@ class WholeGpu:
         )
 
     def effects(
-        self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
+        self, device: PreparedDevice, _claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return none: its device nodes are all that a container needs, and no strategy divides it."""
+        """Return none: its device nodes are all that a container needs, and no strategy divides it.
+
+        Only where MIG devices are made of it on demand it has to leave MIG mode first.
+        """
         if sharing.strategy is None or not sharing.is_required:
-            return ()
+            return mig_off(device, pool)
         return CannotEnforce(
             f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which this node does "
             f"not offer for it; with `enforcement: BestEffort` it is prepared without"
@@ -79,7 +83,16 @@ class WholeGpu:
         return NO_EDITS
 
 
+def mig_off(device: PreparedDevice, pool: PublishedPool) -> tuple[Effect, ...]:
+    """Return the effect that makes sure that a GPU can be used whole, where the plugin changes its MIG mode."""
+    if device.device not in pool.switched:
+        return ()
+    return (Effect(MIG_OFF, device.device, device.device, device.share_id, {"gpu": device.uuid}),)
+
+
 def _in_its_role(roles: GpuRoles, device: Device, gpu: Gpu) -> Device:
+    if gpu.uuid in roles.divided:
+        device = with_whole_consumption(device, gpu)
     if gpu.uuid not in roles.shared or gpu.memory_bytes is None:
         return device
     return shared_device(device, gpu.memory_bytes)

@@ -50,12 +50,14 @@ def holders(
 def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:
     """Whether two devices of one GPU have a part of it in common.
 
-    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now: whoever was given its
-    slices holds them.
+    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now, and mine one that is
+    still to be made: whoever was given its slices holds them.
     """
     if mine.device == theirs.device or gpu in (mine.device, theirs.device):
         return True
-    if None in (mine.start, mine.size, theirs.start, theirs.size) or mine.gpu_instance_id == theirs.gpu_instance_id:
+    if None in (mine.start, mine.size, theirs.start, theirs.size):
+        return False
+    if mine.gpu_instance_id is not None and mine.gpu_instance_id == theirs.gpu_instance_id:
         return False
     assert mine.start is not None
     assert mine.size is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
+from dracaena.api.mig_geometry import MigPlace
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.kubelet_plugin.prepare.effects import Effect
@@ -156,6 +157,10 @@ class PublishedPool:
     """Of each device, as in its ResourceSlice."""
     gpu_driver_version: str | None = None
     """None: not known."""
+    mig_places: Mapping[DeviceName, MigPlace] = field(default_factory=dict)
+    """Where MIG devices are made when claims get them."""
+    switched: frozenset[DeviceName] = frozenset()
+    """Whole GPUs whose MIG mode the plugin changes, so that they can be used whole or divided."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:

@@ -5,7 +5,7 @@ import pytest
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.resourceslice import encode_devices
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES
-from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.device_kinds.mig_place import MigDeviceKind
 from dracaena.kubelet_plugin.device_kinds.share import GpuShare
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED, kind_of
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
@@ -28,7 +28,7 @@ def test_each_published_device_is_of_the_kind_that_publishes_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(gpu_device_name("GPU-1"), WholeGpu), ("mig-1-1g-5gb-0", ExistingMigDevice), ("no-such", WholeGpu)],
+    [(gpu_device_name("GPU-1"), WholeGpu), ("mig-1-1g-5gb-0", MigDeviceKind), ("no-such", WholeGpu)],
 )
 def test_the_name_tells_the_kind(name: str, kind: type) -> None:
     assert isinstance(kind_of(DeviceName(name)), kind)
@@ -36,4 +36,4 @@ def test_the_name_tells_the_kind(name: str, kind: type) -> None:
 
 def test_a_shared_gpu_is_another_kind_for_who_has_a_share() -> None:
     assert isinstance(kind_of(gpu_device_name("GPU-1"), "share"), GpuShare)
-    assert isinstance(kind_of(DeviceName("mig-1-1g-5gb-0"), "share"), ExistingMigDevice)
+    assert isinstance(kind_of(DeviceName("mig-1-1g-5gb-0"), "share"), MigDeviceKind)

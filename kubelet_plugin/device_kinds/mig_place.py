@@ -1,0 +1,143 @@
+"""MIG devices that are made when a claim gets them, at the place that the claim was allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dracaena.api.config.v1alpha1 import GpuSharing
+from dracaena.api.machine import Machine
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, gpu_device_name
+from dracaena.api.resource_objects import Device
+from dracaena.api.resourceslice import encode_mig_places
+from dracaena.kubelet_plugin.device_kinds.device_kind import (
+    NO_EDITS,
+    CannotEnforce,
+    ContainerEdits,
+    GpuRoles,
+    NodeDeviceKind,
+)
+from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import (
+    PreparedClaim,
+    PreparedDevice,
+    PublishedPool,
+    why_not_in_pool,
+)
+
+
+class MigPlaceDevice:
+    """A place where a MIG device can be. What lies there now says nothing: only what a claim's own effect made does."""
+
+    def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
+        """Return one device for each place of the GPUs that are divided on demand, in ordinal order of those."""
+        divided = [gpu for gpu in machine.gpus if gpu.uuid in roles.divided]
+        return tuple(device for gpu in divided for device in encode_mig_places(machine, gpu))
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared: there is no such place, or the minor of the GPU is not known."""
+        place = pool.mig_places.get(name)
+        parent = None if place is None else pool.gpus.get(gpu_device_name(place.parent_uuid))
+        if parent is None:
+            return why_not_in_pool(name, pool)
+        if parent.minor is None:
+            return f"the minor number of GPU {parent.uuid} is not known, so its device node cannot be named"
+        return None
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """Whether only the minor of its GPU is not known."""
+        place = pool.mig_places.get(name)
+        parent = None if place is None else pool.gpus.get(gpu_device_name(place.parent_uuid))
+        return parent is not None and parent.minor is None
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """Return it with the numbers of its GPU. Its own come from its effect (with_made): a reading may be older."""
+        place = pool.mig_places[device.device]
+        parent = pool.gpus[gpu_device_name(place.parent_uuid)]
+        assert parent.minor is not None
+        return dataclasses.replace(
+            device,
+            minor=parent.minor,
+            parent_uuid=GpuUuid(parent.uuid),
+            index=parent.index,
+            pci_bus_id=parent.pci_bus_id,
+            start=place.placement.start,
+            size=place.placement.size,
+        )
+
+    def effects(
+        self, device: PreparedDevice, _claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return the instance. It is not divided further."""
+        if sharing.strategy is not None and sharing.is_required:
+            return CannotEnforce(
+                f"GpuConfig requires sharing strategy {sharing.strategy.value}, which MIG device {device.device} does "
+                "not offer; with `enforcement: BestEffort` it is prepared without"
+            )
+        place = pool.mig_places[device.device]
+        parameters: dict[str, Scalar] = {
+            "gpu": place.parent_uuid,
+            "profile": place.profile.name,
+            "start": place.placement.start,
+            "size": place.placement.size,
+        }
+        return (Effect(MIG_INSTANCE, device.physical_gpu, device.device, device.share_id, parameters),)
+
+    def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
+        """Return none: its device nodes are all that a container needs."""
+        return NO_EDITS
+
+
+class MigDeviceKind:
+    """Any MIG device: one that exists anyway, or one that is made. Their names are of one form; the pool tells them."""
+
+    def __init__(self) -> None:
+        self._existing = ExistingMigDevice()
+        self._place = MigPlaceDevice()
+
+    def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
+        """Return those that exist, then the places."""
+        return (*self._existing.publish(machine, roles), *self._place.publish(machine, roles))
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """See NodeDeviceKind."""
+        return self._of(name, pool).obstacle(name, pool)
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """See NodeDeviceKind."""
+        return self._of(name, pool).facts_are_missing(name, pool)
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """See NodeDeviceKind."""
+        return self._of(device.device, pool).as_read(device, pool)
+
+    def effects(
+        self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """See NodeDeviceKind."""
+        return self._of(device.device, pool).effects(device, claim, pool, sharing)
+
+    def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
+        """Return none."""
+        return NO_EDITS
+
+    def _of(self, name: DeviceName, pool: PublishedPool) -> NodeDeviceKind:
+        return self._place if name in pool.mig_places else self._existing
+
+
+def with_made(prepared: PreparedClaim) -> PreparedClaim:
+    """Return a claim whose MIG devices are those that its effects made; the very same where nothing changes."""
+    made = {effect.device: effect.outcome for effect in prepared.effects if effect.kind == MIG_INSTANCE}
+    devices = tuple(
+        device
+        if (outcome := made.get(device.device)) is None
+        else dataclasses.replace(
+            device,
+            uuid=GpuUuid(str(outcome["uuid"])),
+            gpu_instance_id=int(outcome["gpu_instance"]),
+            access_minors=(int(outcome["gpu_instance_node"]), int(outcome["compute_instance_node"])),
+        )
+        for device in prepared.devices
+    )
+    return prepared if devices == prepared.devices else dataclasses.replace(prepared, devices=devices)

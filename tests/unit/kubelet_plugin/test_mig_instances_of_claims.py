@@ -1,0 +1,321 @@
+"""Claims on MIG devices, whole GPUs and shares of the same GPUs, through prepare and unprepare on real files."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.mig_geometry import MigPlacement, places
+from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_state import PrepareError
+from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
+from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.checkpoint import State
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
+from support.killed_steps import KilledSteps, StopError
+from support.mig_node import MigNode, ask_at_once, mig_node
+from support.plugin import (
+    BEST_EFFORT,
+    DRIVER,
+    NODE,
+    FakeClaims,
+    PluginNode,
+    claim_of,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+
+NEVER = 1 << 30
+
+
+class Claims:
+    """A plugin over one hardware. restart() is a kill: files, instances and nothing else stay."""
+
+    def __init__(self, folder: Path, mig: MigNode, setting: str = "all") -> None:
+        self.folder, self.mig = folder, mig
+        machine = mig.hardware.machine
+        self.gpus = [gpu_device_name(gpu.uuid) for gpu in machine.gpus]
+        self.pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(setting, machine))
+        self.claims = FakeClaims()
+        self.restart()
+
+    def restart(self) -> None:
+        self.mig.start()
+        self.steps = KilledSteps(NEVER)
+        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
+        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+
+    def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
+        results = [
+            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
+            for number, device in enumerate(devices)
+        ]
+        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        self.claims.put(claim)
+        return claim
+
+    def place(self, profile: str, start: int, ordinal: int = 0) -> str:
+        gpu = self.mig.hardware.machine.gpus[ordinal]
+        return next(
+            place.device_name
+            for place in places(gpu.uuid, gpu.mig_profiles)
+            if (place.profile.name, place.placement.start) == (profile, start)
+        )
+
+    def done(self) -> list[PreparedClaim]:
+        found, _ = self.node.checkpoints.load_all()
+        return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> Iterator[Claims]:
+    with mig_node() as mig:
+        yield Claims(tmp_path, mig)
+
+
+def test_a_claim_gets_the_mig_device_that_was_made_for_it_by_its_nodes_and_uuid(claims: Claims) -> None:
+    claim = claims.claim("one", claims.place("3g.40gb", 4))
+    (device,) = claims.node.state.prepare(reference_to(claim)).devices
+    uuid = "MIG-00000000-0000-0000-0000-000000000001"
+    assert (device.uuid, device.gpu_instance_id, device.start, device.size) == (uuid, 1, 4, 4)
+    spec = claims.node.files()["cdi/gpu.dracaena.dev-claim_one-uid.json"].decode()
+    for path in ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"):
+        assert f'"path": "{path}"' in spec
+    assert "NVIDIA_VISIBLE_DEVICES=void" in spec
+    claims.restart()
+    assert claims.node.state.prepare(reference_to(claim)).devices == (device,)
+    claims.node.state.follow_devices()
+    assert claims.done()[0].devices == (device,)
+    claims.node.state.unprepare(reference_to(claim))
+    assert claims.mig.hardware.layout(0) == []
+    assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_a_claim_of_several_devices_gets_all_or_none(claims: Claims) -> None:
+    every = [claims.place("1g.10gb", start) for start in range(7)]
+    claim = claims.claim("seven", *every)
+    claims.mig.hardware.put(0, "1g.10gb", 6)
+    with pytest.raises(DracaenaError, match="are taken by GPU instance"):
+        claims.node.state.prepare(reference_to(claim))
+    assert claims.mig.hardware.layout(0) == [("1g.10gb", 6, 1)]
+    claims.mig.hardware.gpus[0].instances.clear()
+    prepared = claims.node.state.prepare(reference_to(claim))
+    assert len({device.uuid for device in prepared.devices}) == 7
+
+
+def test_who_has_a_part_excludes_who_wants_the_whole_and_the_other_way_round(claims: Claims) -> None:
+    part = claims.claim("part", claims.place("1g.10gb", 0))
+    whole = claims.claim("whole", claims.gpus[0])
+    share = claims.claim("share", claims.gpus[0], config=BEST_EFFORT, **share_of("10Gi"))
+    over = claims.claim("over", claims.place("2g.20gb", 0))
+    beside = claims.claim("beside", claims.place("2g.20gb", 2))
+    claims.node.state.prepare(reference_to(part))
+    for held in (whole, share, over):
+        with pytest.raises(DeviceHeldError):
+            claims.node.state.prepare(reference_to(held))
+    claims.node.state.prepare(reference_to(beside))
+    for claim in (part, beside):
+        claims.node.state.unprepare(reference_to(claim))
+    claims.node.state.prepare(reference_to(whole))
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(part))
+
+
+def test_a_whole_gpu_and_a_share_take_it_out_of_mig_mode_or_say_what_stands_in_the_way(claims: Claims) -> None:
+    gpu = claims.mig.hardware.gpus[0]
+    gpu.mode = gpu.pending = gpu.watched = True
+    for claim in (
+        claims.claim("whole", claims.gpus[0]),
+        claims.claim("share", claims.gpus[0], config=BEST_EFFORT, **share_of("10Gi")),
+    ):
+        gpu.mode = gpu.pending = gpu.watched = True
+        with pytest.raises(DracaenaError, match=r"does not leave MIG mode.*IN_USE"):
+            claims.node.state.prepare(reference_to(claim))
+        assert claims.done() == []
+        gpu.watched = False
+        claims.node.state.prepare(reference_to(claim))
+        assert not gpu.mode
+        claims.node.state.unprepare(reference_to(claim))
+
+
+def test_a_strategy_that_a_mig_device_does_not_offer_is_refused(claims: Claims) -> None:
+    device = claims.place("1g.10gb", 0)
+    claim = claims.claim("mps", device, config=sharing_config(strategy="MPS"))
+    with pytest.raises(PrepareError, match=r"strategy MPS, which MIG device .* does not offer"):
+        claims.node.state.prepare(reference_to(claim))
+
+
+def test_an_instance_that_is_in_use_keeps_its_place_until_it_can_go(claims: Claims) -> None:
+    claim = claims.claim("one", claims.place("1g.10gb", 0))
+    claims.node.state.prepare(reference_to(claim))
+    claims.mig.hardware.gpus[0].instances[1].busy = True
+    with pytest.raises(DracaenaError, match="IN_USE"):
+        claims.node.state.unprepare(reference_to(claim))
+    other = claims.claim("other", claims.place("1g.10gb+me", 0))
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(other))
+    claims.mig.hardware.gpus[0].instances[1].busy = False
+    claims.node.state.unprepare(reference_to(claim))
+    claims.node.state.prepare(reference_to(other))
+
+
+def test_a_place_that_is_about_to_be_made_is_held_before_the_driver_is_asked(claims: Claims) -> None:
+    def wedge(what: str, work: Any, _deadline_s: float) -> object:
+        if what.startswith("making"):
+            raise WedgedError("the NVIDIA driver does not answer")
+        return work()
+
+    pending = claims.claim("pending", claims.place("2g.20gb", 0))
+    other = claims.claim("other", claims.place("1g.10gb", 1))
+    claims.mig.ask = wedge
+    with pytest.raises(EffectPendingError):
+        claims.node.state.prepare(reference_to(pending))
+    claims.mig.ask = ask_at_once
+    claims.mig.fake.calls.clear()
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(other))
+    assert not set(CHANGES) & set(claims.mig.fake.calls)
+    claims.node.state.prepare(reference_to(pending))
+    assert claims.mig.hardware.layout(0) == [("2g.20gb", 0, 1)]
+
+
+@contextmanager
+def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
+    """Let one thing go wrong, or nothing: a kill in a step of file work, a kill around a change of a GPU, an error of
+    one call.
+    """
+    left = rng.randint(1, 4)
+    what = rng.choice(["nothing", "file", "before", "after", "error"])
+
+    def kill(_symbol: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StopError
+
+    if what == "file":
+        claims.steps.left = rng.randint(1, 16)
+    elif what == "error":
+        claims.mig.fake.once[rng.choice(CHANGES)] = rng.choice([INSUFFICIENT_RESOURCES, IN_USE])
+    elif what != "nothing":
+        setattr(claims.mig.fake, f"{what}_change", kill)
+    try:
+        with suppress(DracaenaError):
+            yield
+    except StopError:
+        claims.restart()
+    finally:
+        claims.steps.left = NEVER
+        claims.mig.fake.once.clear()
+        claims.mig.fake.before_change = claims.mig.fake.after_change = lambda _symbol: None
+
+
+def assert_exclusive(claims: Claims, strangers: dict[int, list[tuple[str, int, int]]]) -> None:
+    """State what must hold after each step: what is prepared is there and nobody else's, strangers are untouched."""
+    taken: list[tuple[str, MigPlacement, str]] = []
+    for prepared in claims.done():
+        for device in prepared.devices:
+            ordinal = claims.gpus.index(device.physical_gpu)
+            gpu = claims.mig.hardware.gpus[ordinal]
+            if device.is_whole_gpu:
+                assert not gpu.mode
+                assert not gpu.instances
+                place = MigPlacement(0, 8)
+            else:
+                assert device.uuid in gpu.instances[device.gpu_instance_id or 0].compute.values()
+                place = MigPlacement(device.start or 0, device.size or 0)
+            taken.append((device.physical_gpu, place, "share" if device.share_id else prepared.claim.name))
+    for at, (gpu_name, place, holder) in enumerate(taken):
+        for other_gpu, other_place, other in taken[at + 1 :]:
+            assert gpu_name != other_gpu or holder == other or not place.overlaps(other_place)
+    for ordinal, layout in strangers.items():
+        assert set(layout) <= set(claims.mig.hardware.layout(ordinal))
+
+
+def words(profile: str) -> str:
+    return profile.replace(".", "-").replace("+", "-")
+
+
+def candidates(claims: Claims) -> list[ResourceClaim]:
+    """Claims that fight for two GPUs, each allocated as if it were alone."""
+    made = [
+        claims.claim(f"{words(profile)}-{start}-{ordinal}", claims.place(profile, start, ordinal))
+        for profile, starts in {
+            "1g.10gb": (0, 4), "1g.10gb+me": (0, 6), "2g.20gb": (0, 4), "3g.40gb": (0, 4), "7g.80gb": (0,)
+        }.items()
+        for start in starts
+        for ordinal in (0, 1)
+    ]  # fmt: skip
+    made += [claims.claim(f"whole-{ordinal}", gpu) for ordinal, gpu in enumerate(claims.gpus)]
+    made.append(claims.claim("both", claims.place("2g.20gb", 2, 0), claims.place("1g.10gb", 2, 1)))
+    for number in range(2):
+        share = share_of("10Gi", share_id=f"share-{number}")
+        made.append(claims.claim(f"share-{number}", claims.gpus[0], config=BEST_EFFORT, **share))
+    return made
+
+
+SEQUENCES = 40
+STEPS = 12
+
+
+def run_sequence(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with mig_node() as mig:
+        claims = Claims(folder, mig)
+        strangers: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
+        if rng.random() < 0.3:
+            mig.hardware.put(1, "1g.10gb", rng.choice((0, 4)))
+            strangers[1] = mig.hardware.layout(1)
+        every, wanted = candidates(claims), set()
+        for _ in range(STEPS):
+            claim = rng.choice(every)
+            with faults(claims, rng):
+                if claim.metadata.name in wanted:
+                    wanted.discard(claim.metadata.name)
+                    claims.node.state.unprepare(reference_to(claim))
+                else:
+                    wanted.add(claim.metadata.name)
+                    claims.node.state.prepare(reference_to(claim))
+            assert_exclusive(claims, strangers)
+        for claim in every:
+            claims.node.state.unprepare(reference_to(claim))
+        for ordinal in (0, 1):
+            assert mig.hardware.layout(ordinal) == strangers[ordinal], "an orphan is left, or a stranger's is gone"
+        assert claims.node.checkpoints.load_all() == ((), ())
+
+
+@pytest.mark.parametrize("seed", range(SEQUENCES))
+def test_any_sequence_of_claims_with_kills_and_errors_ends_as_it_began(tmp_path: Path, seed: int) -> None:
+    run_sequence(tmp_path, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tens", range(100))
+def test_a_thousand_sequences_end_as_they_began(tmp_path: Path, tens: int) -> None:
+    for seed in range(tens * 10, tens * 10 + 10):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        run_sequence(folder, seed)
+
+
+def test_a_place_that_is_not_divided_on_demand_is_no_device(tmp_path: Path) -> None:
+    with mig_node() as mig:
+        claims = Claims(tmp_path, mig, setting="1")
+        claim = claims.claim("one", claims.place("1g.10gb", 0))
+        with pytest.raises(PrepareError, match="this node has no device mig-"):
+            claims.node.state.prepare(reference_to(claim))
+        assert dataclasses.replace(claims.pool).switched == {claims.gpus[1]}
