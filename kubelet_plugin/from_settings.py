@@ -15,9 +15,10 @@ from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
 from dracaena.kubelet_plugin.live_machine import ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mig_instances import MigControl
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
-from dracaena.kubelet_plugin.settings import ALL, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, ON_DEMAND, PluginSettings
 
 USER_AGENT = "dracaena-plugin"
 
@@ -30,6 +31,14 @@ class NodeSource(ReadingSource, HealthSource, Protocol):
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         """Limit what a cgroup takes of a GPU, as ports.MemoryLimiter does."""
+        ...
+
+    def mig_control(self) -> MigControl | None:
+        """Return what changes how its GPUs are divided, for the same thread; None: nothing does."""
+        ...
+
+    def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
+        """Return the numbers of the nodes that open a MIG device, None where they are not told. From any thread."""
         ...
 
 
@@ -93,6 +102,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,
+        mig_profiles=settings.mig == ON_DEMAND,
     )
 
 

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
+from dracaena.api.mig_geometry import MigPlace
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Taint
-from dracaena.api.resource_objects import Device
+from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.allocatable import allocatable
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
+from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+
+_TAKEN = (
+    "GPU {gpu} has MIG devices that no claim made: claims do not get their slices, nor the GPU whole. To use them as "
+    "they are, leave the GPU out of `mig-gpus`; else destroy them (`nvidia-smi mig -dci`, then `-dgi`)"
+)
 
 log = structlog.get_logger()
 
@@ -47,10 +54,13 @@ class NodeDevices:
         metrics: PluginMetrics,
         watched: bool = False,
         sharing: str = "",
+        mig_gpus: str = "",
+        own_places: Callable[[], Collection[DeviceName]] = tuple,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
-        """`sharing` is the setting of that name. `on_troubles` is told at each take() which devices cannot be published
-        and what of the setting is unclear.
+        """`sharing` is the setting of that name, `mig_gpus` the one where `mig` is onDemand. `own_places` returns the
+        places where MIG devices of claims lie or may lie. `on_troubles` is told at each take() which devices cannot be
+        published and what of the settings is unclear.
         """
         self._driver = driver
         self._name = name
@@ -59,6 +69,8 @@ class NodeDevices:
         self._waiting_for = waiting_for
         self._metrics = metrics
         self._sharing = sharing
+        self._mig_gpus = mig_gpus
+        self._own_places = own_places
         self._first_indices: dict[int, str] = {}  # UUID that each index had first; take() alone changes it
         self._on_troubles = on_troubles
         self._lock = threading.Lock()
@@ -77,17 +89,22 @@ class NodeDevices:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
         for gpu in machine.gpus:
             self._first_indices.setdefault(gpu.index, gpu.uuid)
+        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
+        machine = as_published(machine, divided)
         shared = shared_gpus(self._sharing, machine, self._first_indices)
-        for problem in shared.problems.values():
-            log.error("setting `sharing` is unclear", reason=problem)
-        roles = GpuRoles(shared=shared.uuids)
+        for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
+            for problem in problems.values():
+                log.error("a setting is unclear", setting=setting, reason=problem)
+        roles = GpuRoles(shared=shared.uuids, divided=divided.uuids)
         pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
-        pool = node_pool(machine, self._driver, self._name, pages)
+        pool = node_pool(machine, self._driver, self._name, pages, divided)
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
         self._metrics.devices.skipped.set(len(skipped))
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
+        parents |= set(map(gpu_device_name, divided.uuids - divided.switched))
         self._on_troubles(
             (
                 *(
@@ -99,11 +116,16 @@ class NodeDevices:
                     trouble(TroubleKind.SHARING_UNCLEAR, f"setting `sharing` of this node: {problem}", subject)
                     for subject, problem in shared.problems.items()
                 ),
+                *(
+                    trouble(TroubleKind.MIG_UNCLEAR, f"setting `mig-gpus` of this node: {problem}", subject)
+                    for subject, problem in divided.problems.items()
+                ),
+                *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
             )
         )
         with self._lock:
             self._pool = pool  # before it is published: what is allocated a moment later can be prepared
-            self._pages = kept
+            self._pages = (*kept, *counter_pages(machine, roles, taken))
             self._publish_tainted()
 
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
@@ -116,9 +138,21 @@ class NodeDevices:
         taints = self._taints
         if self._pages is None or taints is None:
             return
-        self._publish(tuple(tuple(_tainted(device, taints) for device in page) for page in self._pages))
+        gpus = {} if self._pool is None else self._pool.mig_places
+        pages = (tuple(_tainted(each, taints, gpus) for each in page) for page in self._pages)
+        self._publish(tuple(pages))
 
 
-def _tainted(device: Device, taints: Mapping[DeviceName, Sequence[Taint]]) -> Device:
-    more = taints.get(DeviceName(device.name), ())
+def _tainted(
+    device: Device | CounterSet,
+    taints: Mapping[DeviceName, Sequence[Taint]],
+    places: Mapping[DeviceName, MigPlace],
+) -> Device | CounterSet:
+    """Return a device with its taints; a place for a MIG device where none lies has those of its GPU."""
+    if isinstance(device, CounterSet):
+        return device
+    name = DeviceName(device.name)
+    if name not in taints and name in places:
+        name = gpu_device_name(places[name].parent_uuid)
+    more = taints.get(name, ())
     return msgspec.structs.replace(device, taints=[*device.taints, *more]) if more else device

@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.lock import CallLock
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.from_settings import NodeSource
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthMonitor
@@ -27,6 +28,7 @@ from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.own_places import OwnPlaces
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pod_limits import PodLimits
@@ -68,6 +70,9 @@ class GpuParts:
     updates: MachineUpdates
     live: LiveMachine | None
     """None with a recorded machine."""
+    source: NodeSource | None
+    """What `live` asks."""
+    own_places: OwnPlaces
     monitor: HealthMonitor | None
     """None where health is not watched."""
     streams: HealthStreams

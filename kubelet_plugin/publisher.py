@@ -23,8 +23,11 @@ from dracaena.kubelet_plugin.discovery.pool import (
     Page,
     PoolIdentity,
     PoolWrites,
+    devices_of,
+    page_of,
     plan_pool,
-    same_devices,
+    same_page,
+    uncounted,
     untainted,
 )
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -52,7 +55,9 @@ log = structlog.get_logger()
 
 
 class TaintRefusedError(DracaenaError):
-    """The server stores our devices without their taint: kube-scheduler would allocate them."""
+    """The server stores our devices without their taint, or without their counters: kube-scheduler would allocate them,
+    or parts of a GPU beside the whole.
+    """
 
 
 class Publisher:
@@ -84,7 +89,7 @@ class Publisher:
         self._metrics = metrics
         self._on_refused = on_refused
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
-        self._taint_kept = False
+        self._taint_kept = self._counters_kept = False
         self._refused_until_s: float | None = None
         self._registered = False
         self._published = False
@@ -146,7 +151,7 @@ class Publisher:
             self._refuse(str(error))
             pages = _without_tainted(pages)
             wrote = self._write(plan_pool(self._pool, pages, self._access.list_slices()), pages, turn)
-        count = sum(map(len, pages))
+        count = sum(len(devices_of(page)) for page in pages)
         if not self._published:
             log.info("published", pool=self._pool.name, devices=count)
         self._published = True
@@ -166,11 +171,16 @@ class Publisher:
     def _publish(self, pages: list[Page], turn: WriteTurn) -> bool:
         published = self._access.list_slices()
         wrote, may_land = False, turn.may_land
-        if any(device.taints for page in pages for device in page) and not self._taint_is_kept(published):
+        devices = [device for page in pages for device in devices_of(page)]
+        taint_unsure = any(device.taints for device in devices) and not self._taint_is_kept(published)
+        counters_unsure = any(d.consumes_counters for d in devices) and not self._counters_are_kept(published)
+        if taint_unsure or counters_unsure:
             # Nobody may allocate from an incomplete pool, so the pool stays incomplete until the answers show that
-            # the server keeps the taint of its devices.
+            # the server keeps the taint of its devices, and what they take of each other.
             wrote = self._write(plan_pool(self._pool, pages, published, missing=1, may_land=may_land), pages, turn)
-            self._taint_kept, may_land = True, None
+            self._taint_kept = self._taint_kept or taint_unsure
+            self._counters_kept = self._counters_kept or counters_unsure
+            may_land = None
             published = self._access.list_slices()
         return self._write(plan_pool(self._pool, pages, published, may_land=may_land), pages, turn) or wrote
 
@@ -178,6 +188,12 @@ class Publisher:
         """Whether this server is known to keep taints: it did so for this process, or it still shows some of ours."""
         self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
         return self._taint_kept
+
+    def _counters_are_kept(self, published: Sequence[ResourceSlice]) -> bool:
+        """As _taint_is_kept, for counters (feature gate DRAPartitionableDevices)."""
+        shown = any(d.consumes_counters for s in published for d in s.spec.devices)
+        self._counters_kept = self._counters_kept or shown
+        return self._counters_kept
 
     def _write(self, writes: PoolWrites, pages: list[Page], turn: WriteTurn) -> bool:
         for published in writes.delete:
@@ -217,14 +233,21 @@ class Publisher:
                 "DRADeviceTaints is off. Turn it on, or run this node with allocator=kube-scheduler; until then "
                 "this node publishes no device that should have a taint"
             )
-        if not same_devices(wanted, stored.spec.devices):
+        if uncounted(wanted, stored):
+            raise TaintRefusedError(
+                "the API server dropped the counters of devices: the feature gate DRAPartitionableDevices is off, and "
+                "a GPU would be given whole and in parts at a time. Turn it on, or run this node with mig=existing; "
+                "until then this node publishes nothing that needs them"
+            )
+        if not same_page(wanted, stored):
             log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
             if index < len(pages):
-                pages[index] = tuple(stored.spec.devices)
+                pages[index] = page_of(stored)
 
     def _refuse(self, reason: str) -> None:
         log.error("devices not published", reason=reason)
         self._taint_kept = False
+        self._counters_kept = False
         self._refused_until_s = self._clock.monotonic() + TAINT_RETRY_S
         self._metrics.publishing.taint_refused.set(1)
         if self._on_refused is not None:
@@ -265,8 +288,12 @@ class Publisher:
 
 
 def _without_tainted(pages: Sequence[Page]) -> list[Page]:
-    """Return the pages without the devices that have a taint; no pages if nothing is left."""
-    kept = [tuple(device for device in page if not device.taints) for page in pages]
+    """Return the pages without what a server may drop parts of: devices with taints or counters, and counter sets; no
+    pages if nothing is left.
+    """
+    kept: list[Page] = [
+        tuple(d for d in devices_of(page) if not d.taints and not d.consumes_counters) for page in pages
+    ]
     return kept if any(kept) else []
 
 

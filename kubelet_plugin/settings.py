@@ -11,6 +11,9 @@ from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HE
 CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
 
+EXISTING = "existing"
+ON_DEMAND = "onDemand"
+
 ALL = "all"
 HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
 HOST_FOLDER = TextForm(r"(/[^\s:]*[^\s:/])?", "an absolute path, or nothing")
@@ -76,6 +79,17 @@ class PluginSettings:
         "",
         help="GPUs that several claims may share, by memory and cores: `all`, or indices, UUIDs and product names with "
         "commas between them; empty: none",
+    )
+    mig: str = option(
+        EXISTING,
+        help="MIG devices: `existing` are those that an admin made; with `onDemand` they are made when claims get "
+        "them, on the GPUs of mig-gpus",
+        choices=(EXISTING, ON_DEMAND),
+    )
+    mig_gpus: str = option(
+        ALL,
+        help="GPUs that are divided with mig=onDemand: `all`, or indices, UUIDs and product names with commas between "
+        "them",
     )
     mps_root: str = option(
         "",

@@ -64,12 +64,14 @@ from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.own_places import OwnPlaces
 from dracaena.kubelet_plugin.parts import ClaimParts, GpuParts, NodeParts, PluginParts
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
@@ -78,7 +80,7 @@ from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.publisher import Publisher
-from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.settings import CONTROLLER, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.share_means import share_means
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
@@ -187,12 +189,14 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates = MachineUpdates(node.events)
     health: HealthSource
     live: LiveMachine | None = None
+    asked: NodeSource | None = None
     limiter: AskedMemoryLimiter | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
     else:
         asked, live = _live_machine(node, source, updates)
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
+    own_places = OwnPlaces(node.clock)
     devices = NodeDevices(
         driver=settings.driver_name,
         name=PoolName(settings.node_name),
@@ -202,15 +206,17 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         metrics=node.metrics,
         watched=watched,
         sharing=settings.sharing,
+        mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
+        own_places=own_places.names,
         on_troubles=partial(node.troubles.update, "devices"),
     )
     updates.subscribe(devices.take)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
-        return GpuParts(slices, publisher, devices, updates, live, None, streams, limiter)
+        return GpuParts(slices, publisher, devices, updates, live, asked, own_places, None, streams, limiter)
     monitor, streams = _health(node, health, live.ask if live is not None else _ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(slices, publisher, devices, updates, live, monitor, streams, limiter)
+    return GpuParts(slices, publisher, devices, updates, live, asked, own_places, monitor, streams, limiter)
 
 
 def _ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
@@ -319,9 +325,11 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
+    gpus.own_places.follow(checkpoints, node.call_lock)
+    divided = mig_means(node.settings, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
     effects = ClaimEffects(
         checkpoints=checkpoints,
-        means=shares.means,
+        means={**shares.means, **divided},
         lock=node.call_lock,
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
         salvage=files.salvage,

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dracaena.api import limits, reasons
-from dracaena.api.attributes import GPU_ATTRIBUTES, MIG_ATTRIBUTES, MIG_CAPACITIES, SHARED_GPU_CAPACITIES
+from dracaena.api.attributes import (
+    GPU_ATTRIBUTES,
+    MIG_ATTRIBUTES,
+    MIG_PLACE_ATTRIBUTES,
+    MIG_PLACE_CAPACITIES,
+    SHARED_GPU_CAPACITIES,
+)
 from dracaena.api.config.v1alpha1 import instead_of, is_of_nvidia
 from dracaena.api.reasons import ReadName
 from dracaena.cel import CompileError, DeviceView, NoMatch, Selector, compile_selector
@@ -27,7 +33,7 @@ _MOST_COST: Final = 10_000
 """Units of cost for one look at a device without attributes: an honest selector needs tens."""
 
 _NO_CONFIG: Final = "no configuration for another driver, or one for this driver"
-_CAPACITIES: Final = frozenset((*SHARED_GPU_CAPACITIES, *MIG_CAPACITIES))
+_CAPACITIES: Final = frozenset((*SHARED_GPU_CAPACITIES, *MIG_PLACE_CAPACITIES))
 _PUBLISHED: Final = "what GPUs of this driver publish"
 
 
@@ -157,7 +163,7 @@ def _known(driver: str) -> Mapping[str, frozenset[str]]:
     def qualified(name: str) -> str:
         return name if "/" in name else f"{driver}/{name}"
 
-    attributes = frozenset(qualified(one.name) for one in (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES))
+    attributes = frozenset(qualified(one.name) for one in (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *MIG_PLACE_ATTRIBUTES))
     return {
         "attributes": attributes,
         "capacity": frozenset(map(qualified, _CAPACITIES)),

@@ -1,6 +1,8 @@
-"""From a machine to the pool that its node publishes: devices, taint, pages."""
+"""From a machine to the pool that its node publishes: devices, taint, counter sets, pages."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -8,13 +10,16 @@ from dracaena.api import limits
 from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
-from dracaena.api.resource_objects import Device, ResourcePool, ResourceSliceSpec
+from dracaena.api.resource_objects import CounterSet, Device, ResourcePool, ResourceSliceSpec
+from dracaena.api.resourceslice import mig_counter_set
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED
 
 DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES
 """Whether devices have taints depends on the node's allocator. The smaller number always: a node that changes its
 allocator would otherwise need another number of slices."""
+
+SETS_PER_SLICE = limits.SLICE_COUNTER_SETS
 
 FIRST_GENERATION = 1
 """Generation of a pool that nobody has published yet."""
@@ -34,6 +39,18 @@ def allocatable(
     )
     starts = range(0, max(len(devices), 1), DEVICES_PER_SLICE)
     return tuple(devices[start : start + DEVICES_PER_SLICE] for start in starts)
+
+
+def counter_pages(
+    machine: Machine, roles: GpuRoles, taken: Mapping[str, Mapping[str, int]]
+) -> tuple[tuple[CounterSet, ...], ...]:
+    """Return the counter sets of the GPUs that are divided on demand in pages, one a slice, GPUs in ordinal order.
+
+    `taken` is what of each GPU, by UUID, is not there for claims (mig_on_demand.taken_by_others).
+    """
+    divided = [gpu for gpu in machine.gpus if gpu.uuid in roles.divided]
+    sets = tuple(mig_counter_set(gpu, taken.get(gpu.uuid, {})) for gpu in divided)
+    return tuple(sets[start : start + SETS_PER_SLICE] for start in range(0, len(sets), SETS_PER_SLICE))
 
 
 def slice_specs(machine: Machine, *, driver: str, node_name: str, tainted: bool) -> tuple[ResourceSliceSpec, ...]:

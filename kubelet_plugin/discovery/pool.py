@@ -17,14 +17,15 @@ import msgspec
 from dracaena.api import limits
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Taint
-from dracaena.api.resource_objects import Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dracaena.api.resource_objects import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
 GENERATED_BASE_BYTES = limits.GENERATED_NAME_BYTES - limits.GENERATED_SUFFIX_BYTES
 """What the API server keeps of metadata.generateName before its random characters."""
 
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
 
-Page = tuple[Device, ...]
+Page = tuple[Device | CounterSet, ...]
+"""What one slice holds: devices, or counter sets; the API takes no slice with both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,11 @@ def plan_pool(
         generation=generation,
         delete=tuple(s for s in sorted(published, key=lambda s: s.metadata.name) if s.metadata.name not in keep),
         update=tuple(
-            Update(index, kept[index], _spec(pool, with_known_times(pages[index], published), generation, count))
+            Update(
+                index,
+                kept[index],
+                _spec(pool, with_known_times(pages[index], published), generation, count, over=kept[index]),
+            )
             for index in (sorted(kept) if one_state else changed)
         ),
         create=tuple(
@@ -118,21 +123,39 @@ def plan_pool(
     )
 
 
-def same_devices(wanted: Page, stored: Sequence[Device]) -> bool:
-    """Whether two pages say the same. The order counts; when a taint was added does not: the server sets it."""
-    return len(wanted) == len(stored) and all(
-        _without_times(a) == _without_times(b) for a, b in zip(wanted, stored, strict=True)
+def devices_of(page: Page) -> tuple[Device, ...]:
+    """Return the devices of a page."""
+    return tuple(each for each in page if isinstance(each, Device))
+
+
+def page_of(stored: ResourceSlice) -> Page:
+    """Return what a slice holds."""
+    return (*stored.spec.devices, *stored.spec.shared_counters)
+
+
+def same_page(wanted: Page, stored: ResourceSlice) -> bool:
+    """Whether a slice says what a page does. The order counts; when a taint was added does not: the server sets it."""
+    found = page_of(stored)
+    return len(wanted) == len(found) and all(
+        _without_times(a) == _without_times(b) for a, b in zip(wanted, found, strict=True)
     )
 
 
 def untainted(wanted: Page, stored: Sequence[Device]) -> tuple[str, ...]:
     """Return the names of stored devices that lack a taint which was asked for (feature gate DRADeviceTaints off)."""
-    asked = {device.name: {_taint_key(taint) for taint in device.taints} for device in wanted}
+    asked = {device.name: {_taint_key(taint) for taint in device.taints} for device in devices_of(wanted)}
     return tuple(
         device.name
         for device in stored
         if asked.get(device.name, set()) - {_taint_key(taint) for taint in device.taints}
     )
+
+
+def uncounted(wanted: Page, stored: ResourceSlice) -> bool:
+    """Whether a server dropped counters that were asked for (feature gate DRAPartitionableDevices off)."""
+    counted = {device.name for device in devices_of(wanted) if device.consumes_counters}
+    bare = any(device.name in counted and not device.consumes_counters for device in stored.spec.devices)
+    return bare or (len(devices_of(wanted)) < len(wanted) and not stored.spec.shared_counters)
 
 
 def with_known_times(wanted: Page, published: Sequence[ResourceSlice]) -> Page:
@@ -146,23 +169,26 @@ def with_known_times(wanted: Page, published: Sequence[ResourceSlice]) -> Page:
         for device in found.spec.devices
         for taint in device.taints
     }
-    return tuple(
-        msgspec.structs.replace(
+
+    def with_times(device: Device) -> Device:
+        return msgspec.structs.replace(
             device,
             taints=[
                 msgspec.structs.replace(t, time_added=times.get((device.name, _taint_key(t)), t.time_added))
                 for t in device.taints
             ],
         )
-        for device in wanted
-    )
+
+    return tuple(with_times(each) if isinstance(each, Device) else each for each in wanted)
 
 
 def _same(published: ResourceSlice, page: Page, count: int) -> bool:
-    return published.spec.pool.resource_slice_count == count and same_devices(page, published.spec.devices)
+    return published.spec.pool.resource_slice_count == count and same_page(page, published)
 
 
-def _without_times(device: Device) -> Device:
+def _without_times(device: Device | CounterSet) -> Device | CounterSet:
+    if isinstance(device, CounterSet):
+        return device
     return msgspec.structs.replace(
         device, taints=[msgspec.structs.replace(taint, time_added=None) for taint in device.taints]
     )
@@ -186,13 +212,20 @@ def _index(pool: PoolIdentity, name: str) -> int | None:
     return index if name.startswith(_generate_name(pool, index)[:GENERATED_BASE_BYTES]) else None
 
 
-def _spec(pool: PoolIdentity, page: Page, generation: int, count: int) -> dict[str, Any]:
+def _spec(
+    pool: PoolIdentity, page: Page, generation: int, count: int, *, over: ResourceSlice | None = None
+) -> dict[str, Any]:
+    """Return the spec of a page, as a patch of the slice `over` that it goes over: what that held must go."""
     spec = ResourceSliceSpec(
         driver=pool.driver,
         pool=ResourcePool(pool.name, generation, count),
         node_name=pool.node_name,
-        devices=list(page),
+        devices=list(devices_of(page)),
+        shared_counters=[each for each in page if isinstance(each, CounterSet)],
     )
     document: dict[str, Any] = msgspec.to_builtins(spec)
-    document["devices"] = document.get("devices", [])  # an empty page must empty the slice that it updates
+    if not spec.shared_counters or (over is not None and over.spec.devices):
+        document["devices"] = document.get("devices", [])
+    if over is not None and over.spec.shared_counters:
+        document["sharedCounters"] = document.get("sharedCounters", [])
     return document

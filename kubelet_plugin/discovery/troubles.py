@@ -22,6 +22,8 @@ class TroubleKind(enum.Enum):
     GPU_MISSING = "GpuMissing"
     DEVICE_SKIPPED = "DeviceSkipped"
     SHARING_UNCLEAR = "SharingUnclear"
+    MIG_UNCLEAR = "MigUnclear"
+    MIG_TAKEN = "MigTaken"
     FABRIC = "FabricNotReady"
     HOOK_TOOL_MISSING = "HookToolMissing"
 
@@ -45,6 +47,9 @@ MENDING = {
     TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
     TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node (docs/sharing.md); until "
     "then what is unclear is not shared",
+    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node (docs/mig.md); until then what is "
+    "unclear is not divided",
+    TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",

@@ -28,6 +28,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
+from dracaena.kubelet_plugin.settings import ON_DEMAND
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.fake_nvml import FakeMig, FakeNvml
@@ -71,6 +72,7 @@ class NvmlNode:
 
     def __init__(self, world: World, **changes: Any) -> None:
         self.world = world
+        self._divides = changes.get("mig") == ON_DEMAND
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.program = Program(
@@ -84,7 +86,7 @@ class NvmlNode:
     def _source(self, permission: Permission) -> NvmlMachine:
         self.source = NvmlMachine(
             NODE,
-            NvmlReader(NvmlLibrary(self._library, permission=permission)),
+            NvmlReader(NvmlLibrary(self._library, permission=permission), mig_profiles=self._divides),
             Sysfs(str(self.world.folder / "sys")),
             MigAccess(str(self.world.folder / "proc")),
             self.clock,

@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.names import PoolName, gpu_device_name, taint_key
+from dracaena.api.machine import Machine
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
-from dracaena.api.resource_objects import Device
+from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.api.topology import TopologyError
-from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.discovery.pool import Page, devices_of
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_devices import DevicesUnknownError, NodeDevices
 from support.machines import divided_machine
+from support.mig_geometries import divisible_machine
 from support.plugin import DRIVER, NODE
 
 MACHINE = divided_machine()
@@ -25,7 +28,9 @@ MACHINE = divided_machine()
 class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
-    def __init__(self, *, watched: bool = False, sharing: str = "") -> None:
+    def __init__(self, *, watched: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
+        self.own: set[DeviceName] = set()
+        self.counters: dict[str, dict[str, str]] = {}
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
         self.troubles: list[Sequence[Trouble]] = []
@@ -40,14 +45,19 @@ class Node:
             metrics=self.metrics,
             watched=watched,
             sharing=sharing,
+            mig_gpus=mig_gpus,
+            own_places=lambda: self.own,
             on_troubles=self.troubles.append,
         )
 
     def _publish(self, pages: Sequence[Page]) -> None:
         pool = self.devices.pool()
-        self.published.append(([d.name for page in pages for d in page], {*pool.gpus, *pool.mig_devices}))
-        self.devices_published = [d for page in pages for d in page]
-        self.taints = {d.name: [taint.key for taint in d.taints] for page in pages for d in page}
+        devices = [d for page in pages for d in devices_of(page)]
+        sets = [each for page in pages for each in page if isinstance(each, CounterSet)]
+        self.published.append(([d.name for d in devices], {*pool.gpus, *pool.mig_devices, *pool.mig_places}))
+        self.devices_published = devices
+        self.taints = {d.name: [taint.key for taint in d.taints] for d in devices}
+        self.counters = {each.name: {name: c.value for name, c in each.counters.items()} for each in sets}
 
 
 def test_before_the_first_reading_there_is_no_pool_and_the_reason_is_said() -> None:
@@ -127,3 +137,68 @@ def test_a_gpu_that_takes_the_index_of_a_lost_one_is_not_shared_in_its_place() -
     ((told,),) = node.troubles[1:]
     assert (told.reason, told.subject) == ("SharingUnclear", "0")
     assert f"is GPU {gpus[1].uuid} now" in told.text
+
+
+SLICED = divisible_machine(2)
+
+
+def with_device(start: int) -> Machine:
+    """The same machine while a MIG device lies on GPU 0, which is in MIG mode for it."""
+    mig = MigDevice(SLICED.gpus[0].uuid, "MIG-1", 1, 0, "1g.10gb", start, 1)
+    return replace(SLICED, gpus=(replace(SLICED.gpus[0], mig_enabled=True), SLICED.gpus[1]), mig_devices=(mig,))
+
+
+def test_a_device_that_a_claim_made_changes_nothing_that_is_published() -> None:
+    node = Node(mig_gpus="0")
+    node.devices.take(SLICED)
+    assert len(node.devices_published) == 2 + 25
+    before = (node.devices_published, node.counters)
+    busy = with_device(4)
+    node.own = {busy.mig_devices[0].device_name}
+    node.devices.take(busy)
+    assert (node.devices_published, node.counters) == before
+    assert set(node.published[-1][0]) <= node.published[-1][1]
+    assert node.troubles == [(), ()]
+
+
+def test_a_device_that_no_claim_made_is_taken_out_of_the_counters_and_told() -> None:
+    node = Node(mig_gpus="all")
+    node.devices.take(with_device(4))
+    first, second = (node.counters[gpu_device_name(gpu.uuid)] for gpu in SLICED.gpus)
+    assert (first["memory-slice-4"], second["memory-slice-4"]) == ("0", "1")
+    assert (first["compute-slices"], second["compute-slices"]) == ("6", "7")
+    ((told,),) = node.troubles
+    assert (told.reason, told.subject) == ("MigTaken", gpu_device_name(SLICED.gpus[0].uuid))
+    node.devices.take(SLICED)
+    assert node.counters[gpu_device_name(SLICED.gpus[0].uuid)] == second
+    assert node.troubles[-1] == ()
+
+
+def test_a_place_has_the_taints_of_its_gpu_and_its_own_where_a_device_lies() -> None:
+    node = Node(mig_gpus="0")
+    node.devices.take(SLICED)
+    gpu = gpu_device_name(SLICED.gpus[0].uuid)
+    own = with_device(4).mig_devices[0].device_name
+    sick, worse = Taint(f"{DRIVER}/xid", "79", "NoSchedule"), Taint(f"{DRIVER}/ecc", "1", "NoSchedule")
+    node.devices.take_taints({gpu: [sick], own: [worse]})
+    tainted = {
+        tuple(keys[1:]) for name, keys in node.taints.items() if name not in (own, gpu_device_name(SLICED.gpus[1].uuid))
+    }
+    assert tainted == {(sick.key,)}
+    assert node.taints[own][1:] == [worse.key]
+
+
+def test_gpus_that_cannot_be_divided_are_said_and_stay_whole() -> None:
+    node = Node(mig_gpus="0,7")
+    ampere = divisible_machine(1, "Ampere")
+    node.devices.take(replace(ampere, gpus=(replace(ampere.gpus[0], mig_enabled=False),)))
+    assert [device.name for device in node.devices_published] == [gpu_device_name(ampere.gpus[0].uuid)]
+    assert node.counters == {}
+    assert [told.reason for told in node.troubles[0]] == ["MigUnclear", "MigUnclear"]
+
+
+def test_an_ampere_gpu_in_mig_mode_has_its_places_alone() -> None:
+    node = Node(mig_gpus="all")
+    node.devices.take(divisible_machine(1, "Ampere"))
+    assert len(node.devices_published) == 25
+    assert node.troubles == [()]

@@ -10,7 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Node, Taint
-from dracaena.api.resource_objects import Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec
+from dracaena.api.resource_objects import (
+    Counter,
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -398,3 +406,33 @@ def test_a_taint_that_comes_and_goes_leaves_the_times_of_the_others() -> None:
             d.taints[0].time_added for d in before.spec.devices
         ]
         assert stored.spec.pool.generation == before.spec.pool.generation
+
+
+COUNTED: tuple[Page, ...] = (
+    (Device("a", consumes_counters=[CounterConsumption("x", {"memory-slice-0": Counter("1")})]), Device("b")),
+    (CounterSet("x", {"memory-slice-0": Counter("1")}),),
+)
+
+
+def drop_counters(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    bare = [msgspec.structs.replace(device, consumes_counters=[]) for device in spec.devices]
+    return msgspec.structs.replace(spec, devices=bare, shared_counters=[])
+
+
+def test_devices_with_counters_are_incomplete_until_the_server_has_shown_that_it_keeps_them() -> None:
+    case = Case(COUNTED)
+    case.publisher.sync()
+    assert [spec.pool.resource_slice_count for spec in case.slices.seen] == [3, 3, 2, 2]
+    assert [len(s.spec.shared_counters) for s in case.slices.list_slices()] == [0, 1]
+    second = Case(COUNTED, case.slices)
+    assert not second.publisher.sync()
+
+
+def test_where_the_server_drops_counters_nothing_that_needs_them_is_ever_complete() -> None:
+    case = Case(COUNTED)
+    case.slices.change = drop_counters
+    case.publisher.sync()
+    assert case.devices() == ["b"]
+    assert "feature gate DRAPartitionableDevices is off" in case.told[0]
+    whole = [spec for spec in case.slices.seen if spec.pool.resource_slice_count <= 2]
+    assert {device.name for spec in whole for device in spec.devices} == {"b"}

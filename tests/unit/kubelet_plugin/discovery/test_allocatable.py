@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,9 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.topology import Topology
-from dracaena.kubelet_plugin.discovery.allocatable import allocatable, slice_specs
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages, slice_specs
+from support.mig_geometries import divisible_machine
 
 
 def machine_of(count: int) -> Machine:
@@ -61,3 +64,41 @@ def test_gpus_in_mig_mode_are_left_out_of_the_specs_and_their_parts_are_not(mode
         *(mig.device_name for mig in migs),
     ]
     assert {spec.pool.resource_slice_count for spec in specs} == {len(specs)}
+
+
+@pytest.mark.parametrize(("gpus", "pages"), [(0, []), (1, [1]), (8, [8]), (9, [8, 1]), (16, [8, 8])])
+def test_counter_sets_stand_on_pages_of_their_own_at_most_8_each(gpus: int, pages: list[int]) -> None:
+    machine = divisible_machine(gpus)
+    roles = GpuRoles(divided=frozenset(gpu.uuid for gpu in machine.gpus))
+    sets = counter_pages(machine, roles, {})
+    assert [len(page) for page in sets] == pages
+    assert [each.name for page in sets for each in page] == [gpu_device_name(gpu.uuid) for gpu in machine.gpus]
+    devices = [d for page in allocatable(machine, driver="gpu.example.com", tainted=True, roles=roles) for d in page]
+    assert len(devices) == gpus * 26
+    names = {each.name: set(each.counters) for page in sets for each in page}
+    for device in devices:
+        (taken,) = device.consumes_counters
+        assert set(taken.counters) <= names[taken.counter_set]
+
+
+def test_gpus_that_are_not_divided_on_demand_have_no_counters() -> None:
+    machine = divisible_machine(2)
+    roles = GpuRoles(divided=frozenset({machine.gpus[1].uuid}))
+    (page,) = allocatable(machine, driver="gpu.example.com", tainted=True, roles=roles)
+    assert [bool(device.consumes_counters) for device in page] == [False, *[True] * 26]
+    assert [len(each) for each in counter_pages(machine, roles, {})] == [1]
+    assert counter_pages(machine, GpuRoles(), {}) == ()
+
+
+def test_what_8_gpus_cost_on_the_wire_is_bounded() -> None:
+    """An admin's watch and each controller read this for each node: it may not grow unnoticed."""
+    machine = divisible_machine(8)
+    roles = GpuRoles(divided=frozenset(gpu.uuid for gpu in machine.gpus))
+    pages = (
+        *allocatable(machine, driver="gpu.dracaena.dev", tainted=True, roles=roles),
+        *counter_pages(machine, roles, {}),
+    )
+    sizes = [len(msgspec.json.encode(page)) for page in pages]
+    assert [len(page) for page in pages] == [64, 64, 64, 16, 8]
+    assert max(sizes) < 64 << 10
+    assert sum(sizes) < 200 << 10

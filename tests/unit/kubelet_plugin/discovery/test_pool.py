@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,13 +12,24 @@ from hypothesis import strategies as st
 
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import ObjectMeta, Taint
-from dracaena.api.resource_objects import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dracaena.api.resource_objects import (
+    Counter,
+    CounterConsumption,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dracaena.kubelet_plugin.discovery.pool import (
     Page,
     PoolIdentity,
     PoolWrites,
+    page_of,
     plan_pool,
-    same_devices,
+    same_page,
+    uncounted,
     untainted,
     with_known_times,
 )
@@ -35,13 +46,18 @@ def page(*names: str) -> Page:
     return tuple(device(name) for name in names)
 
 
+def patched(spec: ResourceSliceSpec, patch: Mapping[str, Any]) -> ResourceSliceSpec:
+    """A merge patch: what it does not name stays."""
+    return msgspec.convert({**msgspec.to_builtins(spec), **patch}, ResourceSliceSpec)
+
+
 def apply(published: Sequence[ResourceSlice], writes: PoolWrites) -> list[ResourceSlice]:
     """What a server holds after the writes."""
     gone = {s.metadata.name for s in writes.delete}
     updated = {u.published.metadata.name: u.spec for u in writes.update}
     kept = [s for s in published if s.metadata.name not in gone]
     result = [
-        ResourceSlice(metadata=s.metadata, spec=msgspec.convert(updated[s.metadata.name], ResourceSliceSpec))
+        ResourceSlice(metadata=s.metadata, spec=patched(s.spec, updated[s.metadata.name]))
         if s.metadata.name in updated
         else s
         for s in kept
@@ -175,10 +191,46 @@ def test_missing_taints_are_seen() -> None:
 
 
 def test_the_order_of_devices_counts() -> None:
-    assert not same_devices(page("a", "b"), page("b", "a"))
+    (stored,) = published(page("b", "a"))
+    assert not same_page(page("a", "b"), stored)
+    assert same_page(page("b", "a"), stored)
 
 
-pages = st.lists(st.lists(st.sampled_from("abcdef"), max_size=3, unique=True).map(lambda n: page(*n)), max_size=4)
+def counters(*names: str) -> Page:
+    return tuple(CounterSet(name, {"memory-slice-0": Counter("1")}) for name in names)
+
+
+def test_a_slice_holds_devices_or_counter_sets_whatever_it_held_before() -> None:
+    stored = published(page("a"), counters("x", "y"))
+    assert [(len(s.spec.devices), len(s.spec.shared_counters)) for s in stored] == [(1, 0), (0, 2)]
+    writes = plan_pool(POOL, [counters("x"), page("a")], stored)
+    first, second = (update.spec for update in writes.update)
+    assert (first["devices"], len(first["sharedCounters"])) == ([], 1), "a patch must empty what is there"
+    assert (len(second["devices"]), second["sharedCounters"]) == (1, [])
+    assert [page_of(s) for s in apply(stored, writes)] == [counters("x"), page("a")]
+
+
+def test_a_counter_that_changes_is_one_write_of_the_same_generation() -> None:
+    stored = published(page("a"), counters("x"))
+    left = (CounterSet("x", {"memory-slice-0": Counter("0")}),)
+    writes = plan_pool(POOL, [page("a"), left], stored)
+    assert [update.index for update in writes.update] == [1]
+    assert writes.generation == 1
+
+
+def test_dropped_counters_of_devices_and_of_sets_are_noticed() -> None:
+    taking = (device("a", consumes_counters=[CounterConsumption("x", {"memory-slice-0": Counter("1")})]),)
+    (whole,), (bare,) = published(taking), published(page("a"))
+    assert (uncounted(taking, whole), uncounted(taking, bare), uncounted(page("a"), bare)) == (False, True, False)
+    (kept,), (empty,) = published(counters("x")), published(())
+    assert (uncounted(counters("x"), kept), uncounted(counters("x"), empty)) == (False, True)
+
+
+pages = st.lists(
+    st.lists(st.sampled_from("abcdef"), max_size=3, unique=True).map(lambda n: page(*n))
+    | st.lists(st.sampled_from("xyz"), min_size=1, unique=True).map(lambda n: counters(*n)),
+    max_size=4,
+)
 
 
 @settings(deadline=None, derandomize=True)
@@ -196,4 +248,4 @@ def test_any_history_ends_as_wanted_in_one_step(history: list[list[Page]], data:
         assert writes.generation >= before
         assert {s.spec.pool.resource_slice_count for s in stored} == {max(len(wanted), 1)}
         in_order = sorted(stored, key=lambda s: s.metadata.name)
-        assert [tuple(s.spec.devices) for s in in_order] == (list(wanted) or [()])
+        assert [page_of(s) for s in in_order] == (list(wanted) or [()])

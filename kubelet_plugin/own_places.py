@@ -1,0 +1,53 @@
+"""Which MIG devices of this node are claims', by the places where they lie."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
+from dracaena.process.clock import Clock
+
+SETTLED_S = 180.0
+"""How long a place counts as ours after something was last made or undone there: a reading that was begun before may
+show what is gone by now. Longer than a reading may take (live_machine.READ_DEADLINE_S)."""
+
+
+class OwnPlaces:
+    """Answers by the journals of claims, and remembers what this process touched. From any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._touched: dict[DeviceName, float] = {}
+        self._journaled: Callable[[], frozenset[DeviceName]] = frozenset
+
+    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
+        """Ask these checkpoints from now on."""
+
+        def journaled() -> frozenset[DeviceName]:
+            with lock.hold():
+                now, _ = checkpoints.load_all()
+            effects = (effect for checkpoint in now for effect in checkpoint.prepared.effects)
+            return frozenset(effect.device for effect in effects if effect.kind == MIG_INSTANCE)
+
+        self._journaled = journaled
+
+    def touch(self, place: DeviceName) -> None:
+        """Take note that something is made or undone at a place."""
+        with self._lock:
+            self._touched[place] = self._clock.monotonic()
+
+    def names(self) -> frozenset[DeviceName]:
+        """Return the places where claims have MIG devices, may have them, or had them a moment ago.
+
+        Raises DracaenaError where the journals cannot be read.
+        """
+        since_s = self._clock.monotonic() - SETTLED_S
+        with self._lock:
+            self._touched = {place: at_s for place, at_s in self._touched.items() if at_s >= since_s}
+            touched = frozenset(self._touched)
+        return self._journaled() | touched

@@ -1,0 +1,177 @@
+"""The whole plugin with mig=onDemand on a fake driver: what is published, made, given to containers and undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from dracaena.api.machine import Machine
+from dracaena.api.mig import mig_device_name
+from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import Device
+from dracaena.kubelet_plugin.live_machine import REREAD_S
+from support.api_ground import ApiGround
+from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.gpu_driver_root import put
+from support.mig_geometries import H100_80GB
+from support.mig_node import access_minors
+from support.nvml_world import RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
+from support.plugin_world import World
+
+MACHINE: Machine = replace(
+    RECORDED,
+    gpus=tuple(replace(gpu, architecture="Hopper", mig_profiles=H100_80GB, mig_enabled=False) for gpu in RECORDED.gpus),
+)
+GPU = MACHINE.gpus[0]
+PLACES = 25
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with nvml_world(server) as made:
+        put_capabilities(made)
+        yield made
+
+
+@pytest.fixture
+def hardware() -> FakeMigHardware:
+    return FakeMigHardware(MACHINE)
+
+
+@pytest.fixture
+def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
+    with nvml_node(world) as plain:
+        plain.program.stop()
+    node = dividing(world, hardware)
+    try:
+        yield node
+    finally:
+        node.program.stop()
+
+
+def dividing(world: World, hardware: FakeMigHardware) -> NvmlNode:
+    node = NvmlNode(world, mig="onDemand")
+    node.nvml = FakeMigNvml(hardware)
+    return node
+
+
+def put_capabilities(world: World) -> None:
+    """What the driver says of its capabilities: the same numbers whether instances exist or not."""
+    lines = []
+    for minor in {gpu.minor or 0 for gpu in MACHINE.gpus}:
+        for instance in range(1, 8):
+            found = access_minors(minor, instance, 0)
+            assert found is not None
+            lines += [f"gpu{minor}/gi{instance}/access {found[0]}", f"gpu{minor}/gi{instance}/ci0/access {found[1]}"]
+            for number in found:
+                put(world.folder, f"host/dev/nvidia-caps/nvidia-cap{number}", f"234:{number}".encode())
+    put(world.folder, "proc/driver/nvidia-caps/mig-minors", "\n".join(lines).encode())
+
+
+def place(profile: str, start: int) -> str:
+    return mig_device_name(GPU.uuid, profile, start)
+
+
+def devices(node: NvmlNode) -> dict[str, Device]:
+    return {device.name: device for s in node.world.slices() for device in s.spec.devices}
+
+
+def counters(node: NvmlNode) -> dict[str, dict[str, str]]:
+    sets = [each for s in node.world.slices() for each in s.spec.shared_counters]
+    return {each.name: {name: counter.value for name, counter in each.counters.items()} for each in sets}
+
+
+def test_each_gpu_is_published_whole_and_by_its_places_with_counters_on_slices_of_their_own(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    count = len(MACHINE.gpus)
+    found = devices(node)
+    assert len(found) == count * (1 + PLACES)
+    assert set(counters(node)) == {gpu_device_name(gpu.uuid) for gpu in MACHINE.gpus}
+    slices = node.world.slices()
+    assert all(not (s.spec.devices and s.spec.shared_counters) for s in slices)
+    assert {s.spec.pool.resource_slice_count for s in slices} == {len(slices)}
+    assert all(device.consumes_counters for device in found.values())
+    assert found[place("3g.40gb", 4)].attributes["type"].string == "mig"
+
+
+def test_a_pod_gets_the_slice_that_is_made_for_it_and_the_gpu_turns_whole_again(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    node.program.start()
+    node.ready()
+    before = [(s.metadata.name, s.metadata.resource_version) for s in node.world.slices()]
+    claim = node.world.allocated_claim("claim", [], devices=[place("2g.20gb", 2)])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert hardware.layout(0) == [("2g.20gb", 2, 1)]
+    (device,) = node.spec(claim)["devices"]
+    paths = [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
+    found = access_minors(GPU.minor or 0, 1, 0)
+    assert found is not None
+    assert paths == [f"/dev/nvidia{GPU.minor}", *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in found)]
+    reread(node)
+    assert [(s.metadata.name, s.metadata.resource_version) for s in node.world.slices()] == before
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    whole = node.world.allocated_claim("whole", [], devices=[gpu_device_name(GPU.uuid)])
+    assert "still held" in node.world.prepare(whole, timeout_s=2.0)[whole.metadata.uid].error
+    assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert hardware.layout(0) == []
+    assert node.world.prepare(whole)[whole.metadata.uid].error == ""
+    assert not hardware.gpus[0].mode
+
+
+def reread(node: NvmlNode) -> None:
+    """Let the driver be read once more."""
+    assert node.nvml is not None
+    before = node.nvml.calls.count("nvmlDeviceGetCount_v2")
+    nvml = node.nvml
+    node.until(lambda: nvml.calls.count("nvmlDeviceGetCount_v2") > before + 1, "another reading", REREAD_S)
+
+
+def test_what_others_made_is_not_offered_and_is_left_alone(node: NvmlNode, hardware: FakeMigHardware) -> None:
+    hardware.put(0, "1g.10gb", 4)
+    node.program.start()
+    node.ready()
+    left = counters(node)[gpu_device_name(GPU.uuid)]
+    assert (left["memory-slice-4"], left["memory-slice-3"], left["compute-slices"]) == ("0", "1", "6")
+    assert "MigTaken" in node_events(node)
+    claim = node.world.allocated_claim("claim", [], devices=[place("3g.40gb", 4)])
+    error = node.world.prepare(claim)[claim.metadata.uid].error
+    assert "memory slices 4 to 7" in error
+    assert "are taken by GPU instance 1" in error
+    assert hardware.layout(0) == [("1g.10gb", 4, 1)]
+
+
+def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hardware: FakeMigHardware) -> None:
+    first = dividing(world, hardware)
+    first.program.start()
+    claim = world.allocated_claim("claim", [], devices=[place("1g.10gb", 6)])
+    try:
+        first.ready()
+        answer = world.prepare(claim)[claim.metadata.uid]
+        assert answer.error == ""
+    finally:
+        first.program.stop()
+    second = dividing(world, hardware)
+    second.program.start()
+    try:
+        second.ready()
+        assert counters(second)[gpu_device_name(GPU.uuid)]["memory-slice-6"] == "1", "it is a claim's, no stranger's"
+        assert world.prepare(claim)[claim.metadata.uid] == answer
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    finally:
+        second.program.stop()
+    assert hardware.layout(0) == []
+
+
+def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    node.until(lambda: node.nvml is not None and node.nvml.registered, "events are listened to")
+    node.nvml.report_xid(0, 79)
+    sick = node.until(lambda: taints(node).get(place("1g.10gb", 0)), "a taint on the place")
+    assert sick == taints(node)[gpu_device_name(GPU.uuid)]
+    assert taints(node)[mig_device_name(MACHINE.gpus[1].uuid, "1g.10gb", 0)] == []
