@@ -14,7 +14,7 @@ from dracaena.cli import record
 from dracaena.cli.commands import Commands, add_driver_name
 
 if TYPE_CHECKING:
-    from dracaena.kubelet_plugin.discovery.node_labels import NodeFacts
+    from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
     from dracaena.kubelet_plugin.live_machine import ReadingSource
 
 _STRATEGIES = ("none", "single", "mixed")
@@ -97,15 +97,15 @@ def _labels(arguments: argparse.Namespace, source: ReadingSource | None, now_s: 
     return feature_file(node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name))
 
 
-def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> NodeFacts:
+def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:
     """Return what this node says; of a recorded machine nothing, for it is another one."""
-    from dracaena.kubelet_plugin.discovery.node_labels import MODES, UNKNOWN, NodeFacts
+    from dracaena.kubelet_plugin.discovery.node_labels import MODES, UNKNOWN, LabelFacts
 
     timestamp_s = None if arguments.no_timestamp else int(now_s())
     if not arguments.nvml:
-        return NodeFacts(mig_strategy=arguments.mig_strategy, timestamp_s=timestamp_s)
+        return LabelFacts(mig_strategy=arguments.mig_strategy, timestamp_s=timestamp_s)
     device_class = _text(Path("/sys/bus/pci/devices") / address / "class") if address is not None else ""
-    return NodeFacts(
+    return LabelFacts(
         machine_type=_text(Path(arguments.machine_type_file)) or UNKNOWN,
         mode=MODES.get(device_class[:6], UNKNOWN),
         mig_strategy=arguments.mig_strategy,

@@ -6,7 +6,7 @@ After gpu-manager's /graph and /usage: the same questions, in the words of this 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from dracaena.exporter.series.device_series import ServedDevice
@@ -101,7 +101,7 @@ def _owner_text(owner: Owner, use: ContainerUse | None) -> str:
     return f"{name}: {', '.join(facts)}"
 
 
-def _use_document(device: ServedDevice, use: ContainerUse | None) -> Mapping[str, Any]:
+def _use_document(device: ServedDevice, use: ContainerUse | None) -> dict[str, Any]:
     document: dict[str, Any] = {"gpu": int(device.labels["gpu"]), "uuids": list(device.uuids)}
     if use is not None:
         document["processes"] = use.processes

@@ -51,7 +51,7 @@ _WITH_MIG = frozenset({"8.0", "9.0", "10.0", "10.3", "12.0"})
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class LabelFacts:
     """What the labels say beside the machine."""
 
     machine_type: str = UNKNOWN
@@ -63,7 +63,7 @@ class NodeFacts:
     """Seconds since 1970; None: no timestamp."""
 
 
-def node_labels(machine: Machine, facts: NodeFacts, driver: str) -> Mapping[str, str]:
+def node_labels(machine: Machine, facts: LabelFacts, driver: str) -> Mapping[str, str]:
     """Return all labels, sorted; none for a node without GPUs, so that those of yesterday go."""
     if not machine.gpus:
         return {}
@@ -98,7 +98,7 @@ def _versions(machine: Machine) -> dict[str, str]:
     return _prefixed(labels)
 
 
-def _gpus(machine: Machine, facts: NodeFacts) -> dict[str, str]:
+def _gpus(machine: Machine, facts: LabelFacts) -> dict[str, str]:
     labels = {
         "gpu.machine": label_value(facts.machine_type) or UNKNOWN,
         "gpu.mode": facts.mode,

@@ -6,6 +6,7 @@ that of a real driver is left out.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from bench.node.measure import percentile_ms
 from bench.report import Floor, Row
 from support.exporting_node import ExportingNode, entry, gpu_uuid, machine_of, pod_uid
 from support.exporting_nvml import ExportingNvml, FakeProcess
+
+TESTS = Path(__file__).parents[2]
 
 GPUS = 8
 PROCESSES = 2
@@ -59,7 +62,7 @@ def measure(folder: Path, rest_s: float, tell: Callable[[str], None]) -> Exporte
     """Start an exporter in a process of its own, scrape it, leave it alone, and end it."""
     tell(f"exporter: {SCRAPES} scrapes of {GPUS} GPUs")
     command = [sys.executable, "-P", "-m", "bench.node.exporter", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
         try:
             assert process.stdout is not None
             url = f"http://127.0.0.1:{int(process.stdout.readline())}/metrics"

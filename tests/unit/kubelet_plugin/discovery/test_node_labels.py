@@ -11,7 +11,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.node_labels import NodeFacts, feature_file, label_value, node_labels
+from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts, feature_file, label_value, node_labels
 from support.recorded import recorded_machines
 
 DRIVER = "gpu.dracaena.dev"
@@ -37,7 +37,7 @@ RECORDED = {
 
 @pytest.mark.parametrize("machine", recorded_machines(), ids=lambda machine: machine.name)
 def test_every_label_of_a_recorded_machine_is_one_of_the_table_and_valid(machine: Machine) -> None:
-    labels = node_labels(machine, NodeFacts(timestamp_s=1), DRIVER)
+    labels = node_labels(machine, LabelFacts(timestamp_s=1), DRIVER)
     for name, value in labels.items():
         assert name in OWN or NAMES.fullmatch(name), name
         assert VALUE.fullmatch(value), (name, value)
@@ -52,7 +52,7 @@ def test_every_label_of_a_recorded_machine_is_one_of_the_table_and_valid(machine
 
 @pytest.mark.parametrize(("name", "expected"), RECORDED.items())
 def test_values_of_well_known_machines(name: str, expected: tuple[str, ...]) -> None:
-    labels = node_labels(read_machine(name), NodeFacts(), DRIVER)
+    labels = node_labels(read_machine(name), LabelFacts(), DRIVER)
     keys = ("gpu.product", "gpu.count", "gpu.memory", "gpu.family")
     own = ("topology", "nvlink-group-size")
     assert (
@@ -70,7 +70,7 @@ def test_values_of_well_known_machines(name: str, expected: tuple[str, ...]) -> 
     ],
 )  # fmt: skip
 def test_families_are_those_of_the_table(capability: str, family: str) -> None:
-    labels = node_labels(machine_of(gpu(0, cuda_compute_capability=capability)), NodeFacts(), DRIVER)
+    labels = node_labels(machine_of(gpu(0, cuda_compute_capability=capability)), LabelFacts(), DRIVER)
     assert labels["nvidia.com/gpu.family"] == family
 
 
@@ -108,7 +108,7 @@ def of_gpu(labels: dict[str, str] | object, prefix: str) -> dict[str, str]:
 
 
 def test_versions_are_told_whole_and_in_parts() -> None:
-    labels = node_labels(machine_of(gpu(0)), NodeFacts(), DRIVER)
+    labels = node_labels(machine_of(gpu(0)), LabelFacts(), DRIVER)
     assert of_gpu(labels, "cuda") == {
         "driver.major": "535", "driver.minor": "104", "driver.rev": "05",
         "driver-version.major": "535", "driver-version.minor": "104", "driver-version.revision": "05",
@@ -121,7 +121,7 @@ def test_versions_are_told_whole_and_in_parts() -> None:
 def test_mig_devices_stand_for_gpus_in_strategy_single() -> None:
     divided = [gpu(n, mig_enabled=True) for n in range(2)]
     migs = tuple(mig(n // 2, n, "1g.5gb+me") for n in range(4))
-    labels = node_labels(machine_of(*divided, migs=migs), NodeFacts(mig_strategy="single"), DRIVER)
+    labels = node_labels(machine_of(*divided, migs=migs), LabelFacts(mig_strategy="single"), DRIVER)
     expected = {
         "product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me", "count": "4", "replicas": "1", "memory": "5120",
         "multiprocessors": "14", "slices.gi": "1", "slices.ci": "1", "sharing-strategy": "none", "family": "ampere",
@@ -139,7 +139,7 @@ def test_mig_devices_stand_for_gpus_in_strategy_single() -> None:
     ],
 )
 def test_a_layout_that_is_not_of_one_kind_is_invalid_in_strategy_single(machine: Machine) -> None:
-    labels = of_gpu(node_labels(machine, NodeFacts(mig_strategy="single"), DRIVER), "gpu")
+    labels = of_gpu(node_labels(machine, LabelFacts(mig_strategy="single"), DRIVER), "gpu")
     assert labels["product"] == "NVIDIA-A100-SXM4-40GB-MIG-INVALID"
     assert (labels["count"], labels["replicas"], labels["memory"], labels["sharing-strategy"]) == ("0", "0", "0", "")
 
@@ -147,7 +147,7 @@ def test_a_layout_that_is_not_of_one_kind_is_invalid_in_strategy_single(machine:
 def test_mig_devices_stand_beside_gpus_in_strategy_mixed() -> None:
     migs = (mig(0, 0, "1c.3g.20gb"), mig(0, 1, "1g.5gb"), mig(0, 2, "1g.5gb"))
     machine = machine_of(gpu(0, mig_enabled=True), gpu(1, mig_enabled=False), migs=migs)
-    labels = node_labels(machine, NodeFacts(mig_strategy="mixed"), DRIVER)
+    labels = node_labels(machine, LabelFacts(mig_strategy="mixed"), DRIVER)
     assert of_gpu(labels, "gpu")["count"] == "1"
     assert of_gpu(labels, "mig-1g.5gb")["count"] == "2"
     part = of_gpu(labels, "mig-1c.3g.20gb")
@@ -157,14 +157,14 @@ def test_mig_devices_stand_beside_gpus_in_strategy_mixed() -> None:
 
 def test_of_several_models_the_one_that_there_is_most_of_is_named() -> None:
     other = gpu(0, product_name="NVIDIA L40S", cuda_compute_capability="8.9")
-    labels = node_labels(machine_of(other, gpu(1), gpu(2)), NodeFacts(), DRIVER)
+    labels = node_labels(machine_of(other, gpu(1), gpu(2)), LabelFacts(), DRIVER)
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
     assert labels["nvidia.com/gpu.count"] == "3"
 
 
 def test_a_node_without_gpus_has_no_labels_so_that_the_old_ones_go() -> None:
     empty = Machine("none", (), topology_from_matrix([]))
-    assert node_labels(empty, NodeFacts(timestamp_s=1), DRIVER) == {}
+    assert node_labels(empty, LabelFacts(timestamp_s=1), DRIVER) == {}
     assert feature_file({}) == b""
 
 
