@@ -40,7 +40,7 @@ def tree_text(devices: Sequence[ServedDevice] | None, hostname: str) -> str:
 
 def usage_json(devices: Sequence[ServedDevice] | None, hostname: str) -> bytes:
     """Return what each container has and uses, by pod; `"driver": false` where the driver does not answer."""
-    pods: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    pods: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for device in devices or ():
         for owner, use in _owners(device):
             containers = pods.setdefault((owner.namespace, owner.pod, owner.pod_uid), {})
