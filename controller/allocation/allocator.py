@@ -30,6 +30,7 @@ from dracaena.controller.allocation.result import (
     Allocation,
     RunnerUpChoice,
     make_allocation,
+    make_part_allocation,
     planned_allocation,
 )
 from dracaena.controller.allocation.score.box import Box
@@ -40,18 +41,20 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.published_names import PublishedNames
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
+from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.ignored import ignored_parts
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
 from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, reasons_of_nodes
 from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
 from dracaena.controller.allocation.walk.node_rules import (
     Evaluators,
-    IdentityMasks,
     NodeRules,
     first_alternatives,
     states,
 )
 from dracaena.controller.allocation.walk.overdue import too_long
+from dracaena.controller.allocation.walk.partitions.places import PartTables
+from dracaena.controller.allocation.walk.partitions.rules import PartRules
 from dracaena.controller.allocation.walk.pod_demand import (
     MAX_COMBINATIONS,
     Combination,
@@ -136,6 +139,7 @@ class Allocator:
             self.effort,
             Judgements(MAX_JUDGEMENTS),
         )
+        self._part_tables = PartTables(self.effort)
         self._names = PublishedNames()
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
 
@@ -308,7 +312,7 @@ class Allocator:
                         break
                 if not left:
                     rules = next(self._each_rules(inventory, demand)) if demand.claims else None
-                    note = "" if rules is None else rules.most_left()
+                    note = "" if rules is None else rules.most_left() or rules.part_rules.never(self.selectors)
                     first = next(combinations(demand.claims))
                     unknown = unknown_names(inventory, first, self.selectors, self._names)
                     # What is left of shared GPUs is told as it is now, be it for ever or not.
@@ -381,7 +385,8 @@ class Allocator:
         answers: QuestionAnswers,
     ) -> NodeRules:
         is_exact = self._is_exact(inventory, facts)
-        return NodeRules(inventory, demand, combination, facts, answers, self._evaluators, is_exact=is_exact)
+        parts = PartRules(inventory, combination.scored, facts.question, answers, self.engine, self._part_tables)
+        return NodeRules(inventory, demand, combination, facts, answers, self._evaluators, parts, is_exact=is_exact)
 
     def _is_exact(self, inventory: Inventory, facts: CombinationFacts) -> bool:
         """Whether the answers say everything about whole GPUs."""
@@ -419,17 +424,15 @@ class Allocator:
     def _allocation(
         self, inventory: Inventory, demand: PodDemand, combination: Combination, found: NodeChoice
     ) -> Allocation | NeedsPerson:
+        if found.parts is not None and found.parts.devices is not None:
+            nothing, ids = self._no_choice(inventory, found), self._share_ids
+            return make_part_allocation(inventory.driver, found, combination, nothing, self.features, ids)
         if found.legal is None:
             return make_allocation(inventory.driver, found, combination, self.features, self._share_ids)
         allocations = allocation_results(*found.legal, self._share_ids)
         if isinstance(allocations, NeedsPerson):
             return allocations
-        choice = found.best
-        if choice is None:
-            # Nothing was chosen by links: the score is that of no GPU at all.
-            state = inventory.state(found.pool.node)
-            assert not isinstance(state, str)
-            choice = Choice(0, (), self.engine.score(state.kind.box, state.free, 0))
+        choice = self._no_choice(inventory, found) if found.best is None else found.best
         made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
         if found.shares is not None:
             shared = frozenset(
@@ -437,6 +440,12 @@ class Allocator:
             )
             made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
         return replace(made, cut_off=found.cut_off)
+
+    def _no_choice(self, inventory: Inventory, found: NodeChoice) -> Choice:
+        """Return what stands for a choice where nothing was chosen by links: the score is that of no GPU at all."""
+        state = inventory.state(found.pool.node)
+        assert not isinstance(state, str)
+        return Choice(0, (), self.engine.score(state.kind.box, state.free, 0))
 
 
 T = TypeVar("T")

@@ -153,6 +153,52 @@ def make_allocation(
     return Allocation(driver, winner.pool, winner.best, claims)
 
 
+def make_part_allocation(
+    driver: str,
+    winner: NodeChoice,
+    combination: Combination,
+    nothing: Choice,
+    features: Features,
+    share_ids: Iterator[str],
+) -> Allocation:
+    """Give each request the parts of GPUs that a place names, or whole GPUs of the choice. `nothing`: the choice of no
+    GPU, where the pod gets parts alone."""
+    assert winner.parts is not None
+    assert winner.parts.devices is not None
+    pool, choice = winner.pool, winner.best or nothing
+    parts, whole = dict(zip(combination.requests, winner.parts.devices, strict=True)), iter(choice.parts)
+    masks = {chosen: 0 if names else next(whole) for chosen, names in parts.items()}
+    claims = tuple(
+        ClaimAllocation(
+            claim=demand.claim,
+            results=tuple(
+                result
+                for chosen in combination.of_claim(index)
+                for result in (
+                    *(
+                        DeviceResult(
+                            request=chosen.demand.name,
+                            driver=driver,
+                            pool=pool.pool,
+                            device=name,
+                            tolerations=list(chosen.demand.tolerations),
+                        )
+                        for name in parts[chosen]
+                    ),
+                    *(
+                        _whole_gpu(driver, pool, ordinal, chosen.demand, features, share_ids)
+                        for ordinal in ordinals_of(masks[chosen])
+                    ),
+                )
+            ),
+            configs=demand.configs((chosen.demand for chosen in combination.of_claim(index)), features),
+            node_selector=this_node(pool.node),
+        )
+        for index, demand in enumerate(combination.claims)
+    )
+    return Allocation(driver, pool, choice, claims)
+
+
 def _whole_gpu(
     driver: str, pool: NodePool, ordinal: int, demand: RequestDemand, features: Features, share_ids: Iterator[str]
 ) -> DeviceResult:

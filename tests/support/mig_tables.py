@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
-from dracaena.controller.allocation.score.partitions import PartitionGeometry, PartitionPlace
+from dracaena.api.partitions import PartitionGeometry, PartitionPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,55 +8,14 @@ nobody has heard of needs no code. GPUs of one geometry share one table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from operator import ge, sub
+from operator import sub
 from typing import Final, NamedTuple
 
-Left = tuple[int, ...]
-"""What is left of each counter of one GPU, in the order of its geometry: the state of the GPU."""
+from dracaena.api.partitions import Left, PartitionGeometry, fits
 
 FOOTPRINT_WEIGHT: Final = 1 << 20
 """What a memory slice of a footprint is worth beside one of a place: no GPU has a million places, so footprints decide
 and places only settle ties."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlace:
-    """One profile at one start."""
-
-    profile: str
-    start: int
-    """The first memory slice."""
-    size: int
-    """Memory slices."""
-    compute: int
-    """Compute slices."""
-    takes: tuple[int, ...]
-    """Of each counter of the GPU."""
-
-    @property
-    def footprint(self) -> tuple[int, int, int]:
-        """What tells places apart but for their engines: 1g.10gb and 1g.10gb+me at one start have the same."""
-        return self.start, self.size, self.compute
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionGeometry:
-    """All places of a GPU. Equal for GPUs that are cut alike."""
-
-    slices: int
-    """Memory slices."""
-    there: Left
-    """What a GPU that nobody uses has of each counter."""
-    places: tuple[PartitionPlace, ...]
-    """In the order in which they are tried: small before large, each profile by its starts."""
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.slices, self.there, self.places)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 class PartitionMove(NamedTuple):
@@ -126,11 +85,6 @@ class PartitionTable:
 
 def _by_loss(move: PartitionMove) -> tuple[int, int]:
     return move.loss, move.place
-
-
-def fits(place: PartitionPlace, left: Left) -> bool:
-    """Return whether there is enough of every counter for a place."""
-    return all(map(ge, left, place.takes))
 
 
 def footprint_slices(loss: int) -> int:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Taint
+from dracaena.api.partitions import broken
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceSlice
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import CombinedSlices, SliceIndex, SliceSource
@@ -50,6 +51,7 @@ from dracaena.controller.allocation.state.node_state import (
     held_by_place,
     shared_gpus,
 )
+from dracaena.controller.allocation.state.partition_kinds import with_partitions
 from dracaena.controller.allocation.state.pool import (
     MOST_DEVICES,
     PoolContents,
@@ -397,7 +399,7 @@ class Inventory:
     def _read_again(self, name: str) -> PoolChange:
         self._read_pools.forget(name)
         # Read before anything is changed: what raises for one pool must leave all others as they were.
-        read = self._shared(read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
+        read = self._shared(name, read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
         before = self._contents.pop(name, _NO_POOL)
         after = _NO_POOL if read is None else read
         if read is None:
@@ -423,11 +425,13 @@ class Inventory:
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
         return PoolChange(changed, new_problems, nodes)
 
-    def _shared(self, contents: PoolContents) -> PoolContents:
+    def _shared(self, name: str, contents: PoolContents) -> PoolContents:
         """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
         if contents.pool is None:
             return contents
-        kind = self._kinds.setdefault(_key(contents.pool.kind), contents.pool.kind)
+        key = _key(contents.pool.kind)
+        kind = self._kinds.get(key) or with_partitions(self.driver, contents.pool, self._pages(name))
+        kind = self._kinds.setdefault(key, kind)
         return replace(contents, pool=replace(contents.pool, kind=kind))
 
     def _free(self, pool: NodePool) -> int:
@@ -447,7 +451,9 @@ class Inventory:
         if not pool.offered and not pool.others:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
         held = self.holdings.in_pool(PoolId(self.driver, pool.pool)) if pool.order or pool.kind.shareable else ()
-        return NodeState(pool.kind, self._free(pool), held_by_place(pool, held), shared_gpus(pool, held))
+        rest = held_by_place(pool, held)
+        free = self._free(pool) & ~(broken(pool.kind.partitions.gpus, rest) if pool.kind.partitions.gpus else 0)
+        return NodeState(pool.kind, free, rest, shared_gpus(pool, held))
 
     def _clique(self, node: str) -> str | None:
         pool = self.pool(node)

@@ -14,6 +14,7 @@ import msgspec
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.objects import Taint
+from dracaena.api.partitions import Partitions
 from dracaena.api.resource_objects import Device, DeviceResult, ResourceClaim
 from dracaena.api.sharing import UNREADABLE_MODE, GpuConfigs, mode_parameters
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
@@ -51,6 +52,8 @@ class NodeKind:
     """Whether there is more to give than GPUs of ours. Such a kind has a `rest`."""
     shareable: int = 0
     """Mask of the GPUs that are given in shares to who asks for an amount, and whole to who does not."""
+    partitions: Partitions[PublishedDevice] = field(default=Partitions(), compare=False)
+    """GPUs that are cut into parts on demand; `rest` tells them apart."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

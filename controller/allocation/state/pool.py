@@ -7,13 +7,14 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dracaena.api.attributes import FABRIC_CLIQUE
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Taint
+from dracaena.api.partitions import partitioned_sets
 from dracaena.api.resource_objects import Device, ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.capacity import is_whole_by_default
@@ -113,10 +114,11 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         for gpu in decoded.gpus
         if (one := kinds[gpu.ordinal]) is not None and is_whole_by_default(one.device)
     )
+    cut = partitioned_sets(devices, {gpu.name for gpu in decoded.gpus}, ours)
     whole = {
         gpu.name: gpu.ordinal
         for gpu in decoded.gpus
-        if gpu.name in ours and _is_given_whole(by_name[gpu.name], in_shares=gpu.ordinal in in_shares)
+        if gpu.name in ours and _is_given_whole(by_name[gpu.name], cut, in_shares=gpu.ordinal in in_shares)
     }
     is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
     others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
@@ -148,10 +150,11 @@ def _clique(devices: Sequence[Device | None]) -> str | None:
     return None if value is None else value.string or None
 
 
-def _is_given_whole(device: Device, *, in_shares: bool) -> bool:
-    """Whether a device that nobody holds can be given whole, and nothing but its holders decides that. `in_shares`: it
-    can be given in shares too, and is whole to who asks for none."""
-    if device.consumes_counters or device.binding_conditions:
+def _is_given_whole(device: Device, cut: Collection[str], *, in_shares: bool) -> bool:
+    """Whether a device that nobody holds can be given whole, and nothing but its holders and those of its parts decides
+    that. `cut`: counter sets of GPUs that are cut on demand; `in_shares`: it can be given in shares too, and is whole
+    to who asks for none."""
+    if device.binding_conditions or any(one.counter_set not in cut for one in device.consumes_counters):
         return False
     return in_shares or not device.allow_multiple_allocations
 

@@ -27,6 +27,7 @@ from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import first_difference, one_number
 from dracaena.controller.allocation.state.device_kind import groups
 from dracaena.controller.allocation.state.node_state import NodeKind
+from dracaena.controller.allocation.walk.partitions.question import PartQuestion, part_question
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class KindAnswers:
         "_kind",
         "_options",
         "_owner",
+        "_parts",
         "_question",
         "failures",
         "known",
@@ -159,8 +161,16 @@ class KindAnswers:
         self._distinct = tuple(groups(kind.devices, match.attribute) for match in question.matches if match.distinct)
         self.failures: tuple[Failure, ...] = found.failures
         """Selectors that have no answer for some device of this kind."""
+        self._parts: PartQuestion | None = None
         self.known: dict[int, NodeAnswer] = {}
         """Mask of the free devices → answer; what was asked so far."""
+
+    @property
+    def parts(self) -> PartQuestion:
+        """Which requests get parts of GPUs that are cut on demand."""
+        if self._parts is None:
+            self._parts = part_question(self._kind, self._question, self.of_request, self._owner.selectors)
+        return self._parts
 
     def of(self, free: int) -> NodeAnswer:
         """Return the answer of a node with these free devices."""

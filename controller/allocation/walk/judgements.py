@@ -36,6 +36,19 @@ class SharesThere:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsThere:
+    """What it means for the GPUs of a node that parts of them go to a pod."""
+
+    rank: int
+    """Sorts the nodes of one decision, best first."""
+    loss: int
+    """What the GPUs can give less afterwards (score.partitions.PartitionTable.worth)."""
+    devices: tuple[tuple[str, ...], ...] | None = None
+    """Of each request the names of its parts, empty for one that gets whole GPUs of the choice; None where the rules
+    allocated (NodeChoice.legal)."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeChoice:
     """What one node gives to a pod."""
 
@@ -50,6 +63,8 @@ class NodeChoice:
     """Whether the search ended at its limit: a better set may exist."""
     shares: SharesThere | None = None
     """None where nobody asks for amounts while GPUs are given in shares."""
+    parts: PartsThere | None = None
+    """None where the pod gets no parts of GPUs that are cut on demand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ another answer on every node: it is first asked about the few attributes that it
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from typing import Final
+from typing import Final, Protocol
 
-from dracaena import cel
-from dracaena.api import resource_objects
 from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.sharing import size_in_words
@@ -27,15 +24,16 @@ from dracaena.controller.allocation.legal.problem import Problem, ShareModes, Sn
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import Restriction, solve
+from dracaena.controller.allocation.legal.selectors import Selectors
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
-from dracaena.controller.allocation.score.choices import Engine
+from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
+from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.judgements import (
     FIRST,
     UNSCORED,
@@ -57,73 +55,6 @@ from dracaena.controller.allocation.walk.pod_demand import Combination, Combinat
 from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_memory
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion, share_question
 
-MAX_MASKS: Final = 100_000
-"""Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000
-nodes. The expressions not asked for longest go first."""
-
-
-class IdentityMasks:
-    """Answers by expression and pool, remembered as long as the pool stays as it is. One thread at a time."""
-
-    def __init__(self, selectors: CelSelectors) -> None:
-        self._selectors = selectors
-        self._by_expression: OrderedDict[str, dict[str, tuple[NodePool, int]]] = OrderedDict()
-        self._count = 0
-
-    def may_match(self, driver: str, expression: str, pool: NodePool) -> int:
-        """Return the ordinals of the GPUs that the expression matches, or for which it has no answer.
-
-        What is left out can never be given to who asks so; the rest is for the rules to judge. `expression` has to
-        compile. Cost: a look-up; after a change of the pool some 5 µs for each of its GPUs.
-        """
-        known = self._by_expression.get(expression)
-        if known is None:
-            known = self._by_expression[expression] = {}
-        found = known.get(pool.node)
-        if found is not None and found[0] is pool:
-            return found[1]
-        mask = self._ask(driver, expression, pool)
-        self._count += found is None
-        known[pool.node] = (pool, mask)
-        self._forget(expression)
-        return mask
-
-    def _ask(self, driver: str, expression: str, pool: NodePool) -> int:
-        footprint = self._selectors.footprint(expression)
-        assert isinstance(footprint, cel.Footprint), "expressions were compiled when the claims were read"
-        names = _names(driver, footprint)
-        return mask_of(
-            ordinal
-            for ordinal, device in enumerate(pool.published)
-            if device is not None and (names is None or self._may(driver, expression, device, names))
-        )
-
-    def _may(self, driver: str, expression: str, device: resource_objects.Device, names: tuple[str, ...]) -> bool:
-        kept = {name: device.attributes[name] for name in names if name in device.attributes}
-        answer = self._selectors.evaluate_once(expression, PublishedDevice(DeviceId(driver, "", ""), kept))
-        return answer is not False
-
-    def _forget(self, but: str) -> None:
-        self._by_expression.move_to_end(but)
-        while self._count > MAX_MASKS and len(self._by_expression) > 1:
-            self._count -= len(self._by_expression.popitem(last=False)[1])
-
-
-def _names(driver: str, footprint: cel.Footprint) -> tuple[str, ...] | None:
-    """Return the names under which all is published that an expression reads; None: it reads more than attributes."""
-    names = set()
-    for path in footprint.paths:
-        if path == ("driver",):
-            continue
-        if len(path) < 3 or path[0] != "attributes":
-            return None
-        _, domain, name = path
-        names.add(f"{domain}/{name}")
-        if domain == driver:
-            names.add(name)
-    return tuple(sorted(names))
-
-
 LACKS: Final = "without enough free devices that the selectors name by their identity"
 """Why a node is out before the rules are asked, in words that follow a count of nodes."""
 
@@ -144,6 +75,27 @@ class Evaluators:
     judgements: Judgements
 
 
+class PartJudge(Protocol):
+    """What is asked about nodes whose GPUs are cut on demand (partitions.rules.PartRules)."""
+
+    @property
+    def are_asked_for(self) -> bool: ...  # noqa: D102
+
+    def bound(self, state: NodeState, held: int) -> int | str: ...  # noqa: D102
+
+    def rank_of_whole(self, state: NodeState, choice: Choice) -> int: ...  # noqa: D102
+
+    def gives_parts(self, kind: NodeKind) -> bool: ...  # noqa: D102
+
+    def direct(self, pool: NodePool, state: NodeState, held: int) -> NodeChoice | None: ...  # noqa: D102
+
+    def choose(  # noqa: D102
+        self, problem: Problem, pool: NodePool, state: NodeState, held: int, asked: NodeQuestion
+    ) -> NodeChoice | DoesNotFit | NeedsPerson: ...
+
+    def never(self, selectors: Selectors) -> str: ...  # noqa: D102
+
+
 class NodeRules:
     """Answers for one pod and one choice of alternatives. Reads the inventory, which must not change meanwhile."""
 
@@ -155,10 +107,12 @@ class NodeRules:
         facts: CombinationFacts,
         answers: QuestionAnswers,
         evaluators: Evaluators,
+        parts: PartJudge,
         *,
         is_exact: bool,
     ) -> None:
-        """`is_exact`: whether the answers say everything about whole GPUs."""
+        """`parts`: what is asked where GPUs are cut on demand. `is_exact`: whether the answers say everything about
+        whole GPUs."""
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
         self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all))
@@ -173,6 +127,9 @@ class NodeRules:
             and evaluators.features.consumable_capacity
             and any(kind.shareable for kind in inventory.buckets)
         )
+        self.part_rules = parts
+        is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
+        self._parts = self.part_rules if is_open and self.part_rules.are_asked_for else None
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
@@ -190,7 +147,7 @@ class NodeRules:
     @property
     def reads_shares(self) -> bool:
         """Whether nodes that differ in their shares alone have different bounds."""
-        return self._has_shares
+        return self._has_shares or self._parts is not None
 
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
@@ -202,6 +159,8 @@ class NodeRules:
             return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
         if not self.facts.question.counts:
             return UNSCORED
+        if self._parts is not None:
+            return self._bound_of_shares(state, held)
         if self._has_shares:
             bound = self._bound_of_shares(state, held)
             return FIRST if isinstance(bound, str) and self._inventory.is_mixed(kind) else bound
@@ -219,6 +178,8 @@ class NodeRules:
         return known
 
     def _first_bound(self, state: NodeState, held: int) -> int | str:
+        if self._parts is not None:
+            return self._parts.bound(state, held)
         places = self._places(state, held)
         if places.question.is_about_shares:
             first = next(places.all(), None)
@@ -291,13 +252,20 @@ class NodeRules:
             return 0
         if found.shares is not None:
             return found.shares.rank
+        if found.parts is not None:
+            return found.parts.rank
         choice = found.best
+        if self._parts is not None and choice is not None:
+            return self._parts.rank_of_whole(self._state_of(found), choice)
         if self._has_shares and choice is not None:
-            state = self._inventory.state(found.pool.node)
-            assert isinstance(state, NodeState)
             held = self._demand.beside.get(found.pool.node, 0)
-            return self._places(state, held).rank(choice.score.node_rank())
+            return self._places(self._state_of(found), held).rank(choice.score.node_rank())
         return UNSCORED if choice is None else one_number(choice.score.node_rank())
+
+    def _state_of(self, found: NodeChoice) -> NodeState:
+        state = self._inventory.state(found.pool.node)
+        assert isinstance(state, NodeState)
+        return state
 
     def shortfall(self, name: str) -> str | None:
         """Return why the node does not have the devices, in words that follow a count of nodes; None when it has."""
@@ -305,7 +273,7 @@ class NodeRules:
         if isinstance(state, str):
             return state
         is_mixed, text = self._inventory.is_mixed(state.kind), ""
-        if self._has_shares and self.facts.question.counts and not is_mixed:
+        if self._parts is not None or (self._has_shares and self.facts.question.counts and not is_mixed):
             bound = self._bound_of_shares(state, self._demand.beside.get(name, 0))
             text = bound if isinstance(bound, str) else ""
         elif self.facts.question.counts and not is_mixed and not self.is_first_fit:
@@ -371,10 +339,12 @@ class NodeRules:
         inventory, combination = self._inventory, self.combination
         pool = inventory.pool(name)
         assert pool is not None
+        held = self._demand.beside.get(name, 0)
+        if self.is_exact and self._parts is not None and (found := self._parts.direct(pool, state, held)) is not None:
+            return found
         problem = _pose(inventory, name, combination.claims, self._evaluators)
         if not isinstance(problem, Problem):
             return problem
-        held = self._demand.beside.get(name, 0)
         free = state.free & ~held
         if self.facts.question.counts:
             free &= self.answers.of_kind(state.kind).present
@@ -401,6 +371,8 @@ class NodeRules:
             plan, placement = taken
             legal_plan, shares = (problem, plan), SharesThere(placement.rank, placement.joined)
             return NodeChoice(pool, placement.whole, legal=legal_plan, cut_off=cut_off, shares=shares)
+        if self._parts is not None and self._parts.gives_parts(state.kind):
+            return self._parts.choose(problem, pool, state, held, question)
         chosen = choose(problem, gpus, self._evaluators.engine, question)
         if not isinstance(chosen, Chosen):
             return chosen

@@ -32,6 +32,7 @@ BY_NAME: Final = "that come later by name, and were not asked"
 NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
 WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
 TRIED_BEFORE: Final = "asked in vain by an earlier try"
+WORSE_FOR_PARTS: Final = "where GPUs could be cut into less afterwards"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
 PATIENCE: Final = 64
@@ -461,8 +462,8 @@ class Walk:
     def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
         rank, name, _, _, gives = group
-        if winner.shares is not None and isinstance(gives, (_Judged, NodeChoice)):
-            return WORSE_FOR_SHARES
+        if isinstance(gives, (_Judged, NodeChoice)) and (winner.shares is not None or winner.parts is not None):
+            return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
         if isinstance(gives, (_Judged, NodeChoice)):
             best, other = _score_of(winner), _score_of(gives)
             if other is not None and self._family is not None:

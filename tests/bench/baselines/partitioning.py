@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from dracaena.controller.allocation.score.partitions import Left, PartitionTable
+from dracaena.api.partitions import Left
+from dracaena.controller.allocation.score.partitions import PartitionTable
 from support.mig_tables import A100, geometry
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {name: (size, compute) for name, _, size, compute, _ in A100.profiles}

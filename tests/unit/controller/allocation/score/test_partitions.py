@@ -7,13 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from dracaena.controller.allocation.score.partitions import (
-    Left,
-    PartitionGeometry,
-    PartitionPlace,
-    PartitionTable,
-    footprint_slices,
-)
+from dracaena.api.partitions import Left, PartitionGeometry, PartitionPlace
+from dracaena.controller.allocation.score.partitions import PartitionTable, footprint_slices
 from support.mig_tables import (
     A30,
     A100,

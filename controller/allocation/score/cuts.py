@@ -1,0 +1,136 @@
+"""The best way to cut the parts that a pod wants out of several GPUs, exactly.
+
+A GPU loses what it is worth less afterwards, whichever parts were cut in which order, and losses add up over GPUs. So
+the best way for so many parts of each demand is worked out for each GPU by itself, and then over one GPU after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dracaena.api.partitions import Left
+from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
+from dracaena.controller.allocation.score.partitions import PartitionTable
+
+MAX_WAYS: Final = 20_000
+"""Ways looked at for one GPU, or over all: seven parts of one profile are 128 of an H100, some thousands over eight
+GPUs. More come of claims for dozens of parts of several profiles; then what was found until there is taken."""
+
+Wanted = tuple[int, ...]
+"""Parts of each demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutGpu:
+    """A GPU that parts may be cut out of."""
+
+    table: PartitionTable
+    left: Left
+    allowed: tuple[int, ...]
+    """Of each demand a mask of the places that it may have."""
+    is_fresh: bool = False
+    """Whether nobody uses it, and it could be had whole."""
+
+
+class CutKey(NamedTuple):
+    """What sorts ways, best first; a sum over GPUs."""
+
+    fresh: int
+    """GPUs that nobody used before."""
+    loss: int
+    """Of worth (PartitionTable.worth)."""
+    left: int
+    """What the GPUs that are cut have left of memory slices: the fuller GPU comes first."""
+
+    def plus(self, other: CutKey) -> CutKey:
+        """Return both together."""
+        return CutKey(self.fresh + other.fresh, self.loss + other.loss, self.left + other.left)
+
+
+Picks = tuple[tuple[int, int, int], ...]
+"""GPU, demand and place of each part, ascending."""
+
+
+class Cut(NamedTuple):
+    """One way to serve all demands; sorts best first."""
+
+    key: CutKey
+    picks: Picks
+
+
+_NOTHING: Final = Cut(CutKey(0, 0, 0), ())
+
+
+class Cuts:
+    """Ways to cut, for any number of questions. Remembers what each state of a GPU can give. One thread at a time."""
+
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
+        self._known: dict[tuple[object, ...], Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
+
+    def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> Cut | None:
+        """Return the best way to cut so many parts of each demand; None where there is none. `apart`: no two parts out
+        of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places."""
+        found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): _NOTHING}
+        for number, gpu in enumerate(gpus):
+            if not any(gpu.allowed):
+                continue
+            more: dict[Wanted, Cut] = dict(found)
+            gives = self._of_gpu(gpu, wanted, most=1 if apart else None)
+            for before, cut in found.items():
+                for given, (loss, left, parts) in gives.items():
+                    after = tuple(map(int.__add__, before, given))
+                    if any(one > most for one, most in zip(after, wanted, strict=True)):
+                        continue
+                    self._effort.charge(SET_STEPS, Work.SETS)
+                    key = cut.key.plus(CutKey(int(gpu.is_fresh), loss, left))
+                    way = Cut(key, (*cut.picks, *((number, demand, place) for demand, place in parts)))
+                    if after not in more or way < more[after]:
+                        more[after] = way
+            if len(more) <= MAX_WAYS:
+                found = more
+        return found.get(wanted)
+
+    def _of_gpu(
+        self, gpu: CutGpu, wanted: Wanted, most: int | None
+    ) -> Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]:
+        """Return for each number of parts of each demand that a GPU can give the loss, what is left, and the parts."""
+        key = (id(gpu.table), gpu.left, gpu.allowed, wanted, most)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MAX_WAYS:
+                self._known.clear()
+            known = self._known[key] = self._cut_out(gpu, wanted, most)
+        return known
+
+    def _cut_out(
+        self, gpu: CutGpu, wanted: Wanted, most: int | None
+    ) -> Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]:
+        table, nothing = gpu.table, tuple(0 for _ in wanted)
+        worth, slices = table.worth(gpu.left), table.geometry.slices
+        ways: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {(nothing, gpu.left): ()}
+        layer = dict(ways)
+        best: dict[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
+        while layer and len(ways) <= MAX_WAYS and (most is None or most > 0):
+            following: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {}
+            for (given, left), parts in layer.items():
+                for move in table.moves(left):
+                    self._effort.charge(SET_STEPS, Work.SETS)
+                    for demand, allowed in enumerate(gpu.allowed):
+                        if allowed >> move.place & 1 and given[demand] < wanted[demand]:
+                            after = (*given[:demand], given[demand] + 1, *given[demand + 1 :])
+                            cut = tuple(sorted((*parts, (demand, move.place))))
+                            state = after, move.left
+                            if state not in following or cut < following[state]:
+                                following[state] = cut
+            ways |= following
+            layer = following
+            most = None if most is None else most - 1
+        for (given, left), parts in ways.items():
+            if parts:
+                way = worth - table.worth(left), sum(left[:slices]), parts
+                if given not in best or way < best[given]:
+                    best[given] = way
+        return best

@@ -1,0 +1,199 @@
+"""Where the parts that a pod asks for go on one node, and its whole GPUs beside them
+(docs/design/0034-mig-placement.md).
+
+Whole GPUs are chosen first, by their links, as if the parts took nothing, but so that the parts find a place. Parts go
+where the fewest fresh GPUs are broken, of these where the rest of the node is damaged least, and then where most stays
+possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, groupby, islice
+from typing import Final
+
+from dracaena.api.partitions import Left, PartitionGeometry
+from dracaena.controller.allocation.effort import Effort
+from dracaena.controller.allocation.request import Question
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.cuts import Cut, CutGpu, CutKey, Cuts
+from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.score.partitions import PartitionTable
+from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion
+
+MAX_SETS: Final = 256
+"""Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. Without a place beside any of them the
+node is asked by the rules alone."""
+
+MAX_EQUAL_SETS: Final = 70
+"""Sets of whole GPUs of equal worth that are compared by what the parts lose beside them: all 70 of 4 among 8 GPUs."""
+
+MAX_FRESH_SETS: Final = 1_820
+"""Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
+
+
+class PartTables:
+    """One table for each geometry, and the ways to cut that are known. One thread at a time."""
+
+    def __init__(self, effort: Effort) -> None:
+        self._tables: dict[PartitionGeometry, PartitionTable] = {}
+        self.cuts = Cuts(effort)
+
+    def table(self, geometry: PartitionGeometry) -> PartitionTable:
+        """Return the table of a geometry."""
+        known = self._tables.get(geometry)
+        if known is None:
+            known = self._tables[geometry] = PartitionTable(geometry)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlacement:
+    """One way to serve the pod on a node."""
+
+    whole: Choice | None
+    """The whole GPUs; None where it gets none here."""
+    cut: Cut
+    """The parts; their demands are the places in PartQuestion.parts."""
+    fresh: int
+    """Mask of the GPUs that nobody used before."""
+    rank: int
+    """Sorts the nodes of one decision, best first."""
+    order: tuple[object, ...]
+    """Sorts the places on one node, best first."""
+
+
+class PartPlaces:
+    """The places on a node in one state, for one question. Remembers nothing beyond itself."""
+
+    def __init__(
+        self,
+        question: PartQuestion,
+        asked: Question,
+        engine: Engine,
+        tables: PartTables,
+        *,
+        free: int,
+        lefts: Sequence[Left],
+        held: int = 0,
+    ) -> None:
+        """`free`: whole GPUs that count for the pod and can be given; `lefts`: what is left of each GPU that is cut on
+        demand; `held`: whole GPUs there that the pod has already."""
+        self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
+        self._free, self._held, self._lefts = free, held, lefts
+        self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
+        self._wanted = tuple(asked.counts[place] for place in question.parts)
+        self._damages: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def all(self) -> Iterator[PartPlacement]:
+        """Yield the places, best first: by the whole GPUs, as where no part is asked for; then the fewest fresh GPUs,
+        then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. Of each
+        set of whole GPUs, and each way to choose the values to agree in, the best place is told."""
+        for _, equal in groupby(islice(self._sets(), MAX_SETS), key=_rank_of_whole):
+            found = [self._placement(*one) for one in islice(equal, MAX_EQUAL_SETS)]
+            yield from sorted((one for one in found if one is not None), key=lambda one: one.order)
+
+    def _sets(self) -> Iterator[tuple[Choice | None, PartOption]]:
+        """Yield the whole GPUs that the pod may get, best first, with what the parts may have beside them."""
+        if not self._question.whole:
+            yield from ((None, option) for option in self._question.options)
+            return
+        every = [
+            (choice, option) for option in self._question.options for choice in islice(self._choices(option), MAX_SETS)
+        ]
+        yield from sorted(every, key=_rank_of_whole)
+
+    def _choices(self, option: PartOption) -> Iterator[Choice]:
+        demands = tuple(
+            Demand(
+                self._asked.counts[place],
+                self._asked.policies[place],
+                None if mask & self._free == self._free else mask & self._free,
+            )
+            for place, mask in zip(self._question.whole, option.whole, strict=True)
+        )
+        return self._engine.choices(self._question.kind.box, self._free, demands, self._held)
+
+    def _placement(self, choice: Choice | None, option: PartOption) -> PartPlacement | None:
+        taken = 0 if choice is None else choice.mask
+        cut = self._best(taken, option, self._free)
+        if cut is None:
+            return None
+        fresh = self._fresh_of(cut, taken)
+        if fresh:
+            cut = self._least_damage(taken, option, fresh.bit_count()) or cut
+            fresh = self._fresh_of(cut, taken)
+        damage = self._damage(taken, fresh) if fresh else ()
+        rank = self.rank(self._node_rank(choice, fresh), fresh.bit_count(), cut.key)
+        whole = () if choice is None else (choice.score.rank(), ordinals_of(choice.mask))
+        order = (whole[:1], fresh.bit_count(), damage, cut.key, cut.picks, whole)
+        return PartPlacement(choice, cut, fresh, rank, order)
+
+    def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
+        """Return the best way to cut beside whole GPUs that are taken, breaking none but these fresh GPUs."""
+        gpus = []
+        for number, (one, left) in enumerate(zip(self._question.kind.partitions.gpus, self._lefts, strict=True)):
+            bit = 0 if one.ordinal is None else 1 << one.ordinal
+            is_fresh = bool(bit & self._free)
+            allowed = tuple(masks[number] for masks in option.parts)
+            if bit & taken or (is_fresh and not bit & fresh):
+                allowed = tuple(0 for _ in allowed)
+            gpus.append(CutGpu(self._tables.table(one.geometry), left, allowed, is_fresh))
+        return self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
+
+    def _fresh_of(self, cut: Cut, taken: int) -> int:
+        partitions = self._question.kind.partitions.gpus
+        ordinals = (partitions[gpu].ordinal for gpu, _, _ in cut.picks)
+        return mask_of({one for one in ordinals if one is not None and (self._free & ~taken) >> one & 1})
+
+    def _least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
+        """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
+        ordinals = [one.ordinal for one in self._question.kind.partitions.gpus if one.ordinal is not None]
+        usable = [ordinal for ordinal in ordinals if (self._free & ~taken) >> ordinal & 1]
+        sets = [mask_of(chosen) for chosen in islice(combinations(usable, count), MAX_FRESH_SETS)]
+        sets.sort(key=lambda fresh: self._damage(taken, fresh))
+        for _, equal in groupby(sets, key=lambda fresh: self._damage(taken, fresh)):
+            found = [cut for fresh in equal if (cut := self._best(taken, option, fresh)) is not None]
+            if found:
+                return min(found)
+        return None
+
+    def _damage(self, taken: int, fresh: int) -> tuple[int, ...]:
+        known = self._damages.get((taken, fresh))
+        if known is None:
+            box, free = self._question.kind.box, self._free & ~taken
+            known = self._damages[taken, fresh] = self._engine.score(box, free, fresh, self._nothing).rank()
+        return known
+
+    def rank(self, nodes: tuple[int, ...], fresh: int = 0, key: CutKey | None = None) -> int:
+        """Return what sorts nodes, of the rank that the whole GPUs there have: GPUs that are lost to sets count before
+        how the pod's one whole GPU lies, and behind how several are linked."""
+        is_linked = sum(self._asked.counts[place] for place in self._question.whole) > 1
+        told = (*nodes, fresh) if is_linked else (fresh, *nodes)
+        loss, left = (0, 0) if key is None else key[1:]
+        return one_number((*told, loss, left, self._free.bit_count()))
+
+    def _node_rank(self, choice: Choice | None, fresh: int) -> tuple[int, ...]:
+        """Return the part of a node's rank that its whole GPUs decide, those that the parts break among them."""
+        box = self._question.kind.box
+        if choice is None and not fresh:
+            return (0,) * len(self._engine.order(self._nothing).node_names)
+        if choice is None:
+            return self._engine.score(box, self._free, fresh, self._nothing, self._held).node_rank()
+        score = choice.score
+        if fresh:
+            lost = self._engine.score(box, self._free, choice.mask | fresh, self._nothing, self._held)
+            score = replace(
+                score,
+                damage_gb_s=lost.damage_gb_s,
+                damage_ring_gb_s=lost.damage_ring_gb_s,
+                damage_levels=lost.damage_levels,
+                taken_gpus=lost.taken_gpus,
+            )
+        return score.node_rank()
+
+
+def _rank_of_whole(one: tuple[Choice | None, PartOption]) -> tuple[int, ...]:
+    return () if one[0] is None else one[0].score.rank()

@@ -1,0 +1,143 @@
+"""Where parts of GPUs go, decided by the allocator over many nodes, against a slow version that tries every way."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from dracaena.api.machine import Machine
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.score.nominal_rates import make_box
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.simulation import make_inventory
+from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pod, request
+from support.mig_nodes import mig_classes, mig_slices, part, part_name
+from support.mig_tables import A30, A100, A100_WITH_MEDIA, MigPart, is_legal
+from support.seeds import sampled
+from support.slow_partitions import Asked, CutGpuThere, CutNode, best_place
+
+MACHINES = (
+    machine("pairs", blocks(2, 2, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4),
+    machine("three", blocks(1, 2, inside="PIX", outside="SYS"), pcie_generation=4),
+    machine("two", blocks(2, inside="PHB", outside="PHB"), pcie_generation=3),
+)
+PRODUCTS = (A100, A100, A100_WITH_MEDIA, A30)
+
+
+class RandomParts:
+    """A few small nodes with parts on them, as objects and as the slow version sees them; and a pod."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(f"parts {seed}")
+        self.nodes: list[CutNode] = []
+        self.slices: list[ResourceSlice] = []
+        self.claims: list[ResourceClaim] = []
+        self.machines: dict[str, Machine] = {}
+        self.product = self.rng.choice(PRODUCTS)
+        for number in range(self.rng.randint(1, 3)):
+            self._add_node(f"node-{number}", self.rng.choice(MACHINES))
+        self.agree = self.differ = False
+        self.pod = self._random_pod()
+
+    def _add_node(self, name: str, made: Machine) -> None:
+        rng = self.rng
+        gpus = [CutGpuThere(None if rng.random() < 0.1 else self.product) for _ in made.gpus]
+        foreign: dict[int, set[MigPart]] = {}
+        for ordinal, gpu in enumerate(gpus):
+            if gpu.cut is None or rng.random() < 0.3:
+                if rng.random() < 0.3:
+                    gpu.is_held = True
+                    self.claims.append(holding(claim(f"w-{name}-{ordinal}"), name, device_name(made, ordinal)))
+                continue
+            for _ in range(rng.choice([0, 1, 2, 4])):
+                one = rng.choice(gpu.cut.parts())
+                if one in gpu.parts or not is_legal(gpu.cut, [*gpu.parts, one]):
+                    continue
+                gpu.parts.add(one)
+                if rng.random() < 0.15:
+                    foreign.setdefault(ordinal, set()).add(one)
+                    continue
+                key = f"p-{name}-{ordinal}-{len(self.claims)}"
+                self.claims.append(holding(claim(key), name, part_name(made, ordinal, one)))
+        without = {ordinal for ordinal, gpu in enumerate(gpus) if gpu.cut and not gpu.is_held and rng.random() < 0.1}
+        for ordinal in without:
+            gpus[ordinal].can_be_whole = False
+        self.machines[name] = made
+        self.slices += mig_slices(name, made, [gpu.cut for gpu in gpus], foreign=foreign, without_whole=without)
+        self.nodes.append(CutNode(name, make_box(made.topology, dict(enumerate(made.gpus))), gpus))
+
+    def _random_pod(self) -> list[Asked]:
+        rng = self.rng
+        names = [profile for profile, *_ in self.product.profiles]
+        asked = [Asked(rng.choice([1, 1, 1, 2]), rng.choice(names)) for _ in range(rng.choice([1, 1, 1, 2]))]
+        if rng.random() < 0.25:
+            asked.append(Asked(rng.choice([1, 1, 2])))
+        elif sum(one.count for one in asked) > 1:
+            self.agree = rng.random() < 0.3
+            self.differ = not self.agree and rng.random() < 0.3
+        if sum(one.count for one in asked) > 3:
+            del asked[1:]
+        return asked
+
+    def waiting(self) -> ResourceClaim:
+        bodies = [
+            request(f"r{place}", one.count) if one.profile is None else part(f"r{place}", one.profile, one.count)
+            for place, one in enumerate(self.pod)
+        ]
+        made = claim("c", *bodies)
+        attribute = f"{DRIVER}/parentUUID"
+        if self.agree:
+            made.spec["devices"]["constraints"] = [{"matchAttribute": attribute}]
+        if self.differ:
+            made.spec["devices"]["constraints"] = [{"distinctAttribute": attribute}]
+        return made
+
+    def inventory(self) -> Inventory:
+        nodes = [node(one.name) for one in self.nodes]
+        return make_inventory(DRIVER, nodes=nodes, slices=self.slices, claims=self.claims, classes=mig_classes())
+
+    def told(self, found: Allocation) -> tuple[str, list[list[tuple[int, MigPart | None]]]]:
+        """Node and what each request got."""
+        made = self.machines[found.node]
+        known: dict[str, tuple[int, MigPart | None]] = {
+            device_name(made, at): (at, None) for at in range(len(made.gpus))
+        }
+        for at in range(len(made.gpus)):
+            known |= {part_name(made, at, one): (at, one) for one in self.product.parts()}
+        by_request: dict[str, list[Any]] = defaultdict(list)
+        for result in found.claims[0].results:
+            by_request[result.request].append(known[result.device])
+        return found.node, [sort(by_request[f"r{place}"]) for place in range(len(self.pod))]
+
+
+def sort(given: Any) -> list[tuple[int, MigPart | None]]:
+    return sorted(given, key=lambda one: (one[0], one[1] is not None and (one[1].profile, one[1].start)))
+
+
+def check(seed: int) -> str:
+    case = RandomParts(seed)
+    allocator = Allocator()
+    found = allocator.allocate(case.inventory(), pod("p", "c"), [case.waiting()])
+    wanted = best_place(allocator.engine, case.nodes, case.pod, agree=case.agree, differ=case.differ)
+    if wanted is None:
+        assert isinstance(found, NoFit), (case.pod, found)
+        return "nothing"
+    assert isinstance(found, Allocation), (case.pod, wanted, found)
+    node_name, way = wanted
+    assert case.told(found) == (node_name, [sort(given) for given in way]), (case.pod, case.agree, case.differ)
+    return "whole and parts" if any(one.profile is None for one in case.pod) else "parts"
+
+
+@pytest.mark.parametrize("seed", sampled(range(3_000), 120))
+def test_every_pod_gets_what_a_look_at_every_way_finds_best(seed: int) -> None:
+    check(seed)
+
+
+def test_the_random_clusters_hold_what_they_should() -> None:
+    seen = [check(seed) for seed in range(40)]
+    assert {"nothing", "parts", "whole and parts"} == set(seen)
