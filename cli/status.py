@@ -15,6 +15,7 @@ from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
+    from dracaena.api.devicepool import DecodedMig
     from dracaena.api.machine import Machine
     from dracaena.api.objects import Node
     from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
@@ -69,6 +70,12 @@ class DeviceStatus:
     """Of a MIG device; None for a whole GPU."""
     capacity: Mapping[str, str] = field(default_factory=dict)
     """All there is of each capacity, of a device that is given in shares; empty for others."""
+    parent_uuid: str = ""
+    """Of a MIG device."""
+    start: int | None = None
+    """Of a part that a GPU is cut into on demand: its first memory slice, ..."""
+    size: int = 0
+    """... and how many."""
 
     @property
     def shares(self) -> tuple[Holder, ...]:
@@ -93,6 +100,9 @@ class PublishedNode:
     gpus: Mapping[int, DeviceStatus]
     """By ordinal; a GPU that is not published is left out."""
     migs: tuple[DeviceStatus, ...]
+    """Those that exist, and the parts that somebody has of GPUs that are cut on demand."""
+    slices: Mapping[str, int]
+    """UUID of each GPU that is cut on demand → its memory slices."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""
 
@@ -103,8 +113,10 @@ class PublishedNode:
 
     @property
     def free(self) -> int:
-        """Devices that no claim has."""
-        return sum(not device.holders for device in self.devices)
+        """Devices that no claim has; a GPU of which somebody has a part is not free."""
+        cut = {part.parent_uuid for part in self.migs if part.start is not None}
+        wholes = (device for ordinal, device in self.gpus.items() if self.machine.gpus[ordinal].uuid not in cut)
+        return sum(not device.holders for device in (*wholes, *self.migs))
 
     @property
     def product(self) -> str:
@@ -228,11 +240,29 @@ def _node_status(
             for ordinal, item in published.items()
         },
         tuple(
-            DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())), item.profile)
+            DeviceStatus(
+                item.name,
+                tuple(held.get((pool_name, item.name), ())),
+                item.profile,
+                parent_uuid=item.parent_uuid,
+                start=item.start,
+                size=item.size or 0,
+            )
             for item in decoded.mig_devices
+            if item.start is None or (pool_name, item.name) in held
         ),
+        _slices(decoded.mig_devices),
         tuple(_remarks(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
     )
+
+
+def _slices(migs: Iterable[DecodedMig]) -> dict[str, int]:
+    """Return how many memory slices each GPU has that is cut on demand: up to where the last part would end."""
+    found: dict[str, int] = {}
+    for mig in migs:
+        if mig.start is not None:
+            found[mig.parent_uuid] = max(found.get(mig.parent_uuid, 0), mig.start + (mig.size or 0))
+    return found
 
 
 def _remarks(driver: str, current: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
@@ -289,13 +319,31 @@ def _tree(node: PublishedNode) -> Iterator[str]:
 
     yield f"{node.name}: {node.free} of {_counted(len(node.devices), 'device')} free, {node.product}"
     yield from (f"  {remark}" for remark in node.remarks)
-    labels = {
-        ordinal: _label(node.gpus[ordinal]) if ordinal in node.gpus else "not published"
-        for ordinal in range(len(node.machine.gpus))
-    }
+    labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
     if labels:
         yield from (f"  {line}" for line in render_tree(node.machine, labels))
-    yield from (f"  {mig.name}  {mig.profile}  [{_label(mig)}]" for mig in node.migs)
+    yield from (f"  {mig.name}  {mig.profile}  [{_label(mig)}]" for mig in node.migs if mig.start is None)
+    cut = [mig for mig in node.migs if mig.start is not None]
+    for uuid, slices in node.slices.items():
+        if any(mig.parent_uuid == uuid for mig in cut):
+            yield from _cut_gpu(uuid, slices, [mig for mig in cut if mig.parent_uuid == uuid])
+
+
+def _cut_gpu(uuid: str, slices: int, parts: Sequence[DeviceStatus]) -> Iterator[str]:
+    from dracaena.api.slice_drawing import draw_slices
+
+    drawn = draw_slices(slices, [(part.start or 0, part.size, part.profile or "") for part in parts])
+    yield f"  {uuid}  {drawn}"
+    for part in sorted(parts, key=lambda part: part.start or 0):
+        yield f"    {part.profile} at {part.start}  [{_label(part)}]"
+
+
+def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:
+    if ordinal not in node.gpus:
+        return "not published"
+    uuid = node.machine.gpus[ordinal].uuid
+    count = sum(part.parent_uuid == uuid and part.start is not None for part in node.migs)
+    return f"cut into {_counted(count, 'part')}" if count else _label(node.gpus[ordinal])
 
 
 def _label(device: DeviceStatus) -> str:
@@ -342,7 +390,15 @@ def _document(node: PublishedNode) -> dict[str, Any]:
         }
         for ordinal, device in sorted(node.gpus.items())
     ]
-    migs = [{"device": mig.name, "profile": mig.profile, "heldBy": _held_by(mig)} for mig in node.migs]
+    migs = [
+        {
+            "device": mig.name,
+            "profile": mig.profile,
+            **({} if mig.start is None else {"parentUUID": mig.parent_uuid, "start": mig.start, "size": mig.size}),
+            "heldBy": _held_by(mig),
+        }
+        for mig in node.migs
+    ]
     return {"name": node.name, "free": node.free, "gpus": gpus, "migDevices": migs, "remarks": list(node.remarks)}
 
 

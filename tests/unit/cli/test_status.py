@@ -12,6 +12,8 @@ from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
 from dracaena.cli.status import PublishedNode, _document, _tree, node_statuses
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.mig_nodes import mig_slices, part_name
+from support.mig_tables import A100, MigPart
 from support.shares import holding_share, in_shares
 
 FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="NVIDIA T4")
@@ -123,3 +125,18 @@ def test_a_gpu_in_shares_says_what_they_take_together_and_who_has_them() -> None
         "sharing": "MPS",
     }
     assert document["gpus"][0]["capacity"] == {"memory": "80Gi", "cores": "100"}
+
+
+def test_a_gpu_that_is_cut_on_demand_is_drawn_with_its_slices() -> None:
+    made = machine("pairs", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
+    parts = (MigPart("4g.40gb", 0, 4, 4), MigPart("1g.10gb", 6, 1, 1))
+    names = [part_name(made, 1, one) for one in parts]
+    claims = [holding(claim(f"c{number}"), "a", name) for number, name in enumerate(names)]
+    (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), claims)
+    assert (found.free, len(found.devices)) == (1, 4), "GPU0 alone is free: parts that nobody has do not count"
+    drawn = "\n".join(_tree(found))
+    assert "GPU0  H100  NV12 to GPU1  [free]" in drawn
+    assert "GPU1  H100  NV12 to GPU0  [cut into 2 parts]" in drawn
+    assert f"  {made.gpus[1].uuid}  [4g───────── ·  ·  1g ·]\n    4g.40gb at 0  [default/c0, no pod]" in drawn
+    (document,) = [one for one in _document(found)["migDevices"] if one["profile"] == "1g.10gb"]
+    assert (document["start"], document["size"], document["parentUUID"]) == (6, 1, made.gpus[1].uuid)
