@@ -116,7 +116,7 @@ class PartitionedWorld(World):
         self.held[place], self.held[-1] = self.held[-1], self.held[place]
         self.cluster.intake.claim_changed(self.held.pop(), None)
 
-    def decide_ms(self, asked: ResourceClaim, expected: type) -> float:
+    def decide_ms(self, asked: ResourceClaim, expected: type | tuple[type, ...]) -> float:
         """Decide for a new pod, take in what is written, and return the CPU time of the decision alone."""
         name = asked.metadata.name
         waiting = pod(name, name, tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])

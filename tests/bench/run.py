@@ -30,6 +30,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
         "mig": "bench.mig",
+        "ondemand": "bench.on_demand",
         "placement": "bench.placement",
         "start": "bench.controller_start",
         "cel": "bench.cel_selectors",

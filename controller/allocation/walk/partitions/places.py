@@ -30,6 +30,9 @@ node is asked by the rules alone."""
 MAX_EQUAL_SETS: Final = 70
 """Sets of whole GPUs of equal worth that are compared by what the parts lose beside them: all 70 of 4 among 8 GPUs."""
 
+MOST_GEOMETRIES: Final = 10_000
+"""Geometries that are known by identity, each some 10 KiB: nodes have them by kind, 8 each."""
+
 MAX_FRESH_SETS: Final = 1_820
 """Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
 
@@ -39,14 +42,19 @@ class PartTables:
 
     def __init__(self, effort: Effort) -> None:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
+        # By identity: to compare two equal geometries takes longer than all else that is asked of a GPU.
+        self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
         self.cuts = Cuts(effort)
 
     def table(self, geometry: PartitionGeometry) -> PartitionTable:
-        """Return the table of a geometry."""
-        known = self._tables.get(geometry)
+        """Return the table of a geometry; equal ones share it."""
+        known = self._by_id.get(id(geometry))
         if known is None:
-            known = self._tables[geometry] = PartitionTable(geometry)
-        return known
+            if len(self._by_id) >= MOST_GEOMETRIES:
+                self._by_id.clear()
+            table = self._tables.setdefault(geometry, PartitionTable(geometry))
+            known = self._by_id[id(geometry)] = geometry, table
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,11 @@ class PartPlaces:
 
     def _least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
         """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
-        ordinals = [one.ordinal for one in self._question.kind.partitions.gpus if one.ordinal is not None]
+        ordinals = [
+            one.ordinal
+            for number, one in enumerate(self._question.kind.partitions.gpus)
+            if one.ordinal is not None and any(masks[number] for masks in option.parts)
+        ]
         usable = [ordinal for ordinal in ordinals if (self._free & ~taken) >> ordinal & 1]
         sets = [mask_of(chosen) for chosen in islice(combinations(usable, count), MAX_FRESH_SETS)]
         sets.sort(key=lambda fresh: self._damage(taken, fresh))
