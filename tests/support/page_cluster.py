@@ -11,7 +11,8 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages, slice_specs
 
 NODES: Final = ("worker-1", "worker-2")
 """A node of eight whole GPUs, and one of eight GPUs of which three are divided."""
@@ -36,14 +37,30 @@ def page_cluster() -> list[dict[str, Any]]:
     return [_slice(name, machine) for name, machine in machines.items()]
 
 
+def node_divided_on_demand() -> list[dict[str, Any]]:
+    """Return the ResourceSlices of another node, as documents: its GPUs are divided when claims ask for it."""
+    machine = read_machine("hgx-h100")
+    uuids = frozenset(gpu.uuid for gpu in machine.gpus)
+    roles = GpuRoles(divided=uuids)
+    devices = allocatable(machine, driver=DEFAULT_DRIVER_NAME, tainted=True, roles=roles)
+    contents = [{"devices": msgspec.to_builtins(page)} for page in devices]
+    contents += [{"sharedCounters": msgspec.to_builtins(page)} for page in counter_pages(machine, roles, {})]
+    pool = {"name": "worker-3", "generation": 1, "resourceSliceCount": len(contents)}
+    base = {"driver": DEFAULT_DRIVER_NAME, "nodeName": "worker-3", "pool": pool}
+    return [_about(f"worker-3-{number}") | {"spec": base | page} for number, page in enumerate(contents)]
+
+
+def _about(name: str) -> dict[str, Any]:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}}
+
+
 def _slice(node: str, machine: Machine) -> dict[str, Any]:
     """Return the one slice of a node; a GPU that is divided is not published beside its parts."""
     (spec,) = slice_specs(machine, driver=DEFAULT_DRIVER_NAME, node_name=node, tainted=True)
     divided = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled}
     document = msgspec.to_builtins(spec)
     document["devices"] = [one for one in document["devices"] if one["attributes"]["uuid"]["string"] not in divided]
-    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node}}
-    return about | {"spec": document}
+    return _about(node) | {"spec": document}
 
 
 def _whole() -> Machine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ import yaml
 from dracaena.api.resource_objects import ResourceSliceSpec
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
-from support.page_cluster import page_cluster
+from support.page_cluster import node_divided_on_demand, page_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "migration.md"
@@ -164,9 +165,15 @@ class Said(NamedTuple):
     """Claims that get their devices, and claims."""
 
 
-def said(wanted: list[dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(
+    wanted: list[dict[str, Any]],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Sequence[dict[str, Any]] = (),
+) -> Said:
+    """`cluster` has ResourceSlices beside those of the pages' cluster."""
     (folder / "sample.yaml").write_text(yaml.safe_dump_all(wanted), encoding="utf-8")
-    (folder / "all.yaml").write_text(yaml.safe_dump_all([*page_cluster(), *wanted]), encoding="utf-8")
+    (folder / "all.yaml").write_text(yaml.safe_dump_all([*page_cluster(), *cluster, *wanted]), encoding="utf-8")
     code = main(["validate", str(folder / "sample.yaml")])
     assert main(["simulate", "-f", str(folder / "all.yaml"), "-f", str(CLASSES)]) == 0
     printed = capsys.readouterr()
@@ -183,7 +190,8 @@ def test_table_has_each_kind_once_and_nothing_is_typed_that_it_lacks() -> None:
 
 @pytest.mark.parametrize("row", rows().values(), ids=lambda row: row.kind)
 def test_a_sample_gets_what_its_row_says(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = said(documents(row), tmp_path, capsys)
+    on_demand = node_divided_on_demand() if "mig=onDemand" in row.here else []
+    answer = said(documents(row), tmp_path, capsys, on_demand)
     for words in re.findall(r"`([^`]+ [^`]+)`", row.answer):
         assert words in answer.words
     got, asked = answer.served

@@ -26,8 +26,10 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def stored(spec: Any) -> Any:
-    """The spec as the server stores it and the reader meets it: a count of 0 becomes 1."""
+    """The spec as the server stores it and the reader meets it: a count of 0 becomes 1, an amount that is null "0"."""
     for holder, key in places(spec):
+        if key == "memory" and holder[key] is None:
+            holder[key] = "0"
         if key == "count" and holder[key] == 0 and holder[key] is not False:
             holder[key] = 1
     return spec

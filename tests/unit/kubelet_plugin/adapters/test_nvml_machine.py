@@ -22,6 +22,7 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import REOPEN_S, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from support.clock import FakeClock
+from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import FakeMig, FakeNvml
 from support.fake_sysfs import write_machine
 from support.machines import divided_machine
@@ -29,7 +30,9 @@ from support.machines import divided_machine
 
 def read_as_live(machine: Machine, sys_root: Path) -> Machine:
     write_machine(sys_root, machine)
-    source = NvmlMachine(machine.name, NvmlReader(NvmlLibrary(lambda: FakeNvml(machine))), Sysfs(str(sys_root)))
+    fake = FakeMigNvml(FakeMigHardware(machine)) if any(gpu.mig_profiles for gpu in machine.gpus) else FakeNvml(machine)
+    reader = NvmlReader(NvmlLibrary(lambda: fake), mig_profiles=True)
+    source = NvmlMachine(machine.name, reader, Sysfs(str(sys_root)))
     try:
         return source.read()
     finally:
@@ -43,7 +46,9 @@ def test_gpus_are_read_back(name: str, tmp_path: Path) -> None:
     assert (live.name, live.driver_version) == (name, recorded.driver_version)
     assert len(live.gpus) == len(recorded.gpus)
     for found, known in zip(live.gpus, recorded.gpus, strict=True):
-        for field in Gpu.__dataclass_fields__:
+        # NVML numbers profiles otherwise than machines list them.
+        assert sorted(found.mig_profiles, key=str) == sorted(known.mig_profiles, key=str)
+        for field in Gpu.__dataclass_fields__.keys() - {"mig_profiles"}:
             if getattr(known, field) is not None:
                 assert getattr(found, field) == getattr(known, field), field
 
