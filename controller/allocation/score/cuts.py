@@ -97,7 +97,7 @@ class Cuts:
         self, gpu: CutGpu, wanted: Wanted, most: int | None
     ) -> Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]:
         """Return for each number of parts of each demand that a GPU can give the loss, what is left, and the parts."""
-        key = (id(gpu.table), gpu.left, gpu.allowed, wanted, most)
+        key = (gpu.table, gpu.left, gpu.allowed, wanted, most)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_WAYS:

@@ -17,6 +17,10 @@ FOOTPRINT_WEIGHT: Final = 1 << 20
 """What a memory slice of a footprint is worth beside one of a place: no GPU has a million places, so footprints decide
 and places only settle ties."""
 
+MOST_STATES: Final = 20_000
+"""States that one table remembers, some 200 bytes each. No GPU that is sold has a thousand (A100 and H100 with +me:
+656), but slices can be made up that have millions; those are worked out again when they are met again."""
+
 
 class PartitionMove(NamedTuple):
     """Cutting one place out of a GPU."""
@@ -30,8 +34,8 @@ class PartitionMove(NamedTuple):
 
 
 class PartitionTable:
-    """What each state of a geometry is worth, and what each place would cost there. Remembers every state that was
-    asked about: the A100's and H100's 18 places make 336 of them. One thread at a time.
+    """What each state of a geometry is worth, and what each place would cost there. Remembers the states that
+    were asked about, MOST_STATES at most: the A100's and H100's 18 places make 336 of them. One thread at a time.
     """
 
     def __init__(self, geometry: PartitionGeometry) -> None:
@@ -49,6 +53,8 @@ class PartitionTable:
             fitting = [place for place in self.geometry.places if fits(place, left)]
             footprints = sum(size for _, size, _ in {place.footprint for place in fitting})
             known = FOOTPRINT_WEIGHT * footprints + sum(place.size for place in fitting)
+            if len(self._worths) >= MOST_STATES:
+                self._worths.clear()
             self._worths[left] = known
         return known
 
@@ -57,6 +63,8 @@ class PartitionTable:
         known = self._moves.get(left)
         if known is None:
             worth = self.worth(left)
+            if len(self._moves) >= MOST_STATES:
+                self._moves.clear()
             known = self._moves[left] = tuple(
                 PartitionMove(number, after, worth - self.worth(after))
                 for number, place in enumerate(self.geometry.places)

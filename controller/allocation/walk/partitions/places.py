@@ -33,6 +33,10 @@ MAX_EQUAL_SETS: Final = 70
 MOST_GEOMETRIES: Final = 10_000
 """Geometries that are known by identity, each some 10 KiB: nodes have them by kind, 8 each."""
 
+MOST_TABLES: Final = 1_000
+"""Tables that are kept, of some 100 KiB each where all states were asked about. A product has one geometry, and one
+more for each set of instances that somebody else made on such a GPU; slices can be made up that have any number."""
+
 MAX_FRESH_SETS: Final = 1_820
 """Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
 
@@ -44,6 +48,7 @@ class PartTables:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
         # By identity: to compare two equal geometries takes longer than all else that is asked of a GPU.
         self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
+        self._effort = effort
         self.cuts = Cuts(effort)
 
     def table(self, geometry: PartitionGeometry) -> PartitionTable:
@@ -52,6 +57,8 @@ class PartTables:
         if known is None:
             if len(self._by_id) >= MOST_GEOMETRIES:
                 self._by_id.clear()
+            if len(self._tables) >= MOST_TABLES:
+                self._tables, self._by_id, self.cuts = {}, {}, Cuts(self._effort)
             table = self._tables.setdefault(geometry, PartitionTable(geometry))
             known = self._by_id[id(geometry)] = geometry, table
         return known[1]

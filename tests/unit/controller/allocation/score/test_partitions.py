@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from dracaena.api.partitions import Left, PartitionGeometry, PartitionPlace
+from dracaena.controller.allocation.score import partitions
 from dracaena.controller.allocation.score.partitions import PartitionTable, footprint_slices
 from support.mig_tables import (
     A30,
@@ -162,3 +163,13 @@ def test_a_product_that_nobody_knows_is_worked_out_from_its_places() -> None:
     assert set(table.states()) == {(1, 1, 2), (0, 1, 1), (1, 0, 1), (0, 0, 0)}
     assert footprint_slices(table.worth(halves.there)) == 4
     assert table.best_move((0, 0, 0)) is None
+
+
+def test_a_table_that_forgets_states_answers_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = PartitionTable(geometry(A100))
+    expected = {left: (whole.worth(left), whole.moves(left)) for left in whole.states()}
+    monkeypatch.setattr(partitions, "MOST_STATES", 10)
+    small = PartitionTable(geometry(A100))
+    for left, told in expected.items():
+        assert (small.worth(left), small.moves(left)) == told
+        assert max(len(small._worths), len(small._moves)) <= 10

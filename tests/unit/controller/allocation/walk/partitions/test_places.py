@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dracaena.api.machine import Machine
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
@@ -11,6 +13,7 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState, claim_holder
+from dracaena.controller.allocation.walk.partitions import places
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, holding, machine, node, pod, request
 from support.clusters import SMALL, SWITCHED
@@ -157,3 +160,18 @@ def test_a_pool_that_is_overdrawn_gives_no_parts() -> None:
     parts = (MigPart("4g.40gb", 0, 4, 4), MigPart("2g.20gb", 0, 2, 2))
     claims = [holding(claim(f"c{at}"), "a", part_name(PAIRS, 0, one)) for at, one in enumerate(parts)]
     assert refused(cluster(*claims, a=PAIRS), part("r", "1g.10gb"))
+
+
+def test_tables_of_many_geometries_are_forgotten_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices that are made up may have any number; what is chosen does not depend on what is remembered."""
+    monkeypatch.setattr(places, "MOST_TABLES", 1)
+    allocator = Allocator()
+    for _ in range(2):
+        inventory = make_inventory(
+            DRIVER,
+            nodes=[node("a"), node("b")],
+            slices=[*mig_slices("a", ONE, [A100]), *mig_slices("b", ONE, [A30])],
+            classes=mig_classes(),
+        )
+        assert given(inventory, "x", part("p", "1g.10gb"), allocator=allocator) == ["a 0 1g-10gb-6"]
+        assert given(inventory, "y", part("p", "1g.6gb"), allocator=allocator) == ["b 0 1g-6gb-0"]
