@@ -108,8 +108,7 @@ class Reflector(Generic[T]):
         self._client, self._clock = client, clock
         self._kind = kind  # the version that is served; only the reflector's thread changes it
         self._versions = (kind, *older)
-        self._may_be_unserved = optional or bool(older)
-        self._field_selector = field_selector
+        self._may_be_unserved, self._field_selector = optional or bool(older), field_selector
         self._on_change, self._set_aside, self._first = on_change, set_aside, first
         self._transform, self._unread_is_gone = transform, unread_is_gone
         self._reader = Reader(self._kept, stand_in)

@@ -91,9 +91,7 @@ class PodDevicesReporter:
     ) -> None:
         """`statuses` and `job_mapping`: None if status.devices or files for dcgm-exporter are not wanted."""
         self._node_name = node_name
-        self._pods = pods
-        self._access = access
-        self._claims = claims
+        self._pods, self._access, self._claims = pods, access, claims
         self._checkpoints = checkpoints
         self._files = files
         self._lock = lock

@@ -15,7 +15,7 @@ PACKAGES = sorted(link.name for link in (ROOT / "src" / "dracaena").iterdir() if
 LEFT_OUT = ("proto/",)
 """Generated files."""
 
-CONSTRUCTOR_LINES = 40
+CONSTRUCTOR_LINES = 39
 """From `def` to the last statement, signature and docstring included: what fits on a screen with its class."""
 
 FILE_LINES = 500
