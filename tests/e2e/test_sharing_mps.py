@@ -16,7 +16,7 @@ import pytest
 
 from dracaena.api import mps
 from dracaena.mps.planning.places import CLIENT_PIPES
-from dracaena.mps.planning.state import Role
+from dracaena.mps.planning.state import ComputeMode, Role
 from e2e import isolation
 from e2e.api import Api
 from e2e.cluster import Cluster
@@ -271,6 +271,7 @@ def test_a_node_restart_gives_a_share_its_server_again(shared: Shared) -> None:
     shared.node.kill_all()
     shutil.rmtree(ROOT)  # it is on a tmpfs
     ROOT.mkdir()
+    shared.node.modes.write(dict.fromkeys(shared.node.modes.all(), ComputeMode.DEFAULT))  # as a driver that is loaded
     node.power_on()
     shared.node.start()
     installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
