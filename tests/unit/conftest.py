@@ -11,12 +11,18 @@ from typing import NoReturn
 import pytest
 import structlog
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
 # A busy machine is no fault of the code: no property test is timed.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Hypothesis also draws the constants of whatever local modules are loaded, which differ by worker and with each change
+# of the source: a test with a fixed seed then finds something in one run of many. Reading them costs seconds, too.
+assert "_get_local_constants" in vars(providers)
+vars(providers)["_get_local_constants"] = lambda: providers._local_constants
 
 PLAIN = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
 """The renderer that structlog starts with draws tracebacks with all local variables: up to seconds of CPU for each."""
