@@ -18,6 +18,7 @@ from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, NOT_FOUND, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
@@ -107,9 +108,22 @@ class MigInstances:
             raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """See EffectMeans. Raises TemporaryError while a process uses it, or the driver does not answer."""
+        """See EffectMeans. Raises TemporaryError while a process uses it, or the driver does not answer.
+
+        While the driver is released it counts as undone: it goes with the driver, or is nobody's afterwards (MigTaken).
+        """
+        try:
+            self._undo(effect, others)
+        except GpuDriverReleasedError as error:
+            log.warning("MIG device is left behind", effect=str(effect), reason=str(error))
+
+    def _undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         noted = effect.outcome or {}
-        gpu = self._read_gpu(str(effect.parameters["gpu"]))
+        uuid = str(effect.parameters["gpu"])
+        # First, because it needs no reading: after a restart there is none while the driver is released.
+        if not any(self._step("reading the MIG mode", lambda: self._control.mode(uuid))):
+            return
+        gpu = self._read_gpu(uuid)
         found = self._found(gpu)
         if noted:
             mine = next((each for each in found if _is_ours(effect, noted, each)), None)

@@ -12,6 +12,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.fake_mig import FakeMigHardware, FakeMigNvml
@@ -31,6 +32,23 @@ def access_minors(gpu: int, gpu_instance: int, compute_instance: int) -> tuple[i
 
 
 @dataclass
+class Release:
+    """Implements Permission: whether the driver is in other hands."""
+
+    reason: str | None = None
+
+    def refusal(self) -> str | None:
+        return self.reason
+
+    def enter(self) -> None:
+        if self.reason is not None:
+            raise GpuDriverReleasedError(self.reason)
+
+    def leave(self) -> None:
+        pass
+
+
+@dataclass
 class MigNode:
     """One GPU driver process after the other on one hardware; `fake` is what the process of now has open."""
 
@@ -40,6 +58,9 @@ class MigNode:
     instances: MigInstances = field(init=False)
     whole: WholeGpus = field(init=False)
     ask: Callable[..., object] = ask_at_once
+    release: Release = field(default_factory=Release)
+    is_read: bool = True
+    """Whether the plugin knows the GPUs of its node."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -47,7 +68,7 @@ class MigNode:
     def start(self) -> None:
         """Start a process of the plugin; the one before was stopped or killed."""
         self.fake = FakeMigNvml(self.hardware)
-        self.library = NvmlLibrary(lambda: self.fake)
+        self.library = NvmlLibrary(lambda: self.fake, permission=self.release)
         control = NvmlMigControl(self.library)
         self.instances = MigInstances(control, self._asked, self.gpu, access_minors)
         self.whole = WholeGpus(control, self._asked, self.gpu)
@@ -56,6 +77,8 @@ class MigNode:
         return self.ask(what, work, deadline_s)
 
     def gpu(self, uuid: str) -> Gpu:
+        if not self.is_read:
+            raise TemporaryError("the GPUs of this node are not known yet")
         found = next((gpu for gpu in self.hardware.machine.gpus if gpu.uuid == uuid), None)
         if found is None:
             raise TemporaryError(f"this node has no GPU {uuid}")

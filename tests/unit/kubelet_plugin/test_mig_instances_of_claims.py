@@ -193,6 +193,21 @@ def test_a_place_that_is_about_to_be_made_is_held_before_the_driver_is_asked(cla
     assert claims.mig.hardware.layout(0) == [("2g.20gb", 0, 1)]
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["", "of a plugin that has read nothing yet"])
+def test_a_claim_that_ends_while_the_driver_is_released_is_unprepared(claims: Claims, is_read: bool) -> None:
+    """Or a drain for a new driver would never end. What outlives the new driver is nobody's, and is told as that."""
+    part, whole = claims.claim("part", claims.place("1g.10gb", 0)), claims.claim("whole", claims.gpus[1])
+    for claim in (part, whole):
+        claims.node.state.prepare(reference_to(claim))
+    claims.mig.release.reason = "label gpu.dracaena.dev/release-driver asks for it"
+    claims.mig.is_read = is_read
+    for claim in (part, whole):
+        claims.node.state.unprepare(reference_to(claim))
+        assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+    assert not claims.mig.library.is_open
+    assert claims.mig.hardware.layout(0) == [("1g.10gb", 0, 1)], "nothing was asked of the driver"
+
+
 @contextmanager
 def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
     """Let one thing go wrong, or nothing: a kill in a step of file work, a kill around a change of a GPU, an error of
