@@ -18,9 +18,9 @@ from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, NOT_FOUND, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
-from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 
 STEP_S: Final = 15.0
@@ -85,8 +85,9 @@ class MigInstances:
         access_minors: AccessMinors,
         touch: Callable[[DeviceName], None] = lambda _place: None,
     ) -> None:
-        """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as it was last read, and
-        raises TemporaryError where the node lacks it. `touch` is told where something is about to change, or did.
+        """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as it was last read; it
+        raises GpuGoneError where the node lacks it, and TemporaryError before the first reading. `touch` is told where
+        something is about to change, or did.
         """
         self._control = control
         self._ask = ask
@@ -110,12 +111,29 @@ class MigInstances:
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         """See EffectMeans. Raises TemporaryError while a process uses it, or the driver does not answer.
 
-        While the driver is released it counts as undone: it goes with the driver, or is nobody's afterwards (MigTaken).
+        What was on a GPU that is gone, or was made by a driver that is not loaded any more, counts as undone. While the
+        driver is released it does too: it goes with the driver, or is nobody's afterwards (MigTaken).
         """
         try:
             self._undo(effect, others)
-        except GpuDriverReleasedError as error:
+        except DracaenaError as error:
+            if not self._went_with_gpu(str(effect.parameters["gpu"]), error):
+                raise
             log.warning("MIG device is left behind", effect=str(effect), reason=str(error))
+
+    def _went_with_gpu(self, gpu: str, error: DracaenaError) -> bool:
+        """Whether nothing of a GPU is there any more, or may be asked of it, by an error of one of its steps."""
+        if isinstance(error, GpuDriverTroubleError):
+            return error.reason in (TroubleKind.RELEASED, TroubleKind.NOT_LOADED)
+        return isinstance(error, MigRefusedError) and (error.gpu_is_gone or self._is_left_out(gpu))
+
+    def _is_left_out(self, gpu: str) -> bool:
+        """Whether the node was read and lacks a GPU. A reading alone is no proof: the first one may have come early."""
+        try:
+            self._read_gpu(gpu)
+        except TemporaryError as error:
+            return isinstance(error, GpuGoneError)
+        return False
 
     def _undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         noted = effect.outcome or {}
@@ -222,6 +240,8 @@ class MigInstances:
         except MigRefusedError as error:
             if error.reason == NOT_FOUND:
                 return
+            if error.gpu_is_gone:
+                raise
             raise TemporaryError(f"{effect} cannot be destroyed: {error}") from error
 
     def _enter_mode(self, gpu: Gpu) -> None:

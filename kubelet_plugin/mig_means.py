@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dracaena.api.errors import BadInputError, TemporaryError
+from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.from_settings import NodeSource
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.own_places import OwnPlaces
-from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, ReadPool
+from dracaena.kubelet_plugin.ports import EffectMeans, GpuGoneError, NotingEffectMeans, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
 from dracaena.kubelet_plugin.settings import ON_DEMAND, PluginSettings
 
@@ -39,7 +39,7 @@ def mig_means(
     def read_gpu(uuid: str) -> Gpu:
         gpu = read_pool().gpus.get(gpu_device_name(uuid))
         if gpu is None:
-            raise TemporaryError(f"GPU {uuid} is not among those that the driver shows: it is lost, or was removed")
+            raise GpuGoneError(f"GPU {uuid} is not among those that the driver shows: it is lost, or was removed")
         return gpu
 
     instances = MigInstances(control, live.ask, read_gpu, source.access_minors, own_places.touch)

@@ -14,7 +14,7 @@ import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
-from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig_instances import GPU_IS_LOST, GpuInstance, MigRefusedError
 
 T = TypeVar("T")
 
@@ -172,10 +172,32 @@ class NvmlMigControl:
         """Do something with the handle of a GPU, which is fetched anew: handles are valid for one opening of NVML."""
         try:
             self._library.open()
-            return work(self._call(pynvml.nvmlDeviceGetHandleByUUID, gpu))
+            return work(self._handle(gpu))
         finally:
             if not self._listens:
                 self._library.close()
+
+    def _handle(self, gpu: str) -> Any:
+        """Return the handle of a GPU. By UUID NVML finds none while any GPU is lost: then each is asked who it is."""
+        try:
+            return self._call(pynvml.nvmlDeviceGetHandleByUUID, gpu)
+        except MigRefusedError as error:
+            if error.reason != GPU_IS_LOST:
+                raise
+            for index in range(self._call(pynvml.nvmlDeviceGetCount)):
+                handle = self._handle_if_it_is(gpu, index)
+                if handle is not None:
+                    return handle
+            raise
+
+    def _handle_if_it_is(self, gpu: str, index: int) -> Any:
+        try:
+            handle = self._call(pynvml.nvmlDeviceGetHandleByIndex, index)
+            return handle if self._call(pynvml.nvmlDeviceGetUUID, handle) == gpu else None
+        except MigRefusedError as error:
+            if error.reason != GPU_IS_LOST:  # whether it is the one is not known
+                raise
+            return None
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -10,6 +10,8 @@ from dracaena.api.mig_geometry import MigPlacement
 IN_USE = "IN_USE"
 RESET_REQUIRED = "RESET_REQUIRED"
 NOT_FOUND = "NOT_FOUND"
+GPU_IS_LOST = "GPU_IS_LOST"
+GET_GPU = "nvmlDeviceGetHandleByUUID"
 
 _REMEDIES = {
     "NO_PERMISSION": "the plugin must run privileged as root, and a virtual machine must be allowed to change MIG",
@@ -21,7 +23,7 @@ _REMEDIES = {
 }
 """NVML's error → who must act, on what."""
 
-_MAY_HAVE_BEEN_DONE = frozenset({"TIMEOUT", "UNKNOWN", "GPU_IS_LOST", "IRQ_ISSUE", "MEMORY"})
+_MAY_HAVE_BEEN_DONE = frozenset({"TIMEOUT", "UNKNOWN", GPU_IS_LOST, "IRQ_ISSUE", "MEMORY"})
 """Errors after which nobody knows how far the driver got."""
 
 
@@ -38,6 +40,11 @@ class MigRefusedError(TemporaryError):
     def did_nothing(self) -> bool:
         """Whether it is certain that all is as it was."""
         return self.reason not in _MAY_HAVE_BEEN_DONE
+
+    @property
+    def gpu_is_gone(self) -> bool:
+        """Whether the GPU is off the bus or was removed: its next reset leaves no instance on it."""
+        return self.reason in (GPU_IS_LOST, "GPU_NOT_FOUND") or (self.call, self.reason) == (GET_GPU, NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,6 +336,8 @@ class FakeMigNvml(FakeNvml):
         return int(OK)
 
     def _nvmlDeviceGetHandleByUUID(self, identity: bytes, handle: Any) -> int:
+        if self.lost:  # whichever it is: nvml.h
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
         for ordinal, gpu in enumerate(self.machine.gpus):
             if gpu.uuid.encode() == getattr(identity, "value", identity):
                 return _give(handle, 0x1000 + ordinal)

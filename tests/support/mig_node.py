@@ -14,6 +14,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
+from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
@@ -61,6 +62,8 @@ class MigNode:
     release: Release = field(default_factory=Release)
     is_read: bool = True
     """Whether the plugin knows the GPUs of its node."""
+    left_out: set[str] = field(default_factory=set)
+    """UUIDs of the GPUs that its last reading lacks."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -79,9 +82,11 @@ class MigNode:
     def gpu(self, uuid: str) -> Gpu:
         if not self.is_read:
             raise TemporaryError("the GPUs of this node are not known yet")
-        found = next((gpu for gpu in self.hardware.machine.gpus if gpu.uuid == uuid), None)
+        found = next(
+            (gpu for gpu in self.hardware.machine.gpus if gpu.uuid == uuid and uuid not in self.left_out), None
+        )
         if found is None:
-            raise TemporaryError(f"this node has no GPU {uuid}")
+            raise GpuGoneError(f"this node has no GPU {uuid}")
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
-from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
+from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, NOT_FOUND, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
 from support.mig_node import MigNode, ask_at_once, instance, mig_node, whole_gpu
@@ -176,6 +176,72 @@ def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node
     node.hardware.put(0, "2g.20gb", 4)
     journal.undo(node)
     assert node.hardware.layout(0) == [("2g.20gb", 4, 1)]
+
+
+def lose(node: MigNode) -> None:
+    node.fake.lost.add(0)
+
+
+def lose_at_the_last_moment(node: MigNode) -> None:
+    node.fake.once["nvmlComputeInstanceDestroy"] = pynvml.NVML_ERROR_GPU_IS_LOST
+
+
+def remove(node: MigNode) -> None:
+    """As after `nvidia-smi drain`: there is no such GPU."""
+    node.fake.refuse("nvmlDeviceGetHandleByUUID", NOT_FOUND)
+
+
+def unload(node: MigNode) -> None:
+    node.library.close()
+    node.fake.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+
+def leave_out_of_a_reading(node: MigNode) -> None:
+    node.fake.refuse("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_UNKNOWN)
+    node.left_out.add(node.hardware.machine.gpus[0].uuid)
+
+
+@pytest.mark.parametrize("vanish", [lose, lose_at_the_last_moment, remove, unload, leave_out_of_a_reading])
+def test_what_was_on_a_gpu_that_is_gone_is_undone(node: MigNode, vanish: Callable[[MigNode], None]) -> None:
+    """Or its claim could not go before the node is rebooted, and the reboot waits for a drain."""
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    vanish(node)
+    journal.undo(node)
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT, NO_PERMISSION])
+def test_a_gpu_that_only_refuses_keeps_its_instance_and_the_entry(node: MigNode, code: int) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    for symbol in ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMigMode"):
+        node.fake.refuse(symbol, code)
+        for is_read in (True, False):
+            node.is_read = is_read
+            with pytest.raises(TemporaryError):
+                journal.undo(node)
+    node.fake.allow()
+    node.is_read = True
+    node.left_out.add(node.hardware.machine.gpus[0].uuid)
+    with pytest.raises(TemporaryError):  # the driver shows it again: the next reading will
+        journal.undo(node)
+    node.left_out.clear()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_another_gpu_that_is_lost_does_not_pass_for_this_one() -> None:
+    """With one GPU off the bus NVML finds none by UUID."""
+    with mig_node(count=3) as node:
+        journal, other = Journal(instance(node, "1g.10gb", 0, 1)), Journal(instance(node, "2g.20gb", 2, 1))
+        journal.make(node)
+        node.fake.lost.add(2)
+        other.make(node)
+        node.fake.once["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_TIMEOUT
+        with pytest.raises(TemporaryError, match="TIMEOUT"):
+            journal.undo(node, other.effect)
+        journal.undo(node, other.effect)
+        assert [node.hardware.layout(ordinal) for ordinal in range(3)] == [[], [("2g.20gb", 2, 1)], []]
 
 
 def test_the_mode_is_believed_by_what_is_in_force_and_not_by_the_call(node: MigNode) -> None:
