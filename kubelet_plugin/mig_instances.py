@@ -44,6 +44,10 @@ class MigControl(Protocol):
         """Change the mode, and be sure that it is in force."""
         ...
 
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return how a GPU can be divided, as its driver tells now."""
+        ...
+
     def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
         """Return all GPU instances, those without a compute instance too."""
         ...
@@ -96,7 +100,7 @@ class MigInstances:
         self._touch = touch
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans. Raises PermanentError for a profile or place that the GPU never has.
+        """See NotingEffectMeans. Raises PermanentError for a place that the GPU never has.
 
         Raises EffectPendingError while the driver does not answer: what it was asked for may come still.
         """
@@ -142,7 +146,7 @@ class MigInstances:
         if not any(self._step("reading the MIG mode", lambda: self._control.mode(uuid))):
             return
         gpu = self._read_gpu(uuid)
-        found = self._found(gpu)
+        found = self._found(gpu, must_know=str(effect.parameters["profile"]) if noted else None)
         if noted:
             mine = next((each for each in found if _is_ours(effect, noted, each)), None)
             if mine is not None:
@@ -157,22 +161,27 @@ class MigInstances:
         gpu = self._read_gpu(str(given["gpu"]))
         placement = MigPlacement(int(given["start"]), int(given["size"]))
         profile = next((each for each in gpu.mig_profiles if each.name == given["profile"]), None)
-        if profile is None or placement not in profile.placements:
+        if profile is None:
             offered = ", ".join(each.name for each in gpu.mig_profiles) or "none"
+            raise TemporaryError(
+                f"GPU {gpu.uuid} has no MIG profile {given['profile']} as it was last read; its profiles: {offered}"
+            )
+        if placement not in profile.placements:
+            starts = ", ".join(str(each.start) for each in profile.placements)
             raise PermanentError(
-                f"GPU {gpu.uuid} has no place for MIG profile {given['profile']} at memory slice {placement.start}; "
-                f"its profiles: {offered}"
+                f"GPU {gpu.uuid} has no place for MIG profile {profile.name} at memory slice {placement.start}; it can "
+                f"be at: {starts}"
             )
         return gpu, profile, placement
 
     def _gpu_instance(self, effect: Effect, gpu: Gpu, profile: MigProfile, placement: MigPlacement, note: Note) -> int:
         """Return the number of the GPU instance that is ours, made now or by an earlier attempt."""
         noted = effect.outcome or {}
-        found = self._found(gpu)
+        self._enter_mode(gpu)  # first: out of it there is no instance, and some drivers tell no profiles
+        found = self._found(gpu, must_know=profile.name if noted else None)
         mine = next((each for each in found if noted and _is_ours(effect, noted, each)), None)
         if mine is None:
             self._refuse_beside_strangers(gpu, placement, found)
-            self._enter_mode(gpu)
             note({"making": True})
             try:
                 number = self._step(
@@ -268,8 +277,16 @@ class MigInstances:
         except DracaenaError as error:
             log.warning("GPU stays in MIG mode", gpu=gpu.uuid, error=str(error))
 
-    def _found(self, gpu: Gpu) -> tuple[GpuInstance, ...]:
-        return self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, gpu.mig_profiles))
+    def _found(self, gpu: Gpu, must_know: str | None = None) -> tuple[GpuInstance, ...]:
+        """Return the GPU instances. Raises TemporaryError where those of a profile would be overlooked."""
+        profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
+        if must_know is not None and must_know not in {each.name for each in profiles}:
+            told = ", ".join(each.name for each in profiles) or "none"
+            raise TemporaryError(
+                f"the NVIDIA driver does not tell MIG profile {must_know} of GPU {gpu.uuid} now, so it cannot be told "
+                f"whether its MIG device is there; profiles: {told}"
+            )
+        return self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
 
     def _step(self, what: str, work: Callable[[], T]) -> T:
         return self._ask(what, work, STEP_S)  # type: ignore[return-value]
@@ -313,7 +330,7 @@ def leave_mig_mode(control: MigControl, step: Callable[[str, Callable[[], object
     def leave() -> None:
         if not any(control.mode(gpu.uuid)):
             return
-        left = control.instances(gpu.uuid, gpu.mig_profiles)
+        left = control.instances(gpu.uuid, control.profiles(gpu.uuid))
         if left:
             raise MigRefusedError(
                 f"GPU instance {left[0].number} ({left[0].profile}) is left: nvmlDeviceSetMigMode", IN_USE

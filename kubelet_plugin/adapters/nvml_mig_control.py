@@ -7,6 +7,7 @@ every profile, or what a failed step left would be invisible.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from ctypes import byref, c_uint
 from typing import Any, TypeVar
 
@@ -14,9 +15,12 @@ import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml_mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.discovery.mig_instances import GPU_IS_LOST, GpuInstance, MigRefusedError
 
 T = TypeVar("T")
+
+_NOT_SUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED})
 
 _MOST_INSTANCES = 64
 """More than any GPU has: the driver writes as many handles as there are."""
@@ -54,6 +58,15 @@ class NvmlMigControl:
                 raise MigRefusedError("nvmlDeviceSetMigMode", "RESET_REQUIRED")
 
         self._with(gpu, change)
+
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return how a GPU can be divided, as its driver tells now: all of it, or MigRefusedError is raised."""
+
+        def read(handle: Any) -> tuple[MigProfile, ...]:
+            memory = self._ask(gpu, pynvml.nvmlDeviceGetMemoryInfo, handle, expected=_NOT_SUPPORTED)
+            return MigProfileReader(self._ask, gpu, handle, None if memory is None else int(memory.total)).read()
+
+        return self._with(gpu, read)
 
     def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
         """Return the GPU instances of all profiles, by their start; none while the GPU is not in MIG mode."""
@@ -199,9 +212,22 @@ class NvmlMigControl:
                 raise
             return None
 
+    def _ask(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
+        """Return the answer of one call, None where it is refused as expected. Implements nvml_mig.Ask."""
+        del device  # the handle is its
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError as error:
+            if error.value in expected:
+                return None
+            raise self._refused(call, error) from error
+
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
-            self._library.note(call.__name__, error_name(error))
-            raise MigRefusedError(call.__name__, error_name(error)) from error
+            raise self._refused(call, error) from error
+
+    def _refused(self, call: Callable[..., Any], error: pynvml.NVMLError) -> MigRefusedError:
+        self._library.note(call.__name__, error_name(error))
+        return MigRefusedError(call.__name__, error_name(error))

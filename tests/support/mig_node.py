@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dracaena.api.errors import TemporaryError
@@ -64,6 +64,8 @@ class MigNode:
     """Whether the plugin knows the GPUs of its node."""
     left_out: set[str] = field(default_factory=set)
     """UUIDs of the GPUs that its last reading lacks."""
+    knows_profiles: bool = True
+    """Whether the last reading has how each GPU can be divided."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -87,7 +89,7 @@ class MigNode:
         )
         if found is None:
             raise GpuGoneError(f"this node has no GPU {uuid}")
-        return found
+        return found if self.knows_profiles else replace(found, mig_profiles=())
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
 from support.mig_node import MigNode, ask_at_once, instance, mig_node, whole_gpu
 
+PROFILE_CALLS = ("nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2")
 CALLS = (
     *CHANGES,
     "nvmlDeviceGetHandleByUUID",
@@ -30,6 +31,7 @@ CALLS = (
     "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
     "nvmlComputeInstanceGetInfo_v2",
     "nvmlDeviceGetUUID",
+    *PROFILE_CALLS,
 )
 ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
 
@@ -178,6 +180,66 @@ def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node
     assert node.hardware.layout(0) == [("2g.20gb", 4, 1)]
 
 
+def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: MigNode) -> None:
+    """The first reading of a plugin, or of a driver, may have got no answer; and with mig=existing nobody asks."""
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.knows_profiles = False
+    with pytest.raises(TemporaryError, match=r"no MIG profile 1g\.10gb as it was last read"):
+        journal.make(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    assert not node.hardware.gpus[0].mode
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT])
+@pytest.mark.parametrize("symbol", PROFILE_CALLS)
+def test_an_instance_whose_profile_the_driver_does_not_tell_now_keeps_its_entry(
+    node: MigNode, symbol: str, code: int
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    for each in (symbol, "nvmlDeviceGetGpuInstanceProfileInfo"):
+        node.fake.refuse(each, code)
+    with pytest.raises(TemporaryError):
+        journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_an_instance_that_a_killed_plugin_made_is_not_forgotten_for_a_profile_that_is_not_told(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+
+    def kill(symbol: str) -> None:
+        if symbol == "nvmlDeviceCreateGpuInstanceWithPlacement":
+            raise StopError
+
+    node.fake.after_change = kill
+    with pytest.raises(StopError):
+        journal.make(node)
+    node.start()
+    node.fake.refuse("nvmlDeviceGetGpuInstancePossiblePlacements_v2", NOT_SUPPORTED)
+    with pytest.raises(TemporaryError):
+        journal.make(node)
+    assert journal.effect.outcome == {"making": True}
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_a_place_is_made_again_where_the_driver_tells_places_in_mig_mode_only(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    gpu = node.hardware.gpus[0]
+    gpu.instances.clear()  # the driver was loaded anew
+    gpu.mode = gpu.pending = False
+    node.fake.places_need_mode = True
+    journal.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
 def lose(node: MigNode) -> None:
     node.fake.lost.add(0)
 
@@ -279,13 +341,17 @@ def test_no_claim_resets_an_ampere_gpu(ampere: MigNode, pending: bool, words: st
     assert "nvmlDeviceSetMigMode" not in ampere.fake.calls
 
 
-@pytest.mark.parametrize(("profile", "start"), [("9g.90gb", 0), ("3g.40gb", 2)])
-def test_a_profile_or_place_that_the_gpu_never_has_is_said_with_those_it_has(
-    node: MigNode, profile: str, start: int
-) -> None:
+def test_a_place_that_the_gpu_never_has_is_said_with_those_it_has(node: MigNode) -> None:
+    effect = instance(node, "3g.40gb", 0)
+    effect = replace(effect, parameters={**effect.parameters, "start": 2})
+    with pytest.raises(PermanentError, match=r"no place for MIG profile 3g.40gb at memory slice 2; it can be at: 0, 4"):
+        Journal(effect).make(node)
+
+
+def test_a_profile_that_the_gpu_does_not_have_as_it_was_read_may_be_told_by_the_next_reading(node: MigNode) -> None:
     effect = instance(node, "1g.10gb", 0)
-    effect = replace(effect, parameters={**effect.parameters, "profile": profile, "start": start})
-    with pytest.raises(PermanentError, match=r"no place for MIG profile .*1g.10gb, 1g.10gb\+me, .*7g.80gb"):
+    effect = replace(effect, parameters={**effect.parameters, "profile": "9g.90gb"})
+    with pytest.raises(TemporaryError, match=r"no MIG profile 9g.90gb as it was last read.*1g.10gb\+me, .*7g.80gb"):
         Journal(effect).make(node)
 
 
