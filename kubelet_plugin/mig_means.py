@@ -1,4 +1,4 @@
-"""What divides this node's GPUs on demand, from its settings."""
+"""What divides this node's GPUs on demand, and undoes that."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def mig_means(
     read_pool: ReadPool,
     own_places: OwnPlaces,
 ) -> Mapping[str, EffectMeans | NotingEffectMeans]:
-    """Return what divides GPUs on demand and makes them whole again, by kind of effect; none with mig=existing.
+    """Return what divides GPUs on demand and makes them whole again, by kind of effect; none for a recorded machine.
 
-    Raises BadInputError for a recorded machine: nothing makes MIG devices there, so no claim could be prepared.
+    With mig=existing no claim is given such an effect, but those of claims that were prepared before have to be undone.
+    Raises BadInputError for a recorded machine with mig=onDemand: nothing makes MIG devices there, so no claim could
+    be prepared.
     """
-    if settings.mig != ON_DEMAND:
-        return {}
     control = None if source is None else source.mig_control()
     if source is None or control is None or live is None:
+        if settings.mig != ON_DEMAND:
+            return {}
         raise BadInputError(
             "setting mig=onDemand needs the GPUs of this node, and setting machine plays recorded ones in their place: "
             "leave out one of the two"

@@ -51,8 +51,8 @@ def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
         node.program.stop()
 
 
-def dividing(world: World, hardware: FakeMigHardware) -> NvmlNode:
-    node = NvmlNode(world, mig="onDemand")
+def dividing(world: World, hardware: FakeMigHardware, mig: str = "onDemand") -> NvmlNode:
+    node = NvmlNode(world, mig=mig)
     node.nvml = FakeMigNvml(hardware)
     return node
 
@@ -164,6 +164,32 @@ def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hard
     finally:
         second.program.stop()
     assert hardware.layout(0) == []
+
+
+def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: FakeMigHardware) -> None:
+    """On a node that was not drained: what they had is undone, and only new claims are not served that way."""
+    first = dividing(world, hardware)
+    first.program.start()
+    part = world.allocated_claim("part", [], devices=[place("1g.10gb", 6)])
+    whole = world.allocated_claim("whole", [], devices=[gpu_device_name(MACHINE.gpus[1].uuid)])
+    try:
+        first.ready()
+        for claim in (part, whole):
+            assert world.prepare(claim)[claim.metadata.uid].error == ""
+    finally:
+        first.program.stop()
+    second = dividing(world, hardware, mig="existing")
+    second.program.start()
+    try:
+        second.ready()
+        other = world.allocated_claim("other", [], devices=[place("1g.10gb", 0)])
+        assert "has no device" in world.prepare(other)[other.metadata.uid].error
+        for claim in (part, whole):
+            assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    finally:
+        second.program.stop()
+    assert hardware.layout(0) == []
+    assert not hardware.gpus[0].mode
 
 
 def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
