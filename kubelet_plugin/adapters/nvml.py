@@ -50,6 +50,8 @@ class NvmlReader:
         """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told."""
         self._library = library
         self._profiles: dict[str, tuple[MigProfile, ...]] | None = {} if mig_profiles else None
+        self._profiles_of: str | None = None
+        """Version of the driver that told them."""
         self._left_out: dict[LeftOut, None] = {}
         self.doing = ""
 
@@ -81,13 +83,15 @@ class NvmlReader:
         self._library.close()
 
     def _read(self) -> MachineFacts:
+        version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion)
+        self._forget_profiles_of_another(version)
         gpus = self._gpus()
         mig_devices = [mig for gpu in gpus if gpu.facts.mig_enabled for mig in self._mig_devices(gpu)]
         return MachineFacts(
             gpus=tuple(gpu.facts for gpu in gpus),
             pair_levels=self._pair_levels(gpus),
             mig_devices=tuple(mig_devices),
-            driver_version=self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion),
+            driver_version=version,
             cuda_driver_version=self._cuda_driver_version(),
             left_out=tuple(sorted(self._left_out)),
         )
@@ -139,10 +143,17 @@ class NvmlReader:
         )
         return _Gpu(handle, facts)
 
+    def _forget_profiles_of_another(self, version: str | None) -> None:
+        """Forget the profiles that another driver told: their numbers are its own. A version may be left out once."""
+        if self._profiles is None or version is None or version == self._profiles_of:
+            return
+        self._profiles.clear()
+        self._profiles_of = version
+
     def _mig_profiles(
         self, device: str, handle: Any, identity: str, memory_bytes: int | None
     ) -> tuple[MigProfile, ...]:
-        """Return how a GPU can be divided. What was told once is kept: a driver may tell it in MIG mode only."""
+        """Return how a GPU can be divided. What a driver told once is kept: it may tell it in MIG mode only."""
         if self._profiles is None:
             return ()
         if identity not in self._profiles:

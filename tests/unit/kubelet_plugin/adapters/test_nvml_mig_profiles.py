@@ -62,6 +62,25 @@ def test_what_a_driver_tells_in_mig_mode_only_is_kept() -> None:
     assert not any("GpuInstanceProfile" in call for call in fake.calls), "what is known is not asked again"
 
 
+def test_another_driver_is_asked_again_and_one_that_does_not_say_its_version_is_the_same() -> None:
+    """Numbers of profiles are the driver's own."""
+    fake = FakeMigNvml(FakeMigHardware(divisible_machine(1)))
+    (gpu,) = fake.machine.gpus
+    fake.machine = replace(fake.machine, driver_version="580.10.01")
+    with reader_of(fake) as reader:
+        known = reader.read().gpus[0].mig_profiles
+        renumbered = tuple(replace(each, profile_id=each.profile_id + 100) for each in gpu.mig_profiles)
+        fake.machine = replace(fake.machine, gpus=(replace(gpu, mig_profiles=renumbered),))
+        fake.refuse("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_TIMEOUT)
+        assert reader.read().gpus[0].mig_profiles == known
+        fake.allow()
+        assert reader.read().gpus[0].mig_profiles == known
+        reader.close()
+        fake.machine = replace(fake.machine, driver_version="590.10.01")
+        found = reader.read().gpus[0].mig_profiles
+    assert [each.profile_id for each in found] == [each.profile_id + 100 for each in known]
+
+
 @pytest.mark.parametrize(
     "symbol", ["nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2"]
 )
