@@ -341,3 +341,13 @@ def test_the_exporter_stays_off_nodes_whose_driver_is_let_go_of(tmp_path: Path) 
     assert node_terms(render(tmp_path, "--set=exporter.enabled=true", "--set=kubeletPlugin.affinity=null")) == [
         sorted(rules)
     ]
+
+
+@pytest.mark.parametrize("where", ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"])
+def test_the_exporter_is_refused_beside_mig_on_demand_which_it_stands_in_the_way_of(tmp_path: Path, where: str) -> None:
+    exporter, on_demand = "--set=exporter.enabled=true", f"--set={where}=onDemand"
+    done = helm("template", "dracaena", CHART, KUBERNETES, exporter, on_demand, home=tmp_path)
+    assert done.returncode != 0
+    assert f"{where} is onDemand and exporter.enabled is true" in done.stderr
+    for fine in ((exporter,), (on_demand,), (exporter, f"--set={where}=existing")):
+        render(tmp_path, *fine)
