@@ -16,7 +16,7 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, NOT_FOUND, GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
@@ -247,7 +247,7 @@ class MigInstances:
             self._step(f"undoing {effect}", lambda: self._control.destroy_compute_instances(gpu.uuid, mine.number))
             self._step(f"undoing {effect}", lambda: self._control.destroy_gpu_instance(gpu.uuid, mine.number))
         except MigRefusedError as error:
-            if error.reason == NOT_FOUND:
+            if error.instance_is_gone:
                 return
             if error.gpu_is_gone:
                 raise

@@ -12,6 +12,7 @@ RESET_REQUIRED = "RESET_REQUIRED"
 NOT_FOUND = "NOT_FOUND"
 GPU_IS_LOST = "GPU_IS_LOST"
 GET_GPU = "nvmlDeviceGetHandleByUUID"
+GET_INSTANCE = "nvmlDeviceGetGpuInstanceById"
 
 _REMEDIES = {
     "NO_PERMISSION": "the plugin must run privileged as root, and a virtual machine must be allowed to change MIG",
@@ -40,6 +41,11 @@ class MigRefusedError(TemporaryError):
     def did_nothing(self) -> bool:
         """Whether it is certain that all is as it was."""
         return self.reason not in _MAY_HAVE_BEEN_DONE
+
+    @property
+    def instance_is_gone(self) -> bool:
+        """Whether there is no GPU instance of the number that was asked for."""
+        return (self.call, self.reason) == (GET_INSTANCE, NOT_FOUND)
 
     @property
     def gpu_is_gone(self) -> bool:

@@ -171,6 +171,34 @@ def test_an_instance_in_use_stays_with_its_entry_until_nobody_uses_it(node: MigN
     assert node.hardware.layout(0) == []
 
 
+@pytest.mark.parametrize(
+    "symbol",
+    ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo_v2"],
+)
+def test_something_else_that_is_not_found_does_not_pass_for_the_instance(node: MigNode, symbol: str) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.fake.refuse(symbol, NOT_FOUND)
+    with pytest.raises(TemporaryError, match="NOT_FOUND"):
+        journal.undo(node)
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_an_instance_that_an_admin_destroys_meanwhile_is_gone(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+
+    def destroy(symbol: str) -> None:
+        if symbol == "nvmlComputeInstanceDestroy":
+            node.hardware.gpus[0].instances.clear()
+
+    node.fake.after_change = destroy
+    journal.undo(node)
+    assert not node.hardware.gpus[0].mode
+
+
 def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node: MigNode) -> None:
     journal = Journal(instance(node, "1g.10gb", 0))
     journal.make(node)
