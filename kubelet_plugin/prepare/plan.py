@@ -133,7 +133,7 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
         )
     device = _unseen_device(result)
     kind = kind_of(device.device, device.share_id)
-    problem = kind.obstacle(device.device, pool) or _why_not_counted(result)
+    problem = kind.obstacle(device.device, pool) or _why_not_seen(device, pool) or _why_not_counted(result)
     if problem is not None:
         return f"request {result.request}: {problem}"
     return kind.as_read(device, pool)
@@ -165,6 +165,20 @@ def _consumed(result: DeviceResult, capacity: str) -> int | None:
         return None if text is None else parse_quantity(text).whole()
     except ValueError:
         return None
+
+
+def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
+    """Return why nobody can look at a device, None when that is possible.
+
+    A place says nothing of the MIG device that lies there, if any: only the claim that it was made for has its UUID and
+    its nodes.
+    """
+    if not device.admin_access or device.device not in pool.mig_places:
+        return None
+    return (
+        f"MIG device {device.device} is made for the claim that gets it, so admin access to it shows nothing; admin "
+        "access to its whole GPU can be asked for"
+    )
 
 
 def _why_not_counted(result: DeviceResult) -> str | None:

@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.mig_geometry import places
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.holders import holders
 from dracaena.kubelet_plugin.prepare.plan import Refusal, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.machines import divided_machine
+from support.mig_geometries import divisible_machine
 from support.plugin import (
     BEST_EFFORT,
     DRIVER,
@@ -385,3 +388,19 @@ def test_a_claim_whose_own_shares_are_more_than_the_gpu_is_refused() -> None:
 def test_admin_access_to_a_shared_gpu_is_neither_counted_nor_enforced() -> None:
     plan = share_plan("10Gi", 0, sharing_config(strategy="MPS"), adminAccess=True, consumedCapacity={})
     assert isinstance(plan, PreparedClaim)
+
+
+def test_admin_access_to_a_mig_device_that_only_its_claim_makes_is_refused() -> None:
+    """Whoever looks makes nothing, and of what is there the place does not tell the numbers."""
+    machine = divisible_machine(1)
+    (gpu,) = machine.gpus
+    pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus("all", machine))
+    place, whole = places(gpu.uuid, gpu.mig_profiles)[0].device_name, gpu_device_name(gpu.uuid)
+    plan = plan_claim(claim_of("c", {"results": [result(place, adminAccess=True)]}), pool, decode_config)
+    assert isinstance(plan, Refusal)
+    assert str(plan) == (
+        f"request gpus: MIG device {place} is made for the claim that gets it, so admin access to it shows nothing; "
+        "admin access to its whole GPU can be asked for"
+    )
+    for fine in (result(place), result(whole, adminAccess=True)):
+        assert isinstance(plan_claim(claim_of("c", {"results": [fine]}), pool, decode_config), PreparedClaim)
