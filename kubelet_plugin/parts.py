@@ -91,7 +91,8 @@ class ClaimParts:
     device_watch: DeviceWatch
     mps_faults: MpsFaultWatch | None
     """None where no MPS supervisor is named."""
-    limits: PodLimits
+    limits: PodLimits | None
+    """None with a recorded machine, which limits no memory."""
     sweeper: Sweeper
 
 

@@ -87,21 +87,21 @@ class PodDevicesReporter:
         statuses: DeviceStatuses | None = None,
         gpu_name_format: GpuNameFormat = GpuNameFormat.UUID,
         job_mapping: DocumentStore | None = None,
+        on_prepared: Callable[[Sequence[PreparedClaim]], None] = lambda _prepared: None,
         rng: random.Random | None = None,
     ) -> None:
-        """`statuses` and `job_mapping`: None if status.devices or files for dcgm-exporter are not wanted."""
+        """`statuses` and `job_mapping`: None if status.devices or files for dcgm-exporter are not wanted.
+        `on_prepared` is called with all prepared claims at each reconciliation, under the lock: it must not block.
+        """
         self._node_name = node_name
         self._pods, self._access, self._claims = pods, access, claims
-        self._checkpoints = checkpoints
-        self._files = files
-        self._lock = lock
-        self._clock = clock
+        self._checkpoints, self._files, self._statuses = checkpoints, files, statuses
+        self._lock, self._clock = lock, clock
         self._metrics = metrics
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
         metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
-        self._statuses = statuses
         self._pod_devices = PodDevicesCache(driver, gpu_name_format)
-        self._job_mapping = job_mapping
+        self._job_mapping, self._on_prepared = job_mapping, on_prepared
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch had shown them
@@ -234,6 +234,7 @@ class PodDevicesReporter:
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
+            self._on_prepared(prepared)
             self._metrics.claims.prepared.set(len(prepared))
             self._metrics.claims.devices.set(len({device.device for p in prepared for device in p.devices}))
             pod_devices = self._write_podlist(prepared, None)

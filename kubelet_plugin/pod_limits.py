@@ -2,10 +2,14 @@
 
 It also takes limits back from pods that have ended while their claim goes on: soon enough, as a rule, to come before
 kubelet removes their cgroup. A later pod may have started before its limit is set; what it takes then counts.
+
+A node where no prepared claim has a memory limit has no thread for them, and one where the last such claim has gone
+has a thread that sleeps until the next one comes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import structlog
@@ -30,12 +34,14 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""A look when nothing has changed costs some microseconds per claim. The watch tells of pods; that a claim was prepared
-for one that had come before, or that a cgroup was removed, is seen by the next look."""
+"""While a prepared claim has a memory limit: nobody tells that a cgroup was removed, so the next look has to see it."""
 
 AGAIN_S = 0.2
-"""Pause while a pod has no cgroup yet, or a limit could not be set: kubelet makes the one within a second of the pod's
-coming, before it starts containers."""
+"""Pause while a pod has no cgroup yet: kubelet makes it within a second of the pod's coming, before it starts
+containers. Also the first pause after a limit could not be set; it doubles for as long as the reason stays the same."""
+
+FAILING_PAUSE_S = 5.0
+"""Longest pause while a limit cannot be set: what an admin changes then counts some seconds later."""
 
 GPU_WAIT_S = 1.0
 """Longest wait for the GPU of a limit, which a call may keep for some seconds: it is looked at again."""
@@ -47,7 +53,7 @@ log = structlog.get_logger()
 
 
 class PodLimits:
-    """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
+    """Looks in a thread of its own. Only that thread calls look() and pause_s(), or a test in its place."""
 
     def __init__(
         self,
@@ -67,27 +73,38 @@ class PodLimits:
         self._lock = lock
         self._tell = tell
         self._told: dict[str, str] = {}  # claim UID → what was said of it
+        self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
+        self._started = False
         self._worker = Worker("pod-limits", self._run, clock)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._worker.start()
+    def follow(self, prepared: Sequence[PreparedClaim]) -> None:
+        """Look soon if some of these, which are all prepared claims, have memory limits. The first time starts the
+        thread. Called after each change of a claim or of its pods, by one thread at a time; never blocks.
+        """
+        if not any(map(_is_limited, prepared)):
+            return
+        if not self._started:
+            self._started = True
+            self._worker.start()
+        self._worker.notice()
 
     def stop(self) -> None:
         """End the thread."""
         self._worker.stop()
 
-    def changed(self) -> None:
-        """Look soon: pods changed, or a claim was prepared. From any thread; never blocks."""
-        self._worker.notice()
+    def pause_s(self) -> float:
+        """Return how long to wait for news before the next look: for ever while no claim has a memory limit."""
+        return min(self._pauses_s.values(), default=math.inf)
 
     def look(self) -> bool:
         """Look once; return whether nothing is left that a later look could do. Raises DracaenaError where checkpoints
         cannot be read.
         """
         with self._lock.hold():
-            prepared = [claim for claim in self._checkpoints.prepared() if any(map(is_memory_limit, claim.effects))]
-        self._told = {uid: text for uid, text in self._told.items() if uid in {claim.claim.uid for claim in prepared}}
+            prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
+        uids = {claim.claim.uid for claim in prepared}
+        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
+        self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}
         settled = [self._settle(claim) for claim in prepared]
         return all(settled)
 
@@ -98,14 +115,17 @@ class PodLimits:
         wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
         same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
         if same and all(map(is_settled, limits)):
+            self._pauses_s[claim.claim.uid] = LOOK_EVERY_S
             return True
         try:
             with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
                 self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
         except DracaenaError as error:
-            self._say(claim, users, str(error))
+            self._fail(claim, users, str(error))
             return False
-        return not any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
+        waits = any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
+        self._pauses_s[claim.claim.uid] = AGAIN_S if waits else LOOK_EVERY_S
+        return not waits
 
     def _users(self, claim: PreparedClaim) -> Sequence[Pod]:
         return [
@@ -121,10 +141,13 @@ class PodLimits:
         gone = {uid for uid in with_limits - known.keys() if self._cgroups.of_pod(uid) is None}
         return gone | {uid for uid, runs in known.items() if not runs}
 
-    def _say(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
-        if self._told.get(claim.claim.uid) == reason:
+    def _fail(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
+        """Tell of a reason once, and look less and less often while it stays."""
+        uid = claim.claim.uid
+        if self._told.get(uid) == reason:
+            self._pauses_s[uid] = min(2 * self._pauses_s.get(uid, AGAIN_S), FAILING_PAUSE_S)
             return
-        self._told[claim.claim.uid] = reason
+        self._told[uid], self._pauses_s[uid] = reason, AGAIN_S
         log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
         text = f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than it has: {reason}"
         self._tell(claim.claim, users, NOT_LIMITED, text)
@@ -133,7 +156,8 @@ class PodLimits:
         pause_s = LOOK_EVERY_S
         while self._worker.wait(within_s=pause_s):
             try:
-                pause_s = LOOK_EVERY_S if self.look() else AGAIN_S
+                self.look()
+                pause_s = self.pause_s()
             except DracaenaError as error:
                 log.warning("memory limits of pods are not looked at, trying again", error=str(error))
                 pause_s = LOOK_EVERY_S
@@ -141,3 +165,7 @@ class PodLimits:
                 # The thread's outermost loop: a bug must not end it for the life of the process.
                 log.exception("look at memory limits of pods failed")
                 pause_s = LOOK_EVERY_S
+
+
+def _is_limited(claim: PreparedClaim) -> bool:
+    return any(map(is_memory_limit, claim.effects))

@@ -130,7 +130,6 @@ class Program:
         claims.device_watch.start()
         if claims.mps_faults is not None:
             claims.mps_faults.start()
-        claims.limits.start()
         claims.sweeper.start()
         self._parts.registration.start()
         log.info("serving kubelet", socket=str(node.paths.dra_socket))
@@ -168,7 +167,8 @@ class Program:
             node.installation.stop()
         gpus.publisher.stop()
         claims.sweeper.stop()
-        claims.limits.stop()
+        if claims.limits is not None:
+            claims.limits.stop()
         if claims.mps_faults is not None:
             claims.mps_faults.stop()
         claims.device_watch.stop()

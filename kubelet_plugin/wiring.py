@@ -77,8 +77,10 @@ from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pod_limits import PodLimits
 from dracaena.kubelet_plugin.pod_transform import kept_pod
+from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.share_means import share_means
@@ -316,12 +318,13 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     paths = node.paths
     folders = claim_folders(node.settings, paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
-    limits: PodLimits
+    limits: PodLimits | None
 
-    def pods_changed() -> None:
-        limits.changed()
+    def follow_limits(prepared: Sequence[PreparedClaim]) -> None:
+        if limits is not None:
+            limits.follow(prepared)
 
-    pods, reporter = _pods(node, folders, checkpoints, pods_changed)
+    pods, reporter = _pods(node, folders, checkpoints, follow_limits)
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
@@ -365,15 +368,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else _mps_faults(node, supervisor, folders, checkpoints, pods, reporter)
-    limits = PodLimits(
-        checkpoints=checkpoints,
-        effects=effects,
-        pods=pods,
-        cgroups=shares.cgroups,
-        lock=node.call_lock,
-        tell=node.events.warn_users,
-        clock=node.clock,
-    )
+    limits = None if gpus.limiter is None else _limits(node, checkpoints, effects, pods, shares.cgroups)
     return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, sweeper)
 
 
@@ -397,15 +392,31 @@ def _mps_faults(
     )
 
 
+def _limits(
+    node: NodeParts, checkpoints: Checkpoints, effects: ClaimEffects, pods: Reflector[Pod], cgroups: PodCgroups
+) -> PodLimits:
+    return PodLimits(
+        checkpoints=checkpoints,
+        effects=effects,
+        pods=pods,
+        cgroups=cgroups,
+        lock=node.call_lock,
+        tell=node.events.warn_users,
+        clock=node.clock,
+    )
+
+
 def _pods(
-    node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints, changed: Callable[[], None]
+    node: NodeParts,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    on_prepared: Callable[[Sequence[PreparedClaim]], None],
 ) -> tuple[Reflector[Pod], PodDevicesReporter]:
     settings, claims = node.settings, KubeClaims(node.client)
     reporter: PodDevicesReporter
 
     def pod_changed(old: Pod | None, new: Pod | None) -> None:
         reporter.pod_changed(old, new)
-        changed()
 
     pods: Reflector[Pod] = Reflector(
         node.view,
@@ -431,6 +442,7 @@ def _pods(
         statuses=statuses if settings.claim_status else None,
         gpu_name_format=GpuNameFormat(settings.podlist_gpus),
         job_mapping=folders.jobs,
+        on_prepared=on_prepared,
     )
     return pods, reporter
 

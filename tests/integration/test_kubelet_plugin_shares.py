@@ -5,6 +5,7 @@ of driver R615 and a cgroup tree in a folder.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,18 @@ def ground(world: World) -> Iterator[Ground]:
         yield made
     finally:
         made.node.program.stop()
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_without_a_share_nothing_looks_after_memory_limits(ground: Ground) -> None:
+    claim = ground.world.allocated_claim("whole", [0], ground.world.pod("whole-pod", "whole"))
+    assert ground.prepare(claim) == ""
+    ground.node.until(lambda: bool(ground.world.annotations("whole-pod")), "the annotation of the pod")
+    assert "sweeper" in thread_names()
+    assert "pod-limits" not in thread_names()
 
 
 def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(ground: Ground) -> None:

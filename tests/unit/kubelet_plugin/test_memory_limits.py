@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.device_state import PrepareError
 from dracaena.kubelet_plugin.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.pod_limits import NOT_LIMITED, PodLimits
+from dracaena.kubelet_plugin.pod_limits import AGAIN_S, LOOK_EVERY_S, NOT_LIMITED, PodLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.killed_steps import KilledSteps, StopError
@@ -52,6 +54,15 @@ def share_claim(name: str, *pods: str, gib: int = 10, required: bool = True) -> 
         {"results": [{**result, **share}], "config": config},
         reserved_for={pod: f"{pod}-uid" for pod in pods or ("pod",)},
     )
+
+
+def whole_claim(name: str) -> ResourceClaim:
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
+    return claim_of(name, {"results": [result]}, reserved_for={"pod": "pod-uid"})
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
 
 
 def using(pod: str, *claims: str, phase: str = "Running") -> Pod:
@@ -100,6 +111,16 @@ class Ground:
 
     def unprepare(self, place: int = 0) -> None:
         self.node.state.unprepare(reference_to(self.claims[place]))
+
+    def follow(self) -> None:
+        """What PodDevicesReporter does after each change."""
+        with self.node.lock.hold():
+            self.follower.follow(self.node.checkpoints.prepared())
+
+    def pause_s(self) -> float:
+        """The pause after one more look."""
+        self.follower.look()
+        return self.follower.pause_s()
 
     def limits(self) -> dict[str, int]:
         """GiB by the pod's folder, whose last part is its UID."""
@@ -198,6 +219,44 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
     assert "the driver was loaded without them" in text
+
+
+def test_a_limit_that_cannot_be_set_is_tried_less_and_less_often_while_the_reason_stays(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
+    ground.prepare()
+    ground.limiter.problem = "the driver was loaded without them"
+    assert [ground.pause_s() for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    ground.limiter.problem = "something else"
+    assert [ground.pause_s() for _ in range(2)] == [0.2, 0.4]
+    ground.limiter.problem = None
+    assert ground.pause_s() == LOOK_EVERY_S
+    assert ground.limits() == {"a": 10, "b": 10}
+
+
+def test_a_pod_without_a_cgroup_is_looked_for_again_and_again(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a")
+    ground.prepare()
+    assert [ground.pause_s() for _ in range(5)] == [AGAIN_S] * 5
+
+
+def test_where_no_claim_has_a_limit_there_is_no_thread_and_no_next_look(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, whole_claim("whole"), share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
+    try:
+        ground.prepare(0)
+        ground.follow()
+        assert "pod-limits" not in thread_names()
+        assert ground.pause_s() == math.inf
+        ground.unprepare(0)
+        ground.prepare(1)
+        ground.follow()
+        ground.follow()
+        assert "pod-limits" in thread_names()
+    finally:
+        ground.follower.stop()
+    assert "pod-limits" not in thread_names()
+    assert ground.pause_s() == LOOK_EVERY_S
+    ground.unprepare(1)
+    assert ground.pause_s() == math.inf
 
 
 def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(tmp_path: Path) -> None:
