@@ -98,7 +98,7 @@ class PublishingMetrics:
         )
         self.taint_refused = Gauge(
             "dracaena_plugin_taint_refused",
-            "1 while the API server drops device taints, so that this node withholds the devices that need one",
+            "1 while the API server drops taints or counters, so that this node withholds the devices that need them",
             registry=registry,
         )
         self.annotation_errors = Counter(

@@ -11,13 +11,14 @@ publish writes; the others write only when it is gone (ports.Writers).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
 
 import structlog
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.objects import Node
-from dracaena.api.resource_objects import ResourceSlice
+from dracaena.api.resource_objects import CounterSet, Device, ResourceSlice
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.discovery.pool import (
     Page,
@@ -48,16 +49,28 @@ CALM_S = 60.0
 RESYNC_S = 60.0
 """Look at the cache at least this often, whatever the watch says. Costs no request unless something differs."""
 
-TAINT_RETRY_S = 600.0
-"""Pause after the server dropped our taint: an admin may turn the feature gate on, which takes a server restart."""
+REFUSED_RETRY_S = 600.0
+"""Pause after the server dropped taints or counters: an admin may turn the feature gate on, which takes a server
+restart."""
 
 log = structlog.get_logger()
 
 
-class TaintRefusedError(DracaenaError):
+class GatedField(Enum):
+    """What a server drops from devices where its feature gate is off."""
+
+    TAINTS = "DRADeviceTaints"
+    COUNTERS = "DRAPartitionableDevices"
+
+
+class FieldDroppedError(DracaenaError):
     """The server stores our devices without their taint, or without their counters: kube-scheduler would allocate them,
     or parts of a GPU beside the whole.
     """
+
+    def __init__(self, field: GatedField, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class Publisher:
@@ -90,6 +103,7 @@ class Publisher:
         self._on_refused = on_refused
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._taint_kept = self._counters_kept = False
+        self._withheld: frozenset[GatedField] = frozenset()  # devices that need these are not published
         self._refused_until_s: float | None = None
         self._registered = False
         self._published = False
@@ -145,12 +159,15 @@ class Publisher:
         return wrote
 
     def _publish_or_refuse(self, pages: list[Page], turn: WriteTurn) -> bool:
-        try:
-            wrote = self._publish(pages, turn)
-        except TaintRefusedError as error:
-            self._refuse(str(error))
-            pages = _without_tainted(pages)
-            wrote = self._write(plan_pool(self._pool, pages, self._access.list_slices()), pages, turn)
+        may_land = turn.may_land
+        while True:
+            try:
+                wrote = self._publish(pages, turn, may_land)
+                break
+            except FieldDroppedError as error:
+                # At most once for each field: what is tried next has no device that needs it.
+                self._refuse(error)
+                pages, may_land = _without(pages, self._withheld), None
         count = sum(len(devices_of(page)) for page in pages)
         if not self._published:
             log.info("published", pool=self._pool.name, devices=count)
@@ -164,13 +181,13 @@ class Publisher:
             return None
         if self._refused_until_s is not None:
             if self._clock.monotonic() < self._refused_until_s:
-                return _without_tainted(self._pages or ())
-            self._refused_until_s = None
+                return _without(self._pages or (), self._withheld)
+            self._refused_until_s, self._withheld = None, frozenset()
         return self._pages
 
-    def _publish(self, pages: list[Page], turn: WriteTurn) -> bool:
+    def _publish(self, pages: list[Page], turn: WriteTurn, may_land: int | None) -> bool:
         published = self._access.list_slices()
-        wrote, may_land = False, turn.may_land
+        wrote = False
         devices = [device for page in pages for device in devices_of(page)]
         taint_unsure = any(device.taints for device in devices) and not self._taint_is_kept(published)
         counters_unsure = any(d.consumes_counters for d in devices) and not self._counters_are_kept(published)
@@ -228,27 +245,31 @@ class Publisher:
         wanted: Page = pages[index] if index < len(pages) else ()
         bare = untainted(wanted, stored.spec.devices)
         if bare:
-            raise TaintRefusedError(
+            raise FieldDroppedError(
+                GatedField.TAINTS,
                 f"the API server dropped the taint of {len(bare)} devices (first: {bare[0]}): the feature gate "
                 "DRADeviceTaints is off. Turn it on, or run this node with allocator=kube-scheduler; until then "
-                "this node publishes no device that should have a taint"
+                "this node publishes no device that should have a taint",
             )
         if uncounted(wanted, stored):
-            raise TaintRefusedError(
+            raise FieldDroppedError(
+                GatedField.COUNTERS,
                 "the API server dropped the counters of devices: the feature gate DRAPartitionableDevices is off, and "
                 "a GPU would be given whole and in parts at a time. Turn it on, or run this node with mig=existing; "
-                "until then this node publishes nothing that needs them"
+                "until then this node publishes nothing that needs them",
             )
         if not same_page(wanted, stored):
             log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
             if index < len(pages):
                 pages[index] = page_of(stored)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, error: FieldDroppedError) -> None:
+        reason = str(error)
         log.error("devices not published", reason=reason)
+        self._withheld |= {error.field}
         self._taint_kept = False
         self._counters_kept = False
-        self._refused_until_s = self._clock.monotonic() + TAINT_RETRY_S
+        self._refused_until_s = self._clock.monotonic() + REFUSED_RETRY_S
         self._metrics.publishing.taint_refused.set(1)
         if self._on_refused is not None:
             self._on_refused(self._access.read_node(), reason)
@@ -287,14 +308,17 @@ class Publisher:
         self._worker.pause(self._backoff.next_s())
 
 
-def _without_tainted(pages: Sequence[Page]) -> list[Page]:
-    """Return the pages without what a server may drop parts of: devices with taints or counters, and counter sets; no
-    pages if nothing is left.
-    """
-    kept: list[Page] = [
-        tuple(d for d in devices_of(page) if not d.taints and not d.consumes_counters) for page in pages
-    ]
-    return kept if any(kept) else []
+def _without(pages: Sequence[Page], withheld: Collection[GatedField]) -> list[Page]:
+    """Return the pages without what needs one of these fields; no pages if no device is left."""
+    kept: list[Page] = [tuple(each for each in page if not _needs(each) & set(withheld)) for page in pages]
+    return kept if any(map(devices_of, kept)) else []
+
+
+def _needs(item: Device | CounterSet) -> set[GatedField]:
+    if isinstance(item, CounterSet):
+        return {GatedField.COUNTERS}
+    needed = {GatedField.TAINTS} if item.taints else set()
+    return needed | {GatedField.COUNTERS} if item.consumes_counters else needed
 
 
 def _owner(node: Node) -> dict[str, object]:

@@ -22,7 +22,7 @@ from dracaena.api.resource_objects import (
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.publisher import TAINT_RETRY_S, Publisher
+from dracaena.kubelet_plugin.publisher import REFUSED_RETRY_S, Publisher
 from support.clock import FakeClock
 from support.kube import wait_for
 from support.slices import FakeSlices, FakeWriters
@@ -277,7 +277,7 @@ def test_the_pool_is_filled_when_the_server_keeps_taints_later() -> None:
     case.slices.change = drop_taints
     case.publisher.sync()
     case.slices.change = lambda spec: spec
-    case.clock.advance(TAINT_RETRY_S)
+    case.clock.advance(REFUSED_RETRY_S)
     assert case.publisher.sync()
     assert case.devices() == ["a", "b"]
     assert not any(complete(spec) and any(not d.taints for d in spec.devices) for spec in case.slices.seen)
@@ -436,3 +436,58 @@ def test_where_the_server_drops_counters_nothing_that_needs_them_is_ever_complet
     assert "feature gate DRAPartitionableDevices is off" in case.told[0]
     whole = [spec for spec in case.slices.seen if spec.pool.resource_slice_count <= 2]
     assert {device.name for spec in whole for device in spec.devices} == {"b"}
+
+
+def complete_devices(case: Case, pages: int) -> set[str]:
+    """The devices that a pool of so many pages ever showed as complete."""
+    whole = [spec for spec in case.slices.seen if spec.pool.resource_slice_count <= pages]
+    return {device.name for spec in whole for device in spec.devices}
+
+
+def with_taint(pages: tuple[Page, ...], *names: str) -> tuple[Page, ...]:
+    return tuple(
+        tuple(
+            msgspec.structs.replace(each, taints=[TAINT]) if isinstance(each, Device) and each.name in names else each
+            for each in page
+        )
+        for page in pages
+    )
+
+
+def test_where_the_server_drops_counters_tainted_devices_without_any_are_published() -> None:
+    case = Case(with_taint(COUNTED, "a", "b"))
+    case.slices.change = drop_counters
+    case.publisher.sync()
+    assert case.devices() == ["b"]
+    assert complete_devices(case, pages=2) == {"b"}
+    assert all(device.taints for spec in case.slices.seen for device in spec.devices)
+    assert "until then this node publishes nothing that needs them" in case.told[0]
+    assert not case.publisher.sync()
+
+
+def test_where_the_server_drops_taints_devices_with_counters_and_without_taint_are_published() -> None:
+    case = Case(with_taint(COUNTED, "b"))
+    case.slices.change = drop_taints
+    case.publisher.sync()
+    assert case.devices() == ["a"]
+    assert [len(s.spec.shared_counters) for s in case.slices.list_slices()] == [0, 1]
+    assert complete_devices(case, pages=2) == {"a"}
+    assert not case.publisher.sync()
+
+
+def test_a_server_that_drops_both_gets_what_needs_neither_and_both_are_told() -> None:
+    pages = ((*COUNTED[0], Device("c")), COUNTED[1])
+    case = Case(with_taint(pages, "a", "b"))
+    case.slices.change = lambda spec: drop_counters(drop_taints(spec))
+    case.publisher.sync()
+    assert case.devices() == ["c"]
+    assert complete_devices(case, pages=2) == {"c"}
+    assert [gate in told for gate, told in zip(("DRADeviceTaints", "DRAPartitionable"), case.told, strict=True)] == [
+        True,
+        True,
+    ]
+    assert not case.publisher.sync()
+    case.slices.change = lambda spec: spec
+    case.clock.advance(REFUSED_RETRY_S)
+    assert case.publisher.sync()
+    assert case.devices() == ["a", "b", "c"]
