@@ -89,12 +89,16 @@ class LiveMachine:
         clock: Clock,
         *,
         on_change: Callable[[Machine], None],
+        on_same: Callable[[], None] = lambda: None,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
-        """After each attempt `on_troubles` gets everything that a reading shows to be wrong with the driver."""
+        """`on_same` is called for each reading whose machine is the last one. After each attempt `on_troubles` gets
+        everything that a reading shows to be wrong with the driver.
+        """
         self._source = source
         self._clock = clock
         self._on_change = on_change
+        self._on_same = on_same
         self._on_troubles = on_troubles
         self._driver = GpuDriverThread(clock, source.doing, source.close)
         # Only for the thread that looks:
@@ -205,6 +209,7 @@ class LiveMachine:
                 (log.warning if left_out.may_pass else log.debug)("fact left out", reason=str(left_out))
         machine = reading.machine
         if before is not None and before.machine == machine:
+            self._on_same()
             return
         log.info("machine read", gpus=len(machine.gpus), migs=len(machine.mig_devices), driver=machine.driver_version)
         self._on_change(machine)

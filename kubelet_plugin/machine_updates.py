@@ -14,11 +14,19 @@ class MachineUpdates:
     def __init__(self, events: NodeEvents) -> None:
         self._events = events
         self._subscribers: list[Callable[[Machine], None]] = []
+        self._same: list[Callable[[], None]] = []
         self._gpu_driver_version: str | None = None
 
-    def subscribe(self, take: Callable[[Machine], None]) -> None:
-        """Have `take` called for each machine from now on."""
+    def subscribe(self, take: Callable[[Machine], None], *, same: Callable[[], None] | None = None) -> None:
+        """Have `take` called for each machine from now on, and `same` for each reading that equals the last."""
         self._subscribers.append(take)
+        if same is not None:
+            self._same.append(same)
+
+    def same(self) -> None:
+        """Say that another reading found the last machine. Raises what a subscriber raises; as publish() otherwise."""
+        for look in self._same:
+            look()
 
     def publish(self, machine: Machine) -> None:
         """Pass a machine on. Raises what a subscriber raises; those after it do not get the machine then.

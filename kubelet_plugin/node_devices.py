@@ -71,7 +71,10 @@ class NodeDevices:
         self._sharing = sharing
         self._mig_gpus = mig_gpus
         self._own_places = own_places
-        self._first_indices: dict[int, str] = {}  # UUID that each index had first; take() alone changes it
+        # Only for the thread that calls take() and look_again():
+        self._first_indices: dict[int, str] = {}  # UUID that each index had first
+        self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
+        self._taken: Mapping[str, Mapping[str, int]] = {}
         self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
@@ -91,6 +94,7 @@ class NodeDevices:
             self._first_indices.setdefault(gpu.index, gpu.uuid)
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
+        self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
         shared = shared_gpus(self._sharing, machine, self._first_indices)
         for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
@@ -128,6 +132,18 @@ class NodeDevices:
             self._pages = (*kept, *counter_pages(machine, roles, taken))
             self._publish_tainted()
 
+    def look_again(self) -> None:
+        """Take the last reading once more if other MIG devices in it count as claims' by now. Called for each reading
+        that is the same, by the thread that calls take(): a place counts as ours for some time after it was touched,
+        and a stranger's device that was first read then would never be told.
+        """
+        machine = self._machine
+        if machine is None:
+            return
+        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        if taken_by_others(machine, divided, self._own_places()) != self._taken:
+            self.take(machine)
+
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
         """Publish these taints from now on, each device's behind the one that all have."""
         with self._lock:
@@ -138,8 +154,8 @@ class NodeDevices:
         taints = self._taints
         if self._pages is None or taints is None:
             return
-        gpus = {} if self._pool is None else self._pool.mig_places
-        pages = (tuple(_tainted(each, taints, gpus) for each in page) for page in self._pages)
+        places = {} if self._pool is None else self._pool.mig_places
+        pages = (tuple(_tainted(each, taints, places) for each in page) for page in self._pages)
         self._publish(tuple(pages))
 
 

@@ -212,7 +212,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         own_places=own_places.names,
         on_troubles=partial(node.troubles.update, "devices"),
     )
-    updates.subscribe(devices.take)
+    updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
         return GpuParts(slices, publisher, devices, updates, live, asked, own_places, None, streams, limiter)
@@ -262,9 +262,8 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
 def _live_machine(node: NodeParts, source: Source | None, updates: MachineUpdates) -> tuple[NodeSource, LiveMachine]:
     """Return what asks the GPU driver, and what does so again and again."""
     asked = source(node.release) if source is not None else nvml_source(node.settings, node.metrics, node.release)
-    live = LiveMachine(
-        asked, node.clock, on_change=updates.publish, on_troubles=partial(node.troubles.update, "reading")
-    )
+    told = partial(node.troubles.update, "reading")
+    live = LiveMachine(asked, node.clock, on_change=updates.publish, on_same=updates.same, on_troubles=told)
     node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
     return asked, live
 

@@ -144,6 +144,21 @@ def test_what_others_made_is_not_offered_and_is_left_alone(node: NvmlNode, hardw
     assert hardware.layout(0) == [("1g.10gb", 4, 1)]
 
 
+def test_what_others_made_where_a_claim_was_refused_is_told_once_that_is_settled(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    node.program.start()
+    node.ready()
+    hardware.put(0, "1g.10gb", 4)
+    claim = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)])
+    assert "are taken by GPU instance 1" in node.world.prepare(claim)[claim.metadata.uid].error
+    reread(node)
+    gpu = gpu_device_name(GPU.uuid)
+    assert counters(node)[gpu]["memory-slice-4"] == "1"
+    node.until(lambda: counters(node)[gpu]["memory-slice-4"] == "0", "the slice that was taken", REREAD_S)
+    assert "MigTaken" in node_events(node)
+
+
 def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hardware: FakeMigHardware) -> None:
     first = dividing(world, hardware)
     first.program.start()

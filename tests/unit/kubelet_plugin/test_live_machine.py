@@ -151,6 +151,19 @@ def test_a_change_of_the_machine_is_told_once(node: Node) -> None:
     assert [machine.driver_version for machine in node.changes] == ["580.65.06", "580.95.05"]
 
 
+def test_a_reading_that_says_the_same_is_told_as_such(node: Node) -> None:
+    same: list[int] = []
+    node.live = LiveMachine(
+        node.source, node.clock, on_change=node.changes.append, on_same=lambda: same.append(len(node.changes))
+    )
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        assert same == []
+        node.until(lambda: len(same) == 2, REREAD_S)
+    assert same == [1, 1]
+    assert len(node.changes) == 1
+
+
 def test_a_gpu_that_does_not_answer_for_a_while_stays(node: Node) -> None:
     assert node.nvml is not None
     with running(node):

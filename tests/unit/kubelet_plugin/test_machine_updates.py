@@ -54,3 +54,11 @@ def test_a_machine_that_the_first_refuses_goes_no_further() -> None:
     with pytest.raises(TopologyError):
         ours.publish(MACHINE)
     assert seen == []
+
+
+def test_a_reading_that_says_the_same_reaches_those_who_asked_for_it() -> None:
+    ours, seen = updates()
+    ours.subscribe(lambda _machine: seen.append(("machine",)), same=lambda: seen.append(("same",)))
+    ours.subscribe(lambda _machine: seen.append(("other machine",)))
+    ours.same()
+    assert seen == [("same",)]

@@ -30,6 +30,7 @@ class Node:
 
     def __init__(self, *, watched: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
         self.own: set[DeviceName] = set()
+        self.own_asked = 0
         self.counters: dict[str, dict[str, str]] = {}
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
@@ -46,9 +47,13 @@ class Node:
             watched=watched,
             sharing=sharing,
             mig_gpus=mig_gpus,
-            own_places=lambda: self.own,
+            own_places=self._own_places,
             on_troubles=self.troubles.append,
         )
+
+    def _own_places(self) -> set[DeviceName]:
+        self.own_asked += 1
+        return self.own
 
     def _publish(self, pages: Sequence[Page]) -> None:
         pool = self.devices.pool()
@@ -202,3 +207,28 @@ def test_an_ampere_gpu_in_mig_mode_has_its_places_alone() -> None:
     node.devices.take(divisible_machine(1, "Ampere"))
     assert len(node.devices_published) == 25
     assert node.troubles == [()]
+
+
+def test_whose_a_device_is_may_change_while_the_machine_stays_the_same() -> None:
+    node = Node(mig_gpus="0")
+    busy, gpu = with_device(4), gpu_device_name(SLICED.gpus[0].uuid)
+    node.own = {busy.mig_devices[0].device_name}
+    node.devices.take(busy)
+    node.devices.look_again()
+    assert len(node.published) == 1
+    node.own = set()
+    node.devices.look_again()
+    assert node.counters[gpu]["memory-slice-4"] == "0"
+    assert [told.reason for told in node.troubles[-1]] == ["MigTaken"]
+    node.devices.look_again()
+    assert len(node.published) == 2
+
+
+def test_a_node_without_divided_gpus_does_not_ask_whose_devices_are() -> None:
+    node = Node()
+    node.devices.look_again()
+    node.devices.take(with_device(4))
+    node.own_asked = 0
+    node.devices.look_again()
+    assert node.own_asked == 0
+    assert len(node.published) == 1
