@@ -10,7 +10,7 @@ has a thread that sleeps until the next one comes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
 from dracaena.kubelet_plugin.device_watch import TellUsers
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
-from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
+from dracaena.kubelet_plugin.prepare.podlist import may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
@@ -61,14 +61,19 @@ class PodLimits:
         checkpoints: Checkpoints,
         effects: ClaimEffects,
         pods: PodCache,
+        pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         cgroups: PodCgroups,
         lock: NodeLock,
         tell: TellUsers,
         clock: Clock,
     ) -> None:
+        """`pods_of` returns the pods that use a claim, as the watch `pods` last reported: those for which it is
+        reserved, whatever claim others name.
+        """
         self._checkpoints = checkpoints
         self._effects = effects
         self._pods = pods
+        self._pods_of = pods_of
         self._cgroups = cgroups
         self._lock = lock
         self._tell = tell
@@ -111,7 +116,7 @@ class PodLimits:
     def _settle(self, claim: PreparedClaim) -> bool:
         """Bring the limits of one claim to what its pods are now; return whether each pod has its limit."""
         limits = [effect for effect in claim.effects if is_memory_limit(effect)]
-        users = self._users(claim)
+        users = [pod for pod in self._pods_of(claim) if may_run(pod)]
         wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
         same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
         if same and all(map(is_settled, limits)):
@@ -126,13 +131,6 @@ class PodLimits:
         waits = any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
         self._pauses_s[claim.claim.uid] = AGAIN_S if waits else LOOK_EVERY_S
         return not waits
-
-    def _users(self, claim: PreparedClaim) -> Sequence[Pod]:
-        return [
-            pod
-            for pod in self._pods.values()
-            if pod.metadata.namespace == claim.claim.namespace and claim.claim.name in claim_names(pod) and may_run(pod)
-        ]
 
     def _ended(self, limits: Sequence[Effect]) -> set[PodUid]:
         """Return the pods that have ended: as the watch shows, or unknown to it and without a cgroup."""

@@ -77,7 +77,6 @@ from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pod_limits import PodLimits
 from dracaena.kubelet_plugin.pod_transform import kept_pod
-from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -367,7 +366,18 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else _mps_faults(node, supervisor, folders, checkpoints, pods, reporter)
-    limits = None if gpus.limiter is None else _limits(node, checkpoints, effects, pods, shares.cgroups)
+    limits = None
+    if gpus.limiter is not None:
+        limits = PodLimits(
+            checkpoints=checkpoints,
+            effects=effects,
+            pods=pods,
+            pods_of=reporter.users_of,
+            cgroups=shares.cgroups,
+            lock=node.call_lock,
+            tell=node.events.warn_users,
+            clock=node.clock,
+        )
     return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, sweeper)
 
 
@@ -387,20 +397,6 @@ def _mps_faults(
         files=folders.marks,
         tell=node.events.warn_users,
         lock=node.call_lock,
-        clock=node.clock,
-    )
-
-
-def _limits(
-    node: NodeParts, checkpoints: Checkpoints, effects: ClaimEffects, pods: Reflector[Pod], cgroups: PodCgroups
-) -> PodLimits:
-    return PodLimits(
-        checkpoints=checkpoints,
-        effects=effects,
-        pods=pods,
-        cgroups=cgroups,
-        lock=node.call_lock,
-        tell=node.events.warn_users,
         clock=node.clock,
     )
 

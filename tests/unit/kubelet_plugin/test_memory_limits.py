@@ -15,7 +15,7 @@ import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
@@ -73,7 +73,7 @@ class Ground:
     """A node's cgroups and driver; a plugin on it is made anew by each start."""
 
     def __init__(self, folder: Path, *claims: ResourceClaim, pods: Iterable[Pod] = (), cgroups: str = "pod") -> None:
-        self.folder, self.claims = folder / "plugin", claims
+        self.folder, self.claims = folder / "plugin", list(claims)
         self.tree = CgroupTree(folder / "cgroup")
         self.limiter = FakeLimiter(GPU)
         self.pods = FakePods(*pods)
@@ -99,12 +99,21 @@ class Ground:
             checkpoints=self.node.checkpoints,
             effects=self.node.effects,
             pods=self.pods,
+            pods_of=self.node.reporter.users_of,
             cgroups=cgroups,
             lock=self.node.lock,
             tell=lambda _claim, _pods, reason, text: self.told.append((reason, text)),
             clock=self.node.clock,
         )
         return self.node
+
+    def reserve(self, *pods: str, place: int = 0) -> None:
+        """Reserve a claim for these pods and no others, as kube-scheduler does for pods that come later."""
+        consumers = [ConsumerReference(resource="pods", name=pod, uid=f"{pod}-uid") for pod in pods]
+        claim = self.claims[place]
+        status = msgspec.structs.replace(claim.status, reserved_for=consumers)
+        self.claims[place] = msgspec.structs.replace(claim, status=status)
+        self.node.claims.put(self.claims[place])
 
     def prepare(self, place: int = 0) -> None:
         self.node.state.prepare(reference_to(self.claims[place]))
@@ -117,9 +126,14 @@ class Ground:
         with self.node.lock.hold():
             self.follower.follow(self.node.checkpoints.prepared())
 
+    def look(self) -> bool:
+        """Look, once PodDevicesReporter has found out whose claims these are."""
+        self.node.reporter.reconcile()
+        return self.follower.look()
+
     def pause_s(self) -> float:
         """The pause after one more look."""
-        self.follower.look()
+        self.look()
         return self.follower.pause_s()
 
     def limits(self) -> dict[str, int]:
@@ -155,9 +169,9 @@ def test_a_pod_that_kubelet_has_not_begun_with_waits_for_its_cgroup(tmp_path: Pa
     ground.pods.add(using("late", "one"))
     ground.prepare()
     assert ground.limits() == {"early": 10}
-    assert not ground.follower.look()
+    assert not ground.look()
     ground.tree.add("late-uid")
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"early": 10, "late": 10}
 
 
@@ -173,49 +187,73 @@ def test_without_any_cgroup_of_its_pods_a_claim_waits(tmp_path: Path) -> None:
 def test_a_pod_that_comes_later_is_held_and_one_that_ended_keeps_nothing(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
     ground.prepare()
-    assert ground.follower.look()
+    assert ground.look()
+    ground.reserve("a", "b")
     ground.pods.add(using("b", "one"))
     ground.tree.add("b-uid")
     ground.pods.add(using("stranger", "other"))
     ground.tree.add("stranger-uid")
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"a": 10, "b": 10}
     ground.pods.add(using("a", "one", phase="Succeeded"))
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"b": 10}
     ground.start()
     ground.unprepare()
     assert ground.limits() == {}
 
 
+def test_a_pod_for_which_the_claim_is_not_reserved_is_not_limited_whatever_names_it_writes(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a thief")
+    ground.prepare()
+    ground.pods.add(using("thief", "one"))
+    assert ground.look()
+    assert ground.limits() == {"a": 10}
+
+
+def test_a_pod_of_a_later_claim_of_the_same_name_is_not_limited(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a b")
+    ground.prepare()
+    ground.reserve("b")
+    ground.claims[0] = msgspec.structs.replace(
+        ground.claims[0], metadata=msgspec.structs.replace(ground.claims[0].metadata, uid="another")
+    )
+    ground.node.claims.put(ground.claims[0])
+    ground.pods.add(using("b", "one"))
+    assert ground.look()
+    assert ground.limits() == {"a": 10}
+
+
 def test_the_last_limit_stays_until_the_claim_goes(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
     ground.prepare()
     ground.pods.add(using("a", "one", phase="Failed"))
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"a": 10}
+    ground.reserve("a", "b")
     ground.pods.add(using("b", "one"))
     ground.tree.add("b-uid")
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"b": 10}
 
 
 def test_a_pod_that_the_watch_does_not_show_yet_keeps_its_limit(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a", "b"), pods=[using("b", "one")], cgroups="a b")
     ground.prepare()
-    assert ground.follower.look()
+    assert ground.look()
     assert ground.limits() == {"a": 10, "b": 10}
     ground.tree.remove("a-uid")
-    assert ground.follower.look()
+    assert ground.look()
     assert [str(effect.parameters["pod_uid"]) for effect in ground.node.checkpoints.prepared()[0].effects] == ["b-uid"]
 
 
 def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
     ground.prepare()
+    ground.reserve("a", "b")
     ground.limiter.problem = "the driver was loaded without them"
-    assert not ground.follower.look()
-    assert not ground.follower.look()
+    assert not ground.look()
+    assert not ground.look()
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
     assert "the driver was loaded without them" in text
@@ -224,6 +262,7 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
 def test_a_limit_that_cannot_be_set_is_tried_less_and_less_often_while_the_reason_stays(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
     ground.prepare()
+    ground.reserve("a", "b")
     ground.limiter.problem = "the driver was loaded without them"
     assert [ground.pause_s() for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     ground.limiter.problem = "something else"
@@ -236,6 +275,7 @@ def test_a_limit_that_cannot_be_set_is_tried_less_and_less_often_while_the_reaso
 def test_a_pod_without_a_cgroup_is_looked_for_again_and_again(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a")
     ground.prepare()
+    ground.reserve("a", "b")
     assert [ground.pause_s() for _ in range(5)] == [AGAIN_S] * 5
 
 
@@ -320,13 +360,14 @@ def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody
                 ground.prepare()
             if work == "follow":
                 ground.pods.add(using("a", "other"))
+                ground.reserve("a", "b")
                 ground.pods.add(using("b", "one"))
             steps = KilledSteps(step)
             ground.limiter.before_each = steps._count
             ground.start(steps)
             try:
                 works: dict[str, Callable[[], object]]
-                works = {"prepare": ground.prepare, "unprepare": ground.unprepare, "follow": ground.follower.look}
+                works = {"prepare": ground.prepare, "unprepare": ground.unprepare, "follow": ground.look}
                 works[work]()
                 crashed = False
             except StopError:
@@ -338,7 +379,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody
                 assert ground.limits()["a"] == 15, step
             elif way == "follow":
                 ground.node.state.recover(())
-                ground.follower.look()
+                ground.look()
                 expected = {"a": 15, "b": 10} if work == "follow" else {"a": 15}
                 assert ground.limits() in (expected, {"a": 5}), step
             ground.unprepare()
@@ -363,7 +404,7 @@ def test_whatever_comes_and_goes_and_is_killed_each_pod_has_what_its_claims_have
                 work, place = rng.choice((ground.prepare, ground.unprepare)), rng.randrange(3)
                 work(place)
                 if rng.random() < 0.3:
-                    ground.follower.look()
+                    ground.look()
                 holds = {name.claim.name for name in ground.node.checkpoints.prepared()}
                 least = sum(int(name[1:]) + 1 for name in holds)
                 assert all(ground.limits()[pod] >= least for pod in "ab" if holds)
