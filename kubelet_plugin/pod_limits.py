@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     wanted_limits,
 )
 from dracaena.kubelet_plugin.device_watch import TellUsers
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.podlist import may_run
@@ -125,6 +126,8 @@ class PodLimits:
         try:
             with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
                 self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
+        except StoppedError:
+            return False  # nothing to tell: the next instance of the plugin looks first thing
         except DracaenaError as error:
             self._fail(claim, users, str(error))
             return False

@@ -159,16 +159,16 @@ class Program:
             node.section.stop()
         else:
             node.cache.stop()
+        if claims.limits is not None:
+            claims.limits.stop()  # before the driver's thread, which it asks
         if gpus.live is not None:
-            gpus.live.stop()  # first: it lets the monitor go
+            gpus.live.stop()  # before the monitor: it lets that go
         if gpus.monitor is not None:
             gpus.monitor.stop()
         if node.installation is not None:
             node.installation.stop()
         gpus.publisher.stop()
         claims.sweeper.stop()
-        if claims.limits is not None:
-            claims.limits.stop()
         if claims.mps_faults is not None:
             claims.mps_faults.stop()
         claims.device_watch.stop()

@@ -9,10 +9,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.pod_limits import PodLimits
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
@@ -97,6 +100,26 @@ def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(
     assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert ground.limits() == []
     assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Default"
+
+
+def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[type] = []
+
+    def note(part: type[LiveMachine | PodLimits]) -> None:
+        stop = part.stop
+
+        def noting(self: Any) -> None:
+            stopped.append(part)
+            stop(self)
+
+        monkeypatch.setattr(part, "stop", noting)
+
+    note(LiveMachine)
+    note(PodLimits)
+    ground.node.program.stop()
+    assert stopped == [PodLimits, LiveMachine]
 
 
 def test_an_older_driver_is_named_in_the_refusal(world: World) -> None:

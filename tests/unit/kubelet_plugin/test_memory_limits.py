@@ -21,6 +21,7 @@ from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.device_state import PrepareError
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.pod_limits import AGAIN_S, LOOK_EVERY_S, NOT_LIMITED, PodLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
@@ -257,6 +258,19 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
     assert "the driver was loaded without them" in text
+
+
+def test_a_plugin_that_is_being_stopped_tells_nobody_of_limits_that_it_leaves_to_the_next_one(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
+    ground.prepare()
+    ground.reserve("a", "b")
+
+    def stop() -> None:
+        raise StoppedError("the plugin is being stopped")
+
+    ground.limiter.before_each = stop
+    assert not ground.look()
+    assert ground.told == []
 
 
 def test_a_limit_that_cannot_be_set_is_tried_less_and_less_often_while_the_reason_stays(tmp_path: Path) -> None:
