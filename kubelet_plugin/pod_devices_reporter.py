@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 
@@ -238,12 +239,13 @@ class PodDevicesReporter:
             self._metrics.claims.prepared.set(len(prepared))
             self._metrics.claims.devices.set(len({device.device for p in prepared for device in p.devices}))
             pod_devices = self._write_podlist(prepared, None)
-            try:
-                self._files.touch(PODLIST)
-                self._write_job_mapping(prepared)
-            except DracaenaError as error:
-                return prepared, pod_devices, [error]
-            return prepared, pod_devices, []
+            failures: list[DracaenaError] = []
+            for write in (partial(self._files.touch, PODLIST), partial(self._write_job_mapping, prepared)):
+                try:
+                    write()
+                except DracaenaError as error:
+                    failures.append(error)
+            return prepared, pod_devices, failures
 
     def _write_job_mapping(self, prepared: Sequence[PreparedClaim]) -> None:
         """Bring the files for dcgm-exporter up to date. Called with the node's lock held.

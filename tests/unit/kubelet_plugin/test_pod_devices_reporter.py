@@ -467,6 +467,16 @@ def test_a_job_mapping_that_cannot_be_written_hinders_nothing_else(tmp_path: Pat
     assert node.pods.annotations("pod")
 
 
+def test_a_heartbeat_that_fails_does_not_keep_the_job_mapping_from_being_written(tmp_path: Path) -> None:
+    node = job_node(tmp_path)
+    with (
+        patch.object(DocumentFolder, "touch", side_effect=TemporaryError("disk is away")),
+        pytest.raises(TemporaryError, match="disk is away"),
+    ):
+        node.reporter.reconcile()
+    assert b"default/pod/main\n" in job_files_of(node).values()
+
+
 def test_the_list_names_gpus_in_the_form_that_was_set(tmp_path: Path) -> None:
     node = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), gpu_name_format=GpuNameFormat.DEVICE_NAME)
     node.state.prepare(reference_to(CLAIM))
