@@ -22,7 +22,7 @@ class Cgroups:
         """Return why no pod of this node can be limited, None where they can. Costs some looks at folders."""
         if not (self._root / "cgroup.controllers").exists():
             return (
-                f"{self._root} is no tree of cgroup v2, which the GPU driver needs for memory limits: start the node "
+                f"{self._root} is not a cgroup v2 tree, which the GPU driver needs for memory limits: start the node "
                 "with cgroup v2, or mount the host's tree there"
             )
         if not any((self._root / name).is_dir() for name in PARENTS):

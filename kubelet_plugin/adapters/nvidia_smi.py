@@ -115,7 +115,7 @@ class NvidiaSmi:
     def _call(self, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         program = self._program()
         if program is None:
-            raise NotOfferedError(self.missing() or f"{PROGRAM} came this moment: tried again")
+            raise NotOfferedError(self.missing() or f"{PROGRAM} has just appeared; retrying")
         root = GpuDriverRoot(self._driver)
         environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"}
         library = None if self._driver == "/" else root.library(LIBRARY)

@@ -20,10 +20,14 @@ MPS_SHARE: Final = "mps-share"
 """Kind of the effect of a share that the node's MPS supervisor serves (device_kinds.mps_effect)."""
 
 TIME_SLICE_BEFORE: Final = "time-slice-before"
+"""Kind of the effect that keeps which interval a GPU had before its time slices (device_kinds.time_slice_effects)."""
+
 TIME_SLICE: Final = "time-slice"
-"""Kinds of the effects of a share whose GPU is divided by time slices (device_kinds.time_slice_effects)."""
+"""Kind of the effect of a share whose GPU is divided by time slices (device_kinds.time_slice_effects)."""
+
 MIG_INSTANCE: Final = "mig-instance"
 """Kind of the effect of a MIG device that is made when a claim gets it (device_kinds.mig_place)."""
+
 MIG_OFF: Final = "mig-off"
 """Kind of the effect of a GPU that has to leave MIG mode before it can be used whole."""
 

@@ -144,7 +144,7 @@ def _difference(one: tuple[bool, Scalar | None], other: tuple[bool, Scalar | Non
         return "one of the two is by MPS and one is not: a GPU is divided in one way at a time"
     if None in (one[1], other[1]) or one[1] == other[1]:
         return None
-    return f"the two want time slices of unlike intervals, {one[1]} and {other[1]}: a GPU has one at a time"
+    return f"the two want time slices of different intervals, {one[1]} and {other[1]}: a GPU has one at a time"
 
 
 _NOTHING: Final = (0, 0)

@@ -257,6 +257,7 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     assert not ground.look()
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
+    assert "may take more of its GPU's memory than its share" in text
     assert "the driver was loaded without them" in text
 
 
@@ -333,7 +334,7 @@ def test_an_old_driver_cgroup_v1_and_kubelet_without_pod_cgroups_are_refused_by_
     with pytest.raises(PrepareError, match="cgroupsPerQOS must be true"):
         ground.prepare()
     (ground.tree.root / "cgroup.controllers").unlink()
-    with pytest.raises(PrepareError, match="is no tree of cgroup v2"):
+    with pytest.raises(PrepareError, match="is not a cgroup v2 tree"):
         ground.prepare()
 
 

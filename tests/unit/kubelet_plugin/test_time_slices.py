@@ -101,7 +101,7 @@ def test_two_intervals_never_meet_on_one_gpu(tmp_path: Path) -> None:
     long, short, slices = share_claim("long"), share_claim("short", "Short"), on_gpu(DEFAULT)
     node = plugin(tmp_path, slices, long, short)
     node.state.prepare(reference_to(long))
-    with pytest.raises(DeviceHeldError, match="time slices of unlike intervals, Short and Long: a GPU has one"):
+    with pytest.raises(DeviceHeldError, match="time slices of different intervals, Short and Long: a GPU has one"):
         node.state.prepare(reference_to(short))
     node.state.unprepare(reference_to(long))
     node.state.prepare(reference_to(short))
