@@ -167,7 +167,7 @@ def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
 
 
 class Judgements:
-    """All that is remembered, by what is asked and the taints of all devices. One thread at a time."""
+    """All that is remembered, by what is asked, the taints of all devices, the form of ranks. One thread at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -184,7 +184,7 @@ class Judgements:
 
     def about(self, combination: Hashable) -> KnownStates:
         """Return what is known about a combination, for the time of one decision. `combination` is all that decides
-        it: Combination.key and Inventory.taints_of_all."""
+        it: Combination.key, Inventory.taints_of_all and the form of the ranks (NodeRules)."""
         known = self._by_combination.get(combination)
         if known is None:
             known = self._by_combination[combination] = KnownStates(self)

@@ -81,6 +81,9 @@ class PartJudge(Protocol):
     @property
     def are_asked_for(self) -> bool: ...  # noqa: D102
 
+    @property
+    def elsewhere(self) -> frozenset[int]: ...  # noqa: D102
+
     def bound(self, state: NodeState, held: int) -> int | str: ...  # noqa: D102
 
     def rank_of_whole(self, state: NodeState, choice: Choice) -> int: ...  # noqa: D102
@@ -115,7 +118,6 @@ class NodeRules:
         whole GPUs."""
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
-        self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all))
         self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self.is_exact = is_exact
@@ -130,6 +132,9 @@ class NodeRules:
         self.part_rules = parts
         is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
         self._parts = self.part_rules if is_open and self.part_rules.are_asked_for else None
+        # Ranks are told in the form that shares and parts need, and that follows from all kinds of nodes together.
+        form = self._has_shares, None if self._parts is None else self._parts.elsewhere
+        self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all, form))
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""

@@ -48,21 +48,22 @@ class PartRules:
         self._inventory, self._asked, self._answers = inventory, question, answers
         self._requests = requests
         self._engine, self._tables = engine, tables
-        self._elsewhere = {
+        self.elsewhere = frozenset(
             place for kind in inventory.buckets if kind.partitions.gpus for place in answers.of_kind(kind).parts.parts
-        }
+        )
+        """Of all requests those that get parts of GPUs on some node. Every rank depends on it."""
 
     @property
     def are_asked_for(self) -> bool:
         """Whether some request gets parts of GPUs on some node."""
-        return bool(self._elsewhere)
+        return bool(self.elsewhere)
 
     def never(self, selectors: Selectors) -> str:
         """Say why no GPU of the cluster can ever be cut into what the pod asks for; "" where one can, or where nobody
         visibly asks for parts. Cost: O(kinds of nodes × places)."""
         kinds = [kind for kind in self._inventory.buckets if kind.partitions.gpus]
         for place, chosen in enumerate(self._requests):
-            if place in self._elsewhere or any(
+            if place in self.elsewhere or any(
                 self._answers.of_kind(k).of_request[place] for k in self._inventory.buckets
             ):
                 continue
@@ -78,8 +79,8 @@ class PartRules:
                 name = chosen.demand.request.name
                 return f"no GPU can be cut into what request {name} selects, but into {', '.join(sorted(profiles))}"
         counts = [self._most(kind) for kind in kinds]
-        if self._elsewhere and not any(counts):
-            parts = sum(self._asked.counts[place] for place in self._elsewhere)
+        if self.elsewhere and not any(counts):
+            parts = sum(self._asked.counts[place] for place in self.elsewhere)
             what = "the part that is" if parts == 1 else f"the {parts} parts that are"
             return f"no node has room for {what} asked for, even with all of its GPUs free"
         return ""
@@ -88,7 +89,7 @@ class PartRules:
         """Whether a node of a kind could serve the pod with all of its GPUs free."""
         question = self._answers.of_kind(kind).parts
         if not question.parts:
-            return set(range(len(self._asked.counts))) != self._elsewhere
+            return set(range(len(self._asked.counts))) != self.elsewhere
         state = NodeState(kind, self._answers.of_kind(kind).present)
         return self._may_give_more(question) or next(self._places(question, state, 0).all(), None) is not None
 
@@ -114,7 +115,7 @@ class PartRules:
         """Return what sorts a node that gives whole GPUs alone, among those that give parts: each GPU that is given
         where another node would give a part counts as broken."""
         nodes = choice.score.best_node_rank() if best else choice.score.node_rank()
-        fresh = sum(self._asked.counts[place] for place in self._elsewhere)
+        fresh = sum(self._asked.counts[place] for place in self.elsewhere)
         is_linked = sum(self._asked.counts) - fresh > 1
         told = (*nodes, fresh) if is_linked else (fresh, *nodes)
         return one_number((*told, 0, 0, state.free.bit_count()))

@@ -44,7 +44,10 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.mig_nodes import mig_classes, mig_slices
+from support.mig_tables import A100, MigPart
 from support.seeds import sampled
+from support.shares import in_shares
 
 STEPS = 14
 
@@ -158,6 +161,83 @@ def test_who_remembers_answers_as_who_never_saw_anything(seed: int) -> None:
         if held and rng.random() < 0.4:
             give_back(inventory, held.pop(rng.randrange(len(held))))
         inventory.check()
+
+
+def mixed(name: str, *sizes: int) -> list[ResourceSlice]:
+    """The slices of a node with GPUs in blocks of these sizes, linked inside, and one part of a GPU in MIG mode: a node
+    about whose GPUs the rules are asked."""
+    made = machine(f"of-{name}", blocks(*sizes, 1, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4)
+    gpus = (*made.gpus[:-1], replace(made.gpus[-1], mig_enabled=True))
+    return [_with_memory(pool_slice(name, replace(made, gpus=gpus, mig_devices=(_part(gpus[-1], 0),))), "80Gi")]
+
+
+def _with_memory(page: ResourceSlice, amount: str) -> ResourceSlice:
+    capacity = {"memory": DeviceCapacity(value=amount)}
+    devices = [msgspec.structs.replace(one, capacity=capacity) for one in page.spec.devices]
+    return msgspec.structs.replace(page, spec=msgspec.structs.replace(page.spec, devices=devices))
+
+
+ONE_GPU = machine("of-p", blocks(1, inside="X", outside="X"))
+ANY_OF = device_class(
+    "any",
+    selectors=[
+        {"cel": {"expression": " || ".join(f'device.attributes["{DRIVER}"].type == "{one}"' for one in ("gpu", "mig"))}}
+    ],
+)
+ONLY_RULES_TELL = [{"matchAttribute": f"{DRIVER}/type"}] * 3
+"""A constraint that any device meets by itself."""
+SOME_MEMORY = {"requests": {"memory": "2Gi"}}
+
+
+def on_demand(name: str, count: int) -> list[ResourceSlice]:
+    made = machine(f"of-{name}", blocks(count, inside="NV12", outside="X"), nvlink_count=12, nvlink_generation=4)
+    return mig_slices(name, made, [A100] * count)
+
+
+def parts_alone(name: str) -> list[ResourceSlice]:
+    return mig_slices(name, ONE_GPU, [A100], foreign={0: [MigPart("7g.80gb", 0, 8, 7)]}, without_whole=[0])
+
+
+COMES_AND_GOES: dict[str, tuple[Any, ...]] = {
+    # The nodes that stay, the one that comes and goes, one that joins later, what is asked for.
+    "parts": (
+        {"a": on_demand("a", 4), "b": on_demand("b", 2)},
+        parts_alone("p"),
+        on_demand("d", 8),
+        claim("c", request(device_class="any")),
+    ),
+    "shares": (
+        {"a": mixed("a", 4), "b": mixed("b", 2)},
+        [in_shares(pool_slice("p", ONE_GPU), 1)],  # too small for who asks
+        mixed("d", 8),
+        claim("c", request(capacity=SOME_MEMORY)),
+    ),
+}
+
+
+@pytest.mark.parametrize("start_with", [True, False], ids=["goes", "comes"])
+@pytest.mark.parametrize("case", COMES_AND_GOES.values(), ids=COMES_AND_GOES.keys())
+def test_a_kind_that_comes_or_goes_leaves_no_rank_of_another_form_behind(
+    case: tuple[Any, ...], *, start_with: bool
+) -> None:
+    """Ranks count otherwise where some node gives parts, or shares, for the same request."""
+    stay, passing, later, asked = case
+    asked.spec["devices"]["constraints"] = ONLY_RULES_TELL
+    waiting = pod("p", "c")
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node(name) for name in (*stay, "p")],
+        slices=[page for pages in (*stay.values(), passing if start_with else []) for page in pages],
+        classes=[*mig_classes(), ANY_OF],
+    )
+    warm = Allocator()
+    assert isinstance(warm.allocate(inventory, waiting, [asked]), Allocation)
+    for page in passing:
+        inventory.change_slice(*((page, None) if start_with else (None, page)))
+    inventory.set_node(node("d"))
+    for page in later:
+        inventory.change_slice(None, page)
+    assert told(warm, inventory, waiting, asked) == told(Allocator(), inventory, waiting, asked)
 
 
 def test_after_one_change_one_node_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
