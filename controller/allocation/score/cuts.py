@@ -116,6 +116,8 @@ class Cuts:
         while layer and len(ways) <= MAX_WAYS and (most is None or most > 0):
             following: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {}
             for (given, left), parts in layer.items():
+                if given == wanted:
+                    continue
                 for move in table.moves(left):
                     self._effort.charge(SET_STEPS, Work.SETS)
                     for demand, allowed in enumerate(gpu.allowed):

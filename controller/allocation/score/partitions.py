@@ -12,6 +12,7 @@ from operator import sub
 from typing import Final, NamedTuple
 
 from dracaena.api.partitions import Left, PartitionGeometry, fits
+from dracaena.controller.allocation.effort import Effort, Work
 
 FOOTPRINT_WEIGHT: Final = 1 << 20
 """What a memory slice of a footprint is worth beside one of a place: no GPU has a million places, so footprints decide
@@ -38,8 +39,10 @@ class PartitionTable:
     were asked about, MOST_STATES at most: the A100's and H100's 18 places make 336 of them. One thread at a time.
     """
 
-    def __init__(self, geometry: PartitionGeometry) -> None:
+    def __init__(self, geometry: PartitionGeometry, effort: Effort | None = None) -> None:
+        """`effort`: what the work is charged to, a step for each place that is looked at; None: nobody counts it."""
         self.geometry = geometry
+        self._effort = Effort() if effort is None else effort
         self._worths: dict[Left, int] = {}
         self._moves: dict[Left, tuple[PartitionMove, ...]] = {}
 
@@ -50,6 +53,7 @@ class PartitionTable:
         """
         known = self._worths.get(left)
         if known is None:
+            self._effort.charge(len(self.geometry.places), Work.SETS)
             fitting = [place for place in self.geometry.places if fits(place, left)]
             footprints = sum(size for _, size, _ in {place.footprint for place in fitting})
             known = FOOTPRINT_WEIGHT * footprints + sum(place.size for place in fitting)
@@ -63,6 +67,7 @@ class PartitionTable:
         known = self._moves.get(left)
         if known is None:
             worth = self.worth(left)
+            self._effort.charge(len(self.geometry.places), Work.SETS)
             if len(self._moves) >= MOST_STATES:
                 self._moves.clear()
             known = self._moves[left] = tuple(

@@ -59,7 +59,7 @@ class PartTables:
                 self._by_id.clear()
             if len(self._tables) >= MOST_TABLES:
                 self._tables, self._by_id, self.cuts = {}, {}, Cuts(self._effort)
-            table = self._tables.setdefault(geometry, PartitionTable(geometry))
+            table = self._tables.setdefault(geometry, PartitionTable(geometry, self._effort))
             known = self._by_id[id(geometry)] = geometry, table
         return known[1]
 

@@ -1,0 +1,44 @@
+"""The best way to cut parts out of several GPUs: what it costs, and what it remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dracaena.api.partitions import PartitionGeometry, PartitionPlace
+from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, OverdueError, Work
+from dracaena.controller.allocation.score.cuts import CutGpu, Cuts
+from dracaena.controller.allocation.score.partitions import PartitionTable
+
+
+def made_up(count: int) -> PartitionGeometry:
+    """A GPU of which each place leaves something else."""
+    places = tuple(PartitionPlace("1g", 0, 1, number, (1, number)) for number in range(count))
+    return PartitionGeometry(1, (1, 10 * count), places)
+
+
+def test_what_serves_the_pod_is_not_cut_any_further() -> None:
+    """Of a made-up GPU each of these states would be looked at place by place."""
+    effort, count = Effort(), 100
+    table = PartitionTable(made_up(count), effort)
+    found = Cuts(effort).best([CutGpu(table, table.geometry.there, ((1 << count) - 1,))], (1,))
+    assert found is not None
+    # The worth of the first state and of each that a place leaves; then one look at each way.
+    assert effort.spent[Work.SETS, ""] <= count * (count + 2) + 20 * count
+
+
+def test_working_out_what_stays_possible_is_charged_while_it_is_done() -> None:
+    effort, looks, count = Effort(), list[int](), 200
+    table = PartitionTable(made_up(count), effort)
+
+    def is_over(steps: int) -> bool:
+        looks.append(steps)
+        return len(looks) == 10
+
+    effort.begin(is_over)
+    with pytest.raises(OverdueError):
+        table.moves(table.geometry.there)
+    assert max(looks) <= LOOK_EVERY_STEPS + count
+    # What was worked out until then stays.
+    effort.begin()
+    table.moves(table.geometry.there)
+    assert effort.spent[Work.SETS, ""] <= count * (count + 2) - 9 * LOOK_EVERY_STEPS + 2 * count
