@@ -55,15 +55,26 @@ Ways = tuple[tuple[tuple[int, MigPart | None], ...], ...]
 
 
 def best_place(
-    engine: Engine, nodes: Sequence[CutNode], pod: Sequence[Asked], *, agree: bool = False, differ: bool = False
+    engine: Engine,
+    nodes: Sequence[CutNode],
+    pod: Sequence[Asked],
+    *,
+    agree: bool = False,
+    differ: bool = False,
+    agree_each: bool = False,
 ) -> tuple[str, Ways] | None:
     """The node and what each request gets; None where there is no place. `agree`: all parts out of one GPU; `differ`:
-    no two."""
+    no two; `agree_each`: those of each request."""
     found = []
     for node in nodes:
-        every = [way for way in ways_on(node, pod) if _keeps(way, agree=agree, differ=differ)]
+        every = [
+            way
+            for way in ways_on(node, pod)
+            if _keeps(way, agree=agree, differ=differ)
+            and (not agree_each or all(_keeps((given,), agree=True, differ=False) for given in way))
+        ]
         if every:
-            way = min(every, key=lambda way: key_on_node(engine, node, pod, way))
+            way = min(every, key=lambda way: key_on_node(engine, node, pod, way, as_one=not agree_each))
             found.append((key_among_nodes(engine, node, pod, way), node.name, way))
     return min(found, key=lambda one: one[:2])[1:] if found else None
 
@@ -130,21 +141,26 @@ def _told(node: CutNode, way: Ways) -> tuple[int, int, int, tuple[int, int], int
     return free, whole, mask_of(cut) & free, (loss[0], loss[1]), left
 
 
-def key_on_node(engine: Engine, node: CutNode, pod: Sequence[Asked], way: Ways) -> tuple[object, ...]:
-    """What sorts the ways on one node, best first."""
+def key_on_node(
+    engine: Engine, node: CutNode, pod: Sequence[Asked], way: Ways, *, as_one: bool = True
+) -> tuple[object, ...]:
+    """What sorts the ways on one node, best first. `as_one`: whether requests for the same profile may have the same
+    places, whatever they agree in."""
     free, whole, fresh, loss, left = _told(node, way)
     nothing = _nothing(pod)
     of_whole = engine.score(node.box, free, whole, nothing).rank() if whole else ()
     of_fresh = engine.score(node.box, free & ~whole, fresh, nothing).rank() if fresh else ()
-    return of_whole, fresh.bit_count(), of_fresh, loss, left, _picks(node, pod, way), tuple(way_ordinals(way))
+    picks = _picks(node, pod, way, as_one=as_one), _picks(node, pod, way, as_one=False)
+    return of_whole, fresh.bit_count(), of_fresh, loss, left, *picks, tuple(way_ordinals(way))
 
 
 def way_ordinals(way: Ways) -> list[int]:
     return sorted(number for given in way for number, part in given if part is None)
 
 
-def _picks(node: CutNode, pod: Sequence[Asked], way: Ways) -> tuple[tuple[int, int, int], ...]:
-    """GPU, request and place of each part."""
+def _picks(node: CutNode, pod: Sequence[Asked], way: Ways, *, as_one: bool) -> tuple[tuple[int, int, int], ...]:
+    """GPU, request and place of each part. `as_one`: the first request for the same profile stands for all of them."""
+    profiles = [asked.profile for asked in pod]
     requests = [place for place, asked in enumerate(pod) if asked.profile is not None]
     found = []
     for place in requests:
@@ -152,7 +168,7 @@ def _picks(node: CutNode, pod: Sequence[Asked], way: Ways) -> tuple[tuple[int, i
             cut = node.gpus[number].cut
             assert cut is not None
             assert part is not None
-            found.append((number, place, cut.parts().index(part)))
+            found.append((number, profiles.index(pod[place].profile) if as_one else place, cut.parts().index(part)))
     return tuple(sorted(found))
 
 

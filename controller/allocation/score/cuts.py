@@ -69,10 +69,21 @@ class Cuts:
     def __init__(self, effort: Effort) -> None:
         self._effort = effort
         self._known: dict[tuple[object, ...], Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
+        self._bests: dict[tuple[object, ...], Cut | None] = {}
 
     def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> Cut | None:
         """Return the best way to cut so many parts of each demand; None where there is none. `apart`: no two parts out
-        of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places."""
+        of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a look-up where the
+        same was asked before."""
+        key = tuple(gpu if any(gpu.allowed) else None for gpu in gpus), wanted, apart
+        if key not in self._bests:
+            best = self._best(gpus, wanted, apart=apart)
+            if len(self._bests) >= MAX_WAYS:
+                self._bests.clear()
+            self._bests[key] = best
+        return self._bests[key]
+
+    def _best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool) -> Cut | None:
         found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): _NOTHING}
         for number, gpu in enumerate(gpus):
             if not any(gpu.allowed):

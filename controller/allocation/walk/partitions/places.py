@@ -16,12 +16,12 @@ from typing import Final
 from dracaena.api.partitions import Left, PartitionGeometry
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.request import Question
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.cuts import Cut, CutGpu, CutKey, Cuts
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.score.partitions import PartitionTable
-from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion
+from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion, PlaceMasks
 
 MAX_SETS: Final = 256
 """Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. Without a place beside any of them the
@@ -40,15 +40,21 @@ more for each set of instances that somebody else made on such a GPU; slices can
 MAX_FRESH_SETS: Final = 1_820
 """Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
 
+MOST_DAMAGES: Final = 50_000
+"""Damages of breaking a set of fresh GPUs that are kept, some 400 bytes each: more than one decision needs for 70 sets
+of two whole GPUs beside each of which two of 14 others are broken."""
+
 
 class PartTables:
-    """One table for each geometry, and the ways to cut that are known. One thread at a time."""
+    """One table for each geometry, and the ways to cut and the damages that are known. One thread at a time."""
 
     def __init__(self, effort: Effort) -> None:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
         # By identity: to compare two equal geometries takes longer than all else that is asked of a GPU.
         self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
         self._effort = effort
+        self._damages: dict[tuple[Box, tuple[Demand, ...], int], dict[int, tuple[int, ...]]] = {}
+        self._damage_count = 0
         self.cuts = Cuts(effort)
 
     def table(self, geometry: PartitionGeometry) -> PartitionTable:
@@ -62,6 +68,18 @@ class PartTables:
             table = self._tables.setdefault(geometry, PartitionTable(geometry, self._effort))
             known = self._by_id[id(geometry)] = geometry, table
         return known[1]
+
+    def damage(self, engine: Engine, box: Box, demands: tuple[Demand, ...], free: int, fresh: int) -> tuple[int, ...]:
+        """Return what sorts sets of free GPUs by what the rest loses without them, least first."""
+        known = self._damages.setdefault((box, demands, free), {})
+        if fresh not in known:
+            if self._damage_count >= MOST_DAMAGES:
+                self._damages.clear()
+                self._damage_count = 0
+                known = self._damages.setdefault((box, demands, free), {})
+            known[fresh] = engine.score(box, free, fresh, demands).rank()
+            self._damage_count += 1
+        return known[fresh]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +117,8 @@ class PartPlaces:
         self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
         self._free, self._held, self._lefts = free, held, lefts
         self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
-        self._wanted = tuple(asked.counts[place] for place in question.parts)
-        self._damages: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._demands = _demands(question)
+        self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
 
     def all(self) -> Iterator[PartPlacement]:
         """Yield the places, best first: by the whole GPUs, as where no part is asked for; then the fewest fresh GPUs,
@@ -144,7 +162,7 @@ class PartPlaces:
         rank = self.rank(self._node_rank(choice, fresh), fresh.bit_count(), cut.key)
         whole = () if choice is None else (choice.score.rank(), ordinals_of(choice.mask))
         order = (whole[:1], fresh.bit_count(), damage, cut.key, cut.picks, whole)
-        return PartPlacement(choice, cut, fresh, rank, order)
+        return PartPlacement(choice, self._dealt(cut), fresh, rank, order)
 
     def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
         """Return the best way to cut beside whole GPUs that are taken, breaking none but these fresh GPUs."""
@@ -152,7 +170,7 @@ class PartPlaces:
         for number, (one, left) in enumerate(zip(self._question.kind.partitions.gpus, self._lefts, strict=True)):
             bit = 0 if one.ordinal is None else 1 << one.ordinal
             is_fresh = bool(bit & self._free)
-            allowed = tuple(masks[number] for masks in option.parts)
+            allowed = tuple(option.parts[alike[0]][number] for alike in self._demands)
             if bit & taken or (is_fresh and not bit & fresh):
                 allowed = tuple(0 for _ in allowed)
             gpus.append(CutGpu(self._tables.table(one.geometry), left, allowed, is_fresh))
@@ -165,26 +183,39 @@ class PartPlaces:
 
     def _least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
         """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
-        ordinals = [
-            one.ordinal
-            for number, one in enumerate(self._question.kind.partitions.gpus)
-            if one.ordinal is not None and any(masks[number] for masks in option.parts)
-        ]
-        usable = [ordinal for ordinal in ordinals if (self._free & ~taken) >> ordinal & 1]
-        sets = [mask_of(chosen) for chosen in islice(combinations(usable, count), MAX_FRESH_SETS)]
-        sets.sort(key=lambda fresh: self._damage(taken, fresh))
-        for _, equal in groupby(sets, key=lambda fresh: self._damage(taken, fresh)):
-            found = [cut for fresh in equal if (cut := self._best(taken, option, fresh)) is not None]
+        free = self._free & ~taken
+        looks: dict[int, tuple[PartitionTable, Left, PlaceMasks]] = {}
+        for number, (one, left) in enumerate(zip(self._question.kind.partitions.gpus, self._lefts, strict=True)):
+            allowed = tuple(masks[number] for masks in option.parts)
+            if one.ordinal is not None and free >> one.ordinal & 1 and any(allowed):
+                looks[one.ordinal] = self._tables.table(one.geometry), left, allowed
+        ids = {look: number for number, look in enumerate(dict.fromkeys(looks.values()))}
+        sets = list(islice(combinations(looks, count), MAX_FRESH_SETS))
+        sets.sort(key=lambda chosen: self._damage(taken, mask_of(chosen)))
+        seen: set[tuple[int, ...]] = set()
+        for _, equal in groupby(sets, key=lambda chosen: self._damage(taken, mask_of(chosen))):
+            found = []
+            for chosen in equal:
+                alike = tuple(sorted(ids[looks[ordinal]] for ordinal in chosen))
+                # Sets of GPUs that are alike give the same, and of equal ways the first GPUs are taken.
+                if alike not in seen:
+                    seen.add(alike)
+                    cut = self._best(taken, option, mask_of(chosen))
+                    found += [] if cut is None else [cut]
             if found:
                 return min(found)
         return None
 
     def _damage(self, taken: int, fresh: int) -> tuple[int, ...]:
-        known = self._damages.get((taken, fresh))
-        if known is None:
-            box, free = self._question.kind.box, self._free & ~taken
-            known = self._damages[taken, fresh] = self._engine.score(box, free, fresh, self._nothing).rank()
-        return known
+        return self._tables.damage(self._engine, self._question.kind.box, self._nothing, self._free & ~taken, fresh)
+
+    def _dealt(self, cut: Cut) -> Cut:
+        """Return a way with the parts of each demand dealt out over its requests, in order."""
+        if len(self._demands) == len(self._question.parts):
+            return cut
+        counts, parts = self._asked.counts, self._question.parts
+        turns = [iter([at for at in alike for _ in range(counts[parts[at]])]) for alike in self._demands]
+        return Cut(cut.key, tuple(sorted((gpu, next(turns[demand]), place) for gpu, demand, place in cut.picks)))
 
     def rank(self, nodes: tuple[int, ...], fresh: int = 0, key: CutKey | None = None) -> int:
         """Return what sorts nodes, of the rank that the whole GPUs there have: GPUs that are lost to sets count before
@@ -212,6 +243,15 @@ class PartPlaces:
                 taken_gpus=lost.taken_gpus,
             )
         return score.node_rank()
+
+
+def _demands(question: PartQuestion) -> tuple[tuple[int, ...], ...]:
+    """Return the places in PartQuestion.parts of requests that may have the same places whatever values they agree in:
+    seven requests for one part each are one demand for seven, not 2^7 ways to serve some of them."""
+    alike: dict[tuple[PlaceMasks, ...], list[int]] = {}
+    for at in range(len(question.parts)):
+        alike.setdefault(tuple(option.parts[at] for option in question.options), []).append(at)
+    return tuple(map(tuple, alike.values()))
 
 
 def _rank_of_whole(one: tuple[Choice | None, PartOption]) -> tuple[int, ...]:

@@ -162,6 +162,44 @@ def test_a_pool_that_is_overdrawn_gives_no_parts() -> None:
     assert refused(cluster(*claims, a=PAIRS), part("r", "1g.10gb"))
 
 
+EIGHT = machine("eight", blocks(8, inside="NV12", outside="NV12"), nvlink_count=12, nvlink_generation=4)
+SIXTEEN = machine("sixteen", blocks(16, inside="NV12", outside="NV12"), nvlink_count=12, nvlink_generation=4)
+
+
+def steps(inventory: Inventory, *requests: dict[str, Any], allocator: Allocator | None = None) -> int:
+    """What a decision is charged."""
+    asking = allocator or Allocator()
+    asked = claim("asked", *requests)
+    found = asking.allocate(inventory, pod("pod", "asked"), [asked])
+    assert isinstance(found, Allocation), found
+    return sum(asking.effort.spent.values())
+
+
+@pytest.mark.parametrize("count", [7, 8, 14])
+def test_requests_for_one_part_each_cost_little_more_than_one_request_for_as_many(count: int) -> None:
+    inventory = cluster(a=EIGHT)
+    one_by_one = steps(inventory, *(part(f"r{number}", "1g.10gb") for number in range(count)))
+    assert one_by_one < steps(inventory, part("r", "1g.10gb", count)) + 500 * count
+
+
+def test_requests_for_one_part_each_get_what_one_request_for_as_many_gets() -> None:
+    one_by_one = given(cluster(a=EIGHT), "c", *(part(f"r{number}", "1g.10gb") for number in range(9)))
+    assert sorted(one_by_one) == sorted(given(cluster(a=EIGHT), "c", part("r", "1g.10gb", 9)))
+    # In the order of the requests: GPU by GPU, on each the lower places first.
+    assert one_by_one == sorted(one_by_one)
+
+
+def test_sets_of_fresh_gpus_that_are_alike_are_cut_once() -> None:
+    """Breaking any 4 of these 16 does the same damage; each of the 1,820 sets took some thousand steps."""
+    assert steps(cluster(a=SIXTEEN), part("r", "7g.80gb", 4)) < 50_000
+
+
+def test_what_was_worked_out_for_a_node_in_the_same_state_is_not_worked_out_again() -> None:
+    allocator, requests = Allocator(), [part("r", "7g.80gb", 4), part("s", "1g.10gb")]
+    first = steps(cluster(a=SIXTEEN), *requests, allocator=allocator)
+    assert steps(cluster(b=SIXTEEN), *requests, allocator=allocator) < first / 10
+
+
 def test_tables_of_many_geometries_are_forgotten_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices that are made up may have any number; what is chosen does not depend on what is remembered."""
     monkeypatch.setattr(places, "MOST_TABLES", 1)

@@ -26,6 +26,7 @@ MACHINES = (
     machine("three", blocks(1, 2, inside="PIX", outside="SYS"), pcie_generation=4),
     machine("two", blocks(2, inside="PHB", outside="PHB"), pcie_generation=3),
 )
+SIXTEEN = machine("sixteen", blocks(8, 8, inside="NV12", outside="PIX"), nvlink_count=12, nvlink_generation=4)
 PRODUCTS = (A100, A100, A100_WITH_MEDIA, A30)
 
 
@@ -41,7 +42,7 @@ class RandomParts:
         self.product = self.rng.choice(PRODUCTS)
         for number in range(self.rng.randint(1, 3)):
             self._add_node(f"node-{number}", self.rng.choice(MACHINES))
-        self.agree = self.differ = False
+        self.agree = self.differ = self.agree_each = False
         self.pod = self._random_pod()
 
     def _add_node(self, name: str, made: Machine) -> None:
@@ -84,6 +85,37 @@ class RandomParts:
             del asked[1:]
         return asked
 
+    @classmethod
+    def several_equal(cls, seed: int) -> RandomParts:
+        """The same nodes and a pod of several requests, most of them for the same profile, in any order."""
+        case = cls(seed)
+        names = [profile for profile, *_ in case.product.profiles]
+        one, other = case.rng.choice(names), case.rng.choice(names)
+        pods = ([one, one], [one, one, one], [one, other, one], [other, one, one])
+        asked = case.rng.choice(pods)
+        case.pod = [Asked(case.rng.choice([1, 2]) if len(asked) == 2 else 1, name) for name in asked]
+        if len(asked) == 2 and case.rng.random() < 0.2:
+            case.pod.append(Asked(case.rng.choice([1, 2])))
+        case.agree = case.differ = case.agree_each = False
+        if all(asked.profile for asked in case.pod):
+            says = case.rng.choice(["agree", "differ", "agree_each", "", ""])
+            case.agree, case.differ, case.agree_each = (says == one for one in ("agree", "differ", "agree_each"))
+        return case
+
+    @classmethod
+    def many_gpus(cls, seed: int) -> RandomParts:
+        """One node of 16 GPUs, and a pod that breaks several."""
+        case = cls(seed)
+        case.nodes, case.slices, case.claims, case.machines = [], [], [], {}
+        case.agree = case.differ = case.agree_each = False
+        if any(case.product is one for one in (A100_WITH_MEDIA, A30)):
+            case.product = A100
+        case._add_node("node-0", SIXTEEN)
+        case.pod = case.rng.choice(
+            ([Asked(2, "7g.80gb")], [Asked(1, "7g.80gb")] * 2, [Asked(1, "4g.40gb"), Asked(1, "7g.80gb")])
+        )
+        return case
+
     def waiting(self) -> ResourceClaim:
         bodies = [
             request(f"r{place}", one.count) if one.profile is None else part(f"r{place}", one.profile, one.count)
@@ -95,6 +127,9 @@ class RandomParts:
             made.spec["devices"]["constraints"] = [{"matchAttribute": attribute}]
         if self.differ:
             made.spec["devices"]["constraints"] = [{"distinctAttribute": attribute}]
+        if self.agree_each:
+            names = [body["name"] for body in bodies]
+            made.spec["devices"]["constraints"] = [{"requests": [one], "matchAttribute": attribute} for one in names]
         return made
 
     def inventory(self) -> Inventory:
@@ -119,25 +154,35 @@ def sort(given: Any) -> list[tuple[int, MigPart | None]]:
     return sorted(given, key=lambda one: (one[0], one[1] is not None and (one[1].profile, one[1].start)))
 
 
-def check(seed: int) -> str:
-    case = RandomParts(seed)
+def check(case: RandomParts) -> str:
     allocator = Allocator()
     found = allocator.allocate(case.inventory(), pod("p", "c"), [case.waiting()])
-    wanted = best_place(allocator.engine, case.nodes, case.pod, agree=case.agree, differ=case.differ)
+    says = {"agree": case.agree, "differ": case.differ, "agree_each": case.agree_each}
+    wanted = best_place(allocator.engine, case.nodes, case.pod, **says)
     if wanted is None:
         assert isinstance(found, NoFit), (case.pod, found)
         return "nothing"
     assert isinstance(found, Allocation), (case.pod, wanted, found)
     node_name, way = wanted
-    assert case.told(found) == (node_name, [sort(given) for given in way]), (case.pod, case.agree, case.differ)
+    assert case.told(found) == (node_name, [sort(given) for given in way]), (case.pod, says)
     return "whole and parts" if any(one.profile is None for one in case.pod) else "parts"
 
 
 @pytest.mark.parametrize("seed", sampled(range(3_000), 120))
 def test_every_pod_gets_what_a_look_at_every_way_finds_best(seed: int) -> None:
-    check(seed)
+    check(RandomParts(seed))
+
+
+@pytest.mark.parametrize("seed", sampled(range(1_500), 60))
+def test_equal_requests_get_what_a_look_at_every_way_finds_best(seed: int) -> None:
+    check(RandomParts.several_equal(seed))
+
+
+@pytest.mark.parametrize("seed", sampled(range(200), 6))
+def test_on_16_gpus_a_pod_gets_what_a_look_at_every_way_finds_best(seed: int) -> None:
+    check(RandomParts.many_gpus(seed))
 
 
 def test_the_random_clusters_hold_what_they_should() -> None:
-    seen = [check(seed) for seed in range(40)]
+    seen = [check(RandomParts(seed)) for seed in range(40)]
     assert {"nothing", "parts", "whole and parts"} == set(seen)
