@@ -18,6 +18,10 @@ MAX_WAYS: Final = 20_000
 """Ways looked at for one GPU, or over all: seven parts of one profile are 128 of an H100, some thousands over eight
 GPUs. More come of claims for dozens of parts of several profiles; then what was found until there is taken."""
 
+MOST_WAYS: Final = 100_000
+"""Ways that are remembered together, some 700 bytes each: 70 MB; beyond, everything is forgotten. Of one GPU 8 to 14
+different requests have 250 to 1,470."""
+
 Wanted = tuple[int, ...]
 """Parts of each demand."""
 
@@ -69,7 +73,8 @@ class Cuts:
     def __init__(self, effort: Effort) -> None:
         self._effort = effort
         self._known: dict[tuple[object, ...], Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
-        self._bests: dict[tuple[object, ...], Cut | None] = {}
+        self._bests: dict[tuple[tuple[CutGpu | None, ...], Wanted, bool], Cut | None] = {}
+        self._way_count = 0
 
     def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> Cut | None:
         """Return the best way to cut so many parts of each demand; None where there is none. `apart`: no two parts out
@@ -78,8 +83,7 @@ class Cuts:
         key = tuple(gpu if any(gpu.allowed) else None for gpu in gpus), wanted, apart
         if key not in self._bests:
             best = self._best(gpus, wanted, apart=apart)
-            if len(self._bests) >= MAX_WAYS:
-                self._bests.clear()
+            self._count(1 + len(gpus))  # the key holds the GPUs
             self._bests[key] = best
         return self._bests[key]
 
@@ -111,10 +115,18 @@ class Cuts:
         key = (gpu.table, gpu.left, gpu.allowed, wanted, most)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= MAX_WAYS:
-                self._known.clear()
-            known = self._known[key] = self._cut_out(gpu, wanted, most)
+            known = self._cut_out(gpu, wanted, most)
+            self._count(1 + len(known))
+            self._known[key] = known
         return known
+
+    def _count(self, ways: int) -> None:
+        """Note that so many ways are to be remembered."""
+        if self._way_count + ways > MOST_WAYS:
+            self._known.clear()
+            self._bests.clear()
+            self._way_count = 0
+        self._way_count += ways
 
     def _cut_out(
         self, gpu: CutGpu, wanted: Wanted, most: int | None

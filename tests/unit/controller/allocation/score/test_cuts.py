@@ -6,8 +6,10 @@ import pytest
 
 from dracaena.api.partitions import PartitionGeometry, PartitionPlace
 from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, OverdueError, Work
+from dracaena.controller.allocation.score import cuts
 from dracaena.controller.allocation.score.cuts import CutGpu, Cuts
 from dracaena.controller.allocation.score.partitions import PartitionTable
+from support.mig_tables import A100, geometry
 
 
 def made_up(count: int) -> PartitionGeometry:
@@ -42,3 +44,29 @@ def test_working_out_what_stays_possible_is_charged_while_it_is_done() -> None:
     effort.begin()
     table.moves(table.geometry.there)
     assert effort.spent[Work.SETS, ""] <= count * (count + 2) - 9 * LOOK_EVERY_STEPS + 2 * count
+
+
+def test_what_is_remembered_is_bounded_by_ways_and_forgetting_changes_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = PartitionTable(geometry(A100))
+    every, there = (1 << len(table.geometry.places)) - 1, table.geometry.there
+    asked = [(gpus, count) for gpus in (1, 2, 3) for count in (1, 2, 3)]
+
+    def told(cuts: Cuts) -> list[object]:
+        gpu = CutGpu(table, there, (every, every & 0b1111))
+        return [cuts.best([gpu] * gpus, (count, 1)) for gpus, count in asked]
+
+    large = Cuts(Effort())
+    expected = told(large)
+    assert held(large) > 20
+    monkeypatch.setattr(cuts, "MOST_WAYS", 20)
+    small = Cuts(Effort())
+    for _ in range(2):
+        assert told(small) == expected
+        assert held(small) <= 20
+
+
+def held(memory: Cuts) -> int:
+    """How many ways are remembered."""
+    return sum(1 + len(gpus) for gpus, *_ in memory._bests) + sum(1 + len(ways) for ways in memory._known.values())
