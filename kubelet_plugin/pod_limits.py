@@ -150,7 +150,9 @@ class PodLimits:
             return
         self._told[uid], self._pauses_s[uid] = reason, AGAIN_S
         log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
-        text = f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: {reason}"
+        text = (
+            f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: {reason}"
+        )
         self._tell(claim.claim, users, NOT_LIMITED, text)
 
     def _run(self) -> None:

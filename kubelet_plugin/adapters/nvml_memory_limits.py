@@ -20,7 +20,8 @@ _NOT_OFFERED: Final = {
     pynvml.NVML_ERROR_NO_PERMISSION: "only root may set memory limits: the kubelet plugin must run privileged",
     pynvml.NVML_ERROR_NOT_FOUND: "that cgroup has no dmem files: write `+dmem` into cgroup.subtree_control of every "
     "folder above it, or load the GPU driver with RmMemacctMode=1",
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this GPU driver has no memory limits, which came with R615: install a newer one",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this GPU driver has no memory limits, which came with R615: "
+    "install a newer one",
 }
 _GONE: Final = frozenset(
     {
