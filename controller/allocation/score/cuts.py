@@ -16,7 +16,8 @@ from dracaena.controller.allocation.score.partitions import PartitionTable
 
 MAX_WAYS: Final = 20_000
 """Ways looked at for one GPU, or over all: seven parts of one profile are 128 of an H100, some thousands over eight
-GPUs. More come of claims for dozens of parts of several profiles; then what was found until there is taken."""
+GPUs. More come of claims for dozens of parts of several profiles; then what was found until there is taken, and that
+nothing was found proves nothing."""
 
 MOST_WAYS: Final = 100_000
 """Ways that are remembered together, some 700 bytes each: 70 MB; beyond, everything is forgotten. Of one GPU 8 to 14
@@ -64,6 +65,23 @@ class Cut(NamedTuple):
     picks: Picks
 
 
+class BestCut(NamedTuple):
+    """The answer to which way is best."""
+
+    cut: Cut | None
+    """None where there is none."""
+    cut_off: bool
+    """Whether ways were left out (MAX_WAYS): there may be a better one, or one at all."""
+
+
+class _Given(NamedTuple):
+    """What one GPU can give."""
+
+    ways: Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]
+    """Of so many parts of each demand the loss, what is left, and demand and place of each part."""
+    cut_off: bool
+
+
 _NOTHING: Final = Cut(CutKey(0, 0, 0), ())
 
 
@@ -72,14 +90,14 @@ class Cuts:
 
     def __init__(self, effort: Effort) -> None:
         self._effort = effort
-        self._known: dict[tuple[object, ...], Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
-        self._bests: dict[tuple[tuple[CutGpu | None, ...], Wanted, bool], Cut | None] = {}
+        self._known: dict[tuple[object, ...], _Given] = {}
+        self._bests: dict[tuple[tuple[CutGpu | None, ...], Wanted, bool], BestCut] = {}
         self._way_count = 0
 
-    def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> Cut | None:
-        """Return the best way to cut so many parts of each demand; None where there is none. `apart`: no two parts out
-        of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a look-up where the
-        same was asked before."""
+    def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> BestCut:
+        """Return the best way to cut so many parts of each demand. `apart`: no two parts out of one GPU. Exact up to
+        MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a look-up where the same was asked before.
+        """
         key = tuple(gpu if any(gpu.allowed) else None for gpu in gpus), wanted, apart
         if key not in self._bests:
             best = self._best(gpus, wanted, apart=apart)
@@ -87,36 +105,38 @@ class Cuts:
             self._bests[key] = best
         return self._bests[key]
 
-    def _best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool) -> Cut | None:
+    def _best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool) -> BestCut:
         found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): _NOTHING}
+        cut_off = False
         for number, gpu in enumerate(gpus):
             if not any(gpu.allowed):
                 continue
             more: dict[Wanted, Cut] = dict(found)
             gives = self._of_gpu(gpu, wanted, most=1 if apart else None)
+            cut_off |= gives.cut_off
             for before, cut in found.items():
-                for given, (loss, left, parts) in gives.items():
+                for given, (loss, left, parts) in gives.ways.items():
                     after = tuple(map(int.__add__, before, given))
                     if any(one > most for one, most in zip(after, wanted, strict=True)):
                         continue
                     self._effort.charge(SET_STEPS, Work.SETS)
+                    if len(more) >= MAX_WAYS and after not in more and after != wanted:
+                        cut_off = True
+                        continue
                     key = cut.key.plus(CutKey(int(gpu.is_fresh), loss, left))
                     way = Cut(key, (*cut.picks, *((number, demand, place) for demand, place in parts)))
                     if after not in more or way < more[after]:
                         more[after] = way
-            if len(more) <= MAX_WAYS:
-                found = more
-        return found.get(wanted)
+            found = more
+        return BestCut(found.get(wanted), cut_off)
 
-    def _of_gpu(
-        self, gpu: CutGpu, wanted: Wanted, most: int | None
-    ) -> Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]:
-        """Return for each number of parts of each demand that a GPU can give the loss, what is left, and the parts."""
+    def _of_gpu(self, gpu: CutGpu, wanted: Wanted, most: int | None) -> _Given:
+        """Return what a GPU can give, `most` parts at most (None: any number)."""
         key = (gpu.table, gpu.left, gpu.allowed, wanted, most)
         known = self._known.get(key)
         if known is None:
             known = self._cut_out(gpu, wanted, most)
-            self._count(1 + len(known))
+            self._count(1 + len(known.ways))
             self._known[key] = known
         return known
 
@@ -128,19 +148,20 @@ class Cuts:
             self._way_count = 0
         self._way_count += ways
 
-    def _cut_out(
-        self, gpu: CutGpu, wanted: Wanted, most: int | None
-    ) -> Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]:
+    def _cut_out(self, gpu: CutGpu, wanted: Wanted, most: int | None) -> _Given:
         table, nothing = gpu.table, tuple(0 for _ in wanted)
         worth, slices = table.worth(gpu.left), table.geometry.slices
         ways: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {(nothing, gpu.left): ()}
         layer = dict(ways)
         best: dict[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
-        while layer and len(ways) <= MAX_WAYS and (most is None or most > 0):
+        cut_off = False
+        while layer and not cut_off and (most is None or most > 0):
             following: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {}
             for (given, left), parts in layer.items():
                 if given == wanted:
                     continue
+                if cut_off:
+                    break
                 for move in table.moves(left):
                     self._effort.charge(SET_STEPS, Work.SETS)
                     for demand, allowed in enumerate(gpu.allowed):
@@ -150,6 +171,7 @@ class Cuts:
                             state = after, move.left
                             if state not in following or cut < following[state]:
                                 following[state] = cut
+                cut_off = len(ways) + len(following) > MAX_WAYS
             ways |= following
             layer = following
             most = None if most is None else most - 1
@@ -158,4 +180,4 @@ class Cuts:
                 way = worth - table.worth(left), sum(left[:slices]), parts
                 if given not in best or way < best[given]:
                     best[given] = way
-        return best
+        return _Given(best, cut_off)

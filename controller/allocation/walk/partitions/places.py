@@ -8,10 +8,10 @@ possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby, islice
-from typing import Final
+from typing import Final, TypeVar
 
 from dracaena.api.partitions import Left, PartitionGeometry
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
@@ -22,6 +22,8 @@ from dracaena.controller.allocation.score.cuts import Cut, CutGpu, CutKey, Cuts
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.score.partitions import PartitionTable
 from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion, PlaceMasks
+
+T = TypeVar("T")
 
 MAX_SETS: Final = 256
 """Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. Without a place beside any of them the
@@ -121,6 +123,8 @@ class PartPlaces:
         self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
         self._free, self._held, self._lefts = free, held, lefts
         self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
+        self.cut_off = False
+        """Whether something was left out for its number: then that there is no place is not proved."""
         self._demands = _demands(question)
         self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
 
@@ -128,18 +132,26 @@ class PartPlaces:
         """Yield the places, best first: by the whole GPUs, as where no part is asked for; then the fewest fresh GPUs,
         then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. Of each
         set of whole GPUs, and each way to choose the values to agree in, the best place is told."""
-        for _, equal in groupby(islice(self._sets(), MAX_SETS), key=_rank_of_whole):
-            found = [self._placement(*one) for one in islice(equal, MAX_EQUAL_SETS)]
+        for _, equal in groupby(self._most(MAX_SETS, self._sets()), key=_rank_of_whole):
+            found = [self._placement(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
             yield from sorted((one for one in found if one is not None), key=lambda one: one.order)
+
+    def _most(self, count: int, every: Iterable[T]) -> Iterator[T]:
+        """Yield so many at most, and note whether there are more."""
+        for number, one in enumerate(every):
+            if number == count:
+                self.cut_off = True
+                return
+            yield one
 
     def _sets(self) -> Iterator[tuple[Choice | None, PartOption]]:
         """Yield the whole GPUs that the pod may get, best first, with what the parts may have beside them."""
         if not self._question.whole:
             yield from ((None, option) for option in self._question.options)
             return
-        every = [
-            (choice, option) for option in self._question.options for choice in islice(self._choices(option), MAX_SETS)
-        ]
+        # Without a place for the parts where no whole GPU is taken there is none beside any set.
+        options = [one for one in self._question.options if self._best(0, one, self._free) is not None]
+        every = [(choice, option) for option in options for choice in self._most(MAX_SETS, self._choices(option))]
         yield from sorted(every, key=_rank_of_whole)
 
     def _choices(self, option: PartOption) -> Iterator[Choice]:
@@ -178,7 +190,9 @@ class PartPlaces:
             if bit & taken or (is_fresh and not bit & fresh):
                 allowed = tuple(0 for _ in allowed)
             gpus.append(CutGpu(self._tables.table(one.geometry), left, allowed, is_fresh))
-        return self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
+        found = self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
+        self.cut_off |= found.cut_off
+        return found.cut
 
     def _fresh_of(self, cut: Cut, taken: int) -> int:
         partitions = self._question.kind.partitions.gpus

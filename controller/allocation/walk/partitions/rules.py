@@ -22,7 +22,7 @@ from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
-from dracaena.controller.allocation.walk.judgements import FIRST, NodeChoice, PartsThere
+from dracaena.controller.allocation.walk.judgements import FIRST, UNSCORED, NodeChoice, PartsThere
 from dracaena.controller.allocation.walk.node_choice import NodeQuestion, chosen_by_links
 from dracaena.controller.allocation.walk.partitions.places import PartPlacement, PartPlaces, PartTables
 from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion
@@ -86,12 +86,13 @@ class PartRules:
         return ""
 
     def _most(self, kind: NodeKind) -> bool:
-        """Whether a node of a kind could serve the pod with all of its GPUs free."""
+        """Whether a node of a kind could serve the pod with all of its GPUs free, for all that is proved."""
         question = self._answers.of_kind(kind).parts
         if not question.parts:
             return set(range(len(self._asked.counts))) != self.elsewhere
         state = NodeState(kind, self._answers.of_kind(kind).present)
-        return self._may_give_more(question) or next(self._places(question, state, 0).all(), None) is not None
+        places = self._places(question, state, 0)
+        return self._may_give_more(question) or next(places.all(), None) is not None or places.cut_off
 
     def gives_parts(self, kind: NodeKind) -> bool:
         """Whether a request gets parts on nodes of this kind."""
@@ -99,17 +100,22 @@ class PartRules:
 
     def bound(self, state: NodeState, held: int) -> int | str:
         """Return the best rank that nodes in a state may have, or why they give nothing; FIRST where only the rules can
-        tell: beside GPUs that are cut on demand there is something else, or a request is for neither."""
+        tell: beside GPUs that are cut on demand there is something else, or a request is for neither; UNSCORED where
+        too much was left out to tell."""
         question = self._answers.of_kind(state.kind).parts
         if not question.parts:
             answer = self._answers.of_kind(state.kind).beside(state.free, held)
             if answer.best is None:
                 return FIRST if state.kind.is_mixed else answer.reason
             return self.rank_of_whole(state, answer.best, best=True)
-        first = next(self._places(question, state, held).all(), None)
+        places = self._places(question, state, held)
+        first = next(places.all(), None)
         if first is not None:
             return first.rank
-        return FIRST if self._may_give_more(question) else self._refusal(question)
+        if self._may_give_more(question):
+            return FIRST
+        # Where something was left out nothing is proved: the node is asked after all others.
+        return UNSCORED if places.cut_off else self._refusal(question)
 
     def rank_of_whole(self, state: NodeState, choice: Choice, *, best: bool = False) -> int:
         """Return what sorts a node that gives whole GPUs alone, among those that give parts: each GPU that is given

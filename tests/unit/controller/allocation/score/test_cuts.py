@@ -23,7 +23,8 @@ def test_what_serves_the_pod_is_not_cut_any_further() -> None:
     effort, count = Effort(), 100
     table = PartitionTable(made_up(count), effort)
     found = Cuts(effort).best([CutGpu(table, table.geometry.there, ((1 << count) - 1,))], (1,))
-    assert found is not None
+    assert found.cut is not None
+    assert not found.cut_off
     # The worth of the first state and of each that a place leaves; then one look at each way.
     assert effort.spent[Work.SETS, ""] <= count * (count + 2) + 20 * count
 
@@ -69,4 +70,20 @@ def test_what_is_remembered_is_bounded_by_ways_and_forgetting_changes_no_answer(
 
 def held(memory: Cuts) -> int:
     """How many ways are remembered."""
-    return sum(1 + len(gpus) for gpus, *_ in memory._bests) + sum(1 + len(ways) for ways in memory._known.values())
+    return sum(1 + len(gpus) for gpus, *_ in memory._bests) + sum(
+        1 + len(given.ways) for given in memory._known.values()
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_where_ways_are_left_out_that_none_was_found_is_told_as_unproved(
+    monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    table = PartitionTable(geometry(A100))
+    every = (1 << len(table.geometry.places)) - 1
+    asked = [CutGpu(table, table.geometry.there, (every, every))] * gpus
+    assert Cuts(Effort()).best(asked, (8 * gpus, 1)) == (None, False)
+    assert Cuts(Effort()).best(asked, (2, 2)).cut is not None
+    monkeypatch.setattr(cuts, "MAX_WAYS", 3)
+    assert Cuts(Effort()).best(asked, (8 * gpus, 1)) == (None, True)
+    assert Cuts(Effort()).best(asked, (2, 2)).cut_off

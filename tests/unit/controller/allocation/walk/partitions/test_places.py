@@ -11,6 +11,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.result import Allocation, commit
+from dracaena.controller.allocation.score import cuts
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState, claim_holder
 from dracaena.controller.allocation.walk.partitions import places
@@ -220,6 +221,28 @@ def test_what_was_worked_out_for_a_node_in_the_same_state_is_not_worked_out_agai
     allocator, requests = Allocator(), [part("r", "7g.80gb", 4), part("s", "1g.10gb")]
     first = steps(cluster(a=SIXTEEN), *requests, allocator=allocator)
     assert steps(cluster(b=SIXTEEN), *requests, allocator=allocator) < first / 10
+
+
+def test_nothing_is_called_impossible_where_ways_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [part("r", "1g.10gb", 3), part("s", "2g.20gb"), part("t", "1g.20gb")]
+    impossible = [part("r", "3g.40gb", 5), part("s", "2g.20gb", 3)]
+    assert "no node has room for the 8 parts" in refused(cluster(a=SMALL), *impossible)
+    monkeypatch.setattr(cuts, "MAX_WAYS", 2)
+    assert len(given(cluster(a=SMALL), "c", *requests)) == 5
+    assert "room" not in refused(cluster(a=SMALL), *impossible)
+
+
+def test_a_node_is_asked_where_sets_of_whole_gpus_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best pair holds the one GPU that can be cut; the sets behind it were not tried."""
+    made = machine("three", blocks(1, 2, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4)
+
+    def inventory() -> Inventory:
+        slices = mig_slices("a", made, [None, None, A100])
+        return make_inventory(DRIVER, nodes=[node("a")], slices=slices, classes=mig_classes())
+
+    expected = given(inventory(), "c", part("r", "7g.80gb"), request("w", 2))
+    monkeypatch.setattr(places, "MAX_SETS", 1)
+    assert given(inventory(), "c", part("r", "7g.80gb"), request("w", 2)) == expected
 
 
 def test_tables_of_many_geometries_are_forgotten_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
