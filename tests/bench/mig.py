@@ -18,6 +18,7 @@ from bench.baselines.partitioning import SIZES, Grant, Rule, rules
 from bench.report import Floor, Progress, Section, Table
 from dracaena.controller.allocation.score.partitions import PartitionMove, PartitionTable
 from support.mig_tables import A100, geometry
+from support.partition_tables import best_move
 
 REQUESTS: Final[Mapping[int, int]] = MappingProxyType({64: 4_000, 8: 2_000})
 """GPUs → requests of each run; the first WARM of them are not counted."""
@@ -90,7 +91,7 @@ class LeastLoss:
         if (left, profile) not in self.known:
             places = self.table.geometry.places
             allowed = sum(1 << number for number, place in enumerate(places) if place.profile == profile)
-            self.known[left, profile] = self.table.best_move(left, allowed)
+            self.known[left, profile] = best_move(self.table, left, allowed)
         return self.known[left, profile]
 
 

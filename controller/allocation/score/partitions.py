@@ -7,7 +7,6 @@ nobody has heard of needs no code. GPUs of one geometry share one table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import sub
 from typing import Final, NamedTuple
 
@@ -77,29 +76,3 @@ class PartitionTable:
                 for after in [tuple(map(sub, left, place.takes))]
             )
         return known
-
-    def states(self) -> Sequence[Left]:
-        """Return every state that cutting leads to from a GPU that nobody uses, that one first. Exhaustive: seven parts
-        of an A100 are 336 states, a few milliseconds."""
-        seen = {self.geometry.there: None}
-        todo = [self.geometry.there]
-        while todo:
-            for move in self.moves(todo.pop()):
-                if move.left not in seen:
-                    seen[move.left] = None
-                    todo.append(move.left)
-        return tuple(seen)
-
-    def best_move(self, left: Left, allowed: int = -1) -> PartitionMove | None:
-        """Return the place among those allowed (a mask of their numbers) after which most stays possible, of equal ones
-        the first; None where none fits."""
-        return min((move for move in self.moves(left) if allowed >> move.place & 1), key=_by_loss, default=None)
-
-
-def _by_loss(move: PartitionMove) -> tuple[int, int]:
-    return move.loss, move.place
-
-
-def footprint_slices(loss: int) -> int:
-    """Return the memory slices of footprints in a loss or worth, for people to read."""
-    return loss // FOOTPRINT_WEIGHT

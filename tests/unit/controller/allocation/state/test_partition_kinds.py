@@ -6,12 +6,13 @@ import msgspec
 
 from dracaena.api.partitions import lefts
 from dracaena.api.resourceslice import encode_mig_places, mig_counter_set, with_whole_consumption
-from dracaena.controller.allocation.score.partitions import PartitionTable, footprint_slices
+from dracaena.controller.allocation.score.partitions import PartitionTable
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, node, pool_slice
 from support.mig_nodes import mig_classes
+from support.partition_tables import cut_states, footprint_slices
 
 
 def test_a_recorded_h100_is_read_with_its_places_and_their_worth() -> None:
@@ -39,4 +40,4 @@ def test_a_recorded_h100_is_read_with_its_places_and_their_worth() -> None:
         table = PartitionTable(one.geometry)
         assert (one.geometry.slices, len(one.geometry.places), left) == (8, 25, one.geometry.there)
         assert footprint_slices(table.worth(left)) == 41
-        assert len(table.states()) == 656
+        assert len(cut_states(table)) == 656
