@@ -66,7 +66,8 @@ class NvmlHealth:
         self.doing = ""
 
     def events(self) -> tuple[GpuEvent, ...]:
-        """Return what happened since the last look, without waiting; nothing before the first poll() of a session.
+        """Return what happened since the last look, without waiting; nothing before the first poll(). Where NVML was
+        opened anew since then, by a change of the MIG mode for example, this registers for the events once more.
 
         A GPU whose events cannot be read counts as unwatched in the next poll(), which registers for them again. A lost
         GPU is an event too, so that the poll follows at once. Raises GpuDriverReleasedError while the driver is
@@ -78,6 +79,10 @@ class NvmlHealth:
             if not self._kept:
                 raise  # otherwise report what came before first
         found, self._kept = [*self._kept, *self._take()], []
+        if self._session and self._library.is_open and self._session != self._library.session:
+            with suppress(NvmlError):  # the next poll says what is wrong
+                self._name_and_watch()
+            self.doing = ""
         return tuple(found)
 
     def poll(self) -> Poll:
@@ -100,6 +105,13 @@ class NvmlHealth:
         return poll
 
     def _poll(self) -> Poll:
+        handles, lost, refused = self._name_and_watch()
+        states = tuple(self._state(uuid, handle) for uuid, handle in handles.items())
+        self._watch_again(handles, states)
+        return Poll(states, lost, refused)
+
+    def _name_and_watch(self) -> tuple[Mapping[str, Any], str | None, str | None]:
+        """Register for the events of all GPUs that can be named; return them, and why one is lost or not named."""
         self.doing = "nvmlDeviceGetCount"
         with self._library.needed(self.doing, "how many GPUs there are"):
             count: int = pynvml.nvmlDeviceGetCount()
@@ -118,9 +130,7 @@ class NvmlHealth:
             self._session = self._library.session
             self._sets, self._unwatched = {}, {}
         self._watch({u: h for u, h in handles.items() if u not in self._sets and u not in self._unwatched})
-        states = tuple(self._state(uuid, handle) for uuid, handle in handles.items())
-        self._watch_again(handles, states)
-        return Poll(states, lost, refused)
+        return handles, lost, refused
 
     def _gpu(self, index: int) -> tuple[str, Any]:
         self.doing = f"nvmlDeviceGetHandleByIndex of GPU {index}"

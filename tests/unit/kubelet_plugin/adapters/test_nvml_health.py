@@ -130,6 +130,31 @@ def test_after_nvml_was_opened_anew_events_are_asked_for_anew(gpu_driver: FakeGp
     assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 48),)
 
 
+def test_where_another_step_opened_nvml_anew_the_next_look_at_events_asks_for_them(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.library.close()
+    gpu_driver.library.open()  # as a change of the MIG mode does
+    assert gpu_driver.health.events() == ()
+    gpu_driver.nvml.report_xid(0, 79)
+    gpu_driver.nvml.report_xid(1, 48)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 79), GpuEvent(UUIDS[1], 48))
+    calls = len(gpu_driver.nvml.calls)
+    gpu_driver.health.events()
+    assert set(gpu_driver.nvml.calls[calls:]) == {"nvmlEventSetWait_v2"}
+
+
+def test_a_driver_that_does_not_answer_when_events_are_asked_for_anew_is_left_to_the_poll(
+    gpu_driver: FakeGpuDriver,
+) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.library.close()
+    gpu_driver.library.open()
+    gpu_driver.nvml.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNKNOWN)
+    assert gpu_driver.health.events() == ()
+    with pytest.raises(NvmlError):
+        gpu_driver.health.poll()
+
+
 def test_what_happened_until_nvml_is_closed_is_told(gpu_driver: FakeGpuDriver) -> None:
     gpu_driver.health.poll()
     gpu_driver.nvml.report_xid(1, 79)
