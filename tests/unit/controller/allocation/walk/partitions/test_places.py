@@ -217,6 +217,14 @@ def _within(allocator: Allocator, inventory: Inventory, asked: ResourceClaim, mo
     return allocator.allocate(inventory, pod("pod", "asked"), [asked], is_over=is_over)
 
 
+def test_equal_gpus_of_which_a_request_may_have_only_some_are_not_alike() -> None:
+    """Of the two pairs that are broken with least damage only the second serves the pod."""
+    is_one_of = " || ".join(f'device.attributes["{DRIVER}"].parentUUID == "{PAIRS.gpus[at].uuid}"' for at in (2, 3))
+    named = request("r", 1, MIG, selectors=[{"cel": {"expression": is_one_of}}, *profile("7g.80gb")])
+    told = given(cluster(a=PAIRS), "c", named, part("s", "7g.80gb"))
+    assert {one.split()[1] for one in told} == {"2", "3"}
+
+
 def test_what_was_worked_out_for_a_node_in_the_same_state_is_not_worked_out_again() -> None:
     allocator, requests = Allocator(), [part("r", "7g.80gb", 4), part("s", "1g.10gb")]
     first = steps(cluster(a=SIXTEEN), *requests, allocator=allocator)
