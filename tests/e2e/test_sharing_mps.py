@@ -146,9 +146,10 @@ def delete(shared: Shared, tenant: Tenant) -> None:
 
 
 def told(shared: Shared, tenant: Tenant, reason: str) -> list[tuple[str, int]]:
-    """Message and count of each Event on a tenant's pod that has this reason."""
+    """Message and count of each Event on a tenant's pod with this reason; those of an earlier pod of its name stay."""
+    uid = shared.api.get(tenant.pod.path)["metadata"]["uid"]
     found = shared.api.items(f"/api/v1/namespaces/{tenant.namespace}/events")
-    mine = [e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == ("Pod", tenant.name)]
+    mine = [event for event in found if event["involvedObject"].get("uid") == uid]
     return [(event["message"], event.get("count", 1)) for event in mine if event.get("reason") == reason]
 
 
