@@ -26,7 +26,8 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(rf"^(?:\$ )?({_COMMAND})$", re.MULTILINE)
 _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 
-_SHARES = "needs a controller that allocates shares"
+_SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it by the plugin's settings"
+_MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
 _EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
@@ -100,6 +101,19 @@ NOT_RUN_HERE = {
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
         "--set deviceClasses.share=true --set kubeletPlugin.nodeSettings.shared.sharing=all"
     ): _SHARES,
+    (
+        "helm upgrade --install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace "
+        "--set mps.enabled=true --set kubeletPlugin.nodeSettings.shared.sharing=all --set deviceClasses.share=true"
+    ): _SHARES,
+    "kubectl apply -f - <<'END'": "tests/unit/docs/test_sharing.py types the manifests that follow",
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set kubeletPlugin.nodeSettings.divided.mig=onDemand"
+    ): _MIG,
+    "kubectl label node NODE gpu.dracaena.dev/settings=divided": _MIG,
+    "nvidia-smi -i GPU -mig 1": _DRIVER,
+    "nvidia-smi mig -lgi": _DRIVER,
+    "nvidia-smi -mig": _DRIVER,
     "kubectl apply -f deploy/examples/linked-gpus/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/one-gpu/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/selectors/pod.yaml": _EXAMPLE,
