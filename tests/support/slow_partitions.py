@@ -7,14 +7,14 @@ whole GPUs is asked of the engine, which has slow versions of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation.score.box import Box, mask_of
-from dracaena.controller.allocation.score.choices import Demand, Engine
+from dracaena.controller.allocation.score.choices import Engine
 from support.mig_tables import Layout, MigPart, Product, is_legal, possible
+from support.slow_node_rank import no_demands, node_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def key_on_node(
     """What sorts the ways on one node, best first. `as_one`: whether requests for the same profile may have the same
     places, whatever they agree in."""
     free, whole, fresh, loss, left = _told(node, way)
-    nothing = _nothing(pod)
+    nothing = no_demands(len(pod))
     of_whole = engine.score(node.box, free, whole, nothing).rank() if whole else ()
     of_fresh = engine.score(node.box, free & ~whole, fresh, nothing).rank() if fresh else ()
     picks = _picks(node, pod, way, as_one=as_one), _picks(node, pod, way, as_one=False)
@@ -175,25 +175,6 @@ def _picks(node: CutNode, pod: Sequence[Asked], way: Ways, *, as_one: bool) -> t
 def key_among_nodes(engine: Engine, node: CutNode, pod: Sequence[Asked], way: Ways) -> tuple[object, ...]:
     """What sorts the nodes, best first."""
     free, whole, fresh, loss, left = _told(node, way)
-    nothing = _nothing(pod)
-    order = engine.order(nothing)
-    of_node: tuple[int, ...] = (0,) * len(order.node_names)
-    if whole:
-        lost = engine.score(node.box, free, whole | fresh, nothing)
-        damage: Mapping[str, object] = {
-            "damage_gb_s": lost.damage_gb_s,
-            "damage_ring_gb_s": lost.damage_ring_gb_s,
-            "damage_levels": lost.damage_levels,
-            "taken_gpus": lost.taken_gpus,
-        }
-        of_node = replace(engine.score(node.box, free, whole, nothing), **damage).node_rank()  # type: ignore[arg-type]
-    elif fresh:
-        of_node = engine.score(node.box, free, fresh, nothing).node_rank()
-    is_linked = sum(asked.count for asked in pod if asked.profile is None) > 1
-    count = fresh.bit_count()
-    told = (*of_node, count) if is_linked else (count, *of_node)
+    whole_wanted = sum(asked.count for asked in pod if asked.profile is None)
+    told = node_rank(engine, node.box, free, whole, fresh, len(pod), whole_wanted)
     return *told, loss, left, free.bit_count()
-
-
-def _nothing(pod: Sequence[Asked]) -> tuple[Demand, ...]:
-    return tuple(Demand(0, NO_POLICY) for _ in pod)

@@ -7,13 +7,13 @@ of the engine, which has slow versions of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation.score.box import Box, mask_of
-from dracaena.controller.allocation.score.choices import Demand, Engine
+from dracaena.controller.allocation.score.choices import Engine
+from support.slow_node_rank import no_demands, node_rank
 
 GIB = 1 << 30
 CORES = 100
@@ -107,7 +107,7 @@ def _told(node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[int, int
 def key_on_node(engine: Engine, node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[object, ...]:
     """What sorts the ways on one node, best first."""
     free, whole, fresh, memory, cores = _told(node, pod, parts)
-    nothing = _nothing(pod)
+    nothing = no_demands(len(pod))
     of_whole = engine.score(node.box, free, whole, nothing).rank() if whole else ()
     of_fresh = engine.score(node.box, free & ~whole, fresh, nothing).rank() if fresh else ()
     shares = tuple(part for wanted, part in zip(pod, parts, strict=True) if wanted.memory is not None)
@@ -117,25 +117,6 @@ def key_on_node(engine: Engine, node: SlowNode, pod: Sequence[Wanted], parts: Pa
 def key_among_nodes(engine: Engine, node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[object, ...]:
     """What sorts the nodes, best first."""
     free, whole, fresh, memory, cores = _told(node, pod, parts)
-    nothing = _nothing(pod)
-    order = engine.order(nothing)
-    of_node: tuple[int, ...] = (0,) * len(order.node_names)
-    if whole:
-        lost = engine.score(node.box, free, whole | fresh, nothing)
-        damage: Mapping[str, object] = {
-            "damage_gb_s": lost.damage_gb_s,
-            "damage_ring_gb_s": lost.damage_ring_gb_s,
-            "damage_levels": lost.damage_levels,
-            "taken_gpus": lost.taken_gpus,
-        }
-        of_node = replace(engine.score(node.box, free, whole, nothing), **damage).node_rank()  # type: ignore[arg-type]
-    elif fresh:
-        of_node = engine.score(node.box, free, fresh, nothing).node_rank()
-    is_linked = sum(wanted.count for wanted in pod if wanted.memory is None) > 1
-    count = fresh.bit_count()
-    told = (*of_node, count) if is_linked else (count, *of_node)
+    whole_wanted = sum(wanted.count for wanted in pod if wanted.memory is None)
+    told = node_rank(engine, node.box, free, whole, fresh, len(pod), whole_wanted)
     return *told, memory, cores, free.bit_count()
-
-
-def _nothing(pod: Sequence[Wanted]) -> tuple[Demand, ...]:
-    return tuple(Demand(0, NO_POLICY) for _ in pod)
