@@ -90,11 +90,19 @@ class PartitionedGpu(Generic[D]):
     """The whole device, by its place among all devices of the node."""
     whole_takes: Left = ()
     """What it takes of each counter."""
+    _mask: int = field(init=False, repr=False, compare=False)
+    """Of all its devices, for the many GPUs that nobody has."""
+
+    def __post_init__(self) -> None:
+        devices = (*self.numbers, *(() if self.ordinal is None else (self.whole,)))
+        object.__setattr__(self, "_mask", sum(1 << number for number in set(devices)))
 
     def left(self, taken: int) -> Left:
         """Return what is left of each counter when these devices of the node are held, whole or in shares; below 0
         where somebody took more than there was."""
         left = self.geometry.there
+        if not taken & self._mask:
+            return left
         for number, place in zip(self.numbers, self.geometry.places, strict=True):
             if taken >> number & 1:
                 left = tuple(map(sub, left, place.takes))

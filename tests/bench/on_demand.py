@@ -32,8 +32,8 @@ WARM: Final = 10
 MEASURED: Final = 200
 """Decisions of each form: two lie above p99."""
 
-FLOOR_MS: Final = 50.0
-"""Nobody has measured it on a quiet machine yet; the goal is that of the design."""
+FLOOR_MS: Final = 25.0
+"""The goal is GOAL_MS. On two busy cores the p99 of a part was 13 to 22 ms, its p50 4 to 5."""
 
 TRIES: Final = (0, 1, 3, 4, 6)
 """Parts that are tried on each GPU at the start, drawn by chance."""

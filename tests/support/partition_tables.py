@@ -25,7 +25,7 @@ def cut_states(table: PartitionTable) -> Sequence[Left]:
 def best_move(table: PartitionTable, left: Left, allowed: int) -> PartitionMove | None:
     """The place, of those allowed (a mask of their numbers), that the allocator cuts out of a GPU; None where none
     fits."""
-    cut = Cuts(Effort()).best([CutGpu(table, left, (allowed,))], (1,)).cut
+    cut = Cuts(Effort()).best((CutGpu(table, left, (allowed,)),), (1,)).cut
     if cut is None:
         return None
     ((_, _, place),) = cut.picks

@@ -94,22 +94,23 @@ class Cuts:
         self._bests: dict[tuple[tuple[CutGpu | None, ...], Wanted, bool], BestCut] = {}
         self._way_count = 0
 
-    def best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool = False) -> BestCut:
-        """Return the best way to cut so many parts of each demand. `apart`: no two parts out of one GPU. Exact up to
-        MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a look-up where the same was asked before.
+    def best(self, gpus: tuple[CutGpu | None, ...], wanted: Wanted, *, apart: bool = False) -> BestCut:
+        """Return the best way to cut so many parts of each demand; None stands for a GPU that gives none. `apart`: no
+        two parts out of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a
+        look-up where the same was asked before.
         """
-        key = tuple(gpu if any(gpu.allowed) else None for gpu in gpus), wanted, apart
+        key = gpus, wanted, apart
         if key not in self._bests:
             best = self._best(gpus, wanted, apart=apart)
             self._count(1 + len(gpus))  # the key holds the GPUs
             self._bests[key] = best
         return self._bests[key]
 
-    def _best(self, gpus: Sequence[CutGpu], wanted: Wanted, *, apart: bool) -> BestCut:
+    def _best(self, gpus: Sequence[CutGpu | None], wanted: Wanted, *, apart: bool) -> BestCut:
         found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): _NOTHING}
         cut_off = False
         for number, gpu in enumerate(gpus):
-            if not any(gpu.allowed):
+            if gpu is None:
                 continue
             more: dict[Wanted, Cut] = dict(found)
             gives = self._of_gpu(gpu, wanted, most=1 if apart else None)

@@ -8,15 +8,16 @@ possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby, islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from dracaena.api.partitions import Left, PartitionGeometry
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.request import Question
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, canonical_mask, mask_of, ordinals_of, refined, representatives
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.cuts import Cut, CutGpu, CutKey, Cuts
 from dracaena.controller.allocation.score.order import one_number
@@ -24,6 +25,9 @@ from dracaena.controller.allocation.score.partitions import PartitionTable
 from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion, PlaceMasks
 
 T = TypeVar("T")
+
+Damage = tuple[int, ...]
+"""What sorts sets of GPUs by what the rest of the node loses without them, least first."""
 
 MAX_SETS: Final = 256
 """Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. Without a place beside any of them the
@@ -58,7 +62,7 @@ class PartTables:
         # By identity: to compare two equal geometries takes longer than all else that is asked of a GPU.
         self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
         self._effort = effort
-        self._damages: dict[tuple[Box, tuple[Demand, ...], int], dict[int, tuple[int, ...]]] = {}
+        self._damages: dict[tuple[Box, tuple[Demand, ...], int], dict[int, Damage]] = {}
         self._damage_count = 0
         self.cuts = Cuts(effort)
 
@@ -74,18 +78,24 @@ class PartTables:
             known = self._by_id[id(geometry)] = geometry, table
         return known[1]
 
-    def damage(self, engine: Engine, box: Box, demands: tuple[Demand, ...], free: int, fresh: int) -> tuple[int, ...]:
-        """Return what sorts sets of free GPUs by what the rest loses without them, least first."""
+    def damages(self, engine: Engine, box: Box, demands: tuple[Demand, ...], free: int) -> Callable[[int], Damage]:
+        """Return a function that tells of a set of free GPUs what sorts it by what the rest loses without them, least
+        first. Sets whose GPUs are twins share one answer: behind NVSwitches all sets of a size do."""
+        if self._damage_count >= MOST_DAMAGES:
+            self._damages.clear()
+            self._damage_count = 0
         known = self._damages.setdefault((box, demands, free), {})
-        if fresh not in known:
-            if self._damage_count >= MOST_DAMAGES:
-                self._damages.clear()
-                self._damage_count = 0
-                known = self._damages.setdefault((box, demands, free), {})
-            known[fresh] = engine.score(box, free, fresh, demands).rank()
-            self._damage_count += 1
-            self._effort.charge(DAMAGE_STEPS, Work.SETS)
-        return known[fresh]
+        twins = [kind & free for kind in engine.table(box, demands).twins]
+
+        def of(fresh: int) -> Damage:
+            alike = canonical_mask(twins, fresh)
+            if alike not in known:
+                known[alike] = engine.score(box, free, alike, demands).rank()
+                self._damage_count += 1
+                self._effort.charge(DAMAGE_STEPS, Work.SETS)
+            return known[alike]
+
+        return of
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +131,16 @@ class PartPlaces:
         """`free`: whole GPUs that count for the pod and can be given; `lefts`: what is left of each GPU that is cut on
         demand; `held`: whole GPUs there that the pod has already."""
         self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
-        self._free, self._held, self._lefts = free, held, lefts
+        self._free, self._held = free, held
         self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
         self.cut_off = False
         """Whether something was left out for its number: then that there is no place is not proved."""
         self._demands = _demands(question)
         self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
+        self._gpus = tuple(
+            (0 if one.ordinal is None else 1 << one.ordinal, tables.table(one.geometry), left)
+            for one, left in zip(question.kind.partitions.gpus, lefts, strict=True)
+        )
 
     def all(self) -> Iterator[PartPlacement]:
         """Yield the places, best first: by the whole GPUs, as where no part is asked for; then the fewest fresh GPUs,
@@ -174,7 +188,7 @@ class PartPlaces:
         if fresh:
             cut = self._least_damage(taken, option, fresh.bit_count()) or cut
             fresh = self._fresh_of(cut, taken)
-        damage = self._damage(taken, fresh) if fresh else ()
+        damage = self._damages(self._free & ~taken)(fresh) if fresh else ()
         rank = self.rank(self._node_rank(choice, fresh), fresh.bit_count(), cut.key)
         whole = () if choice is None else (choice.score.rank(), ordinals_of(choice.mask))
         order = (whole[:1], fresh.bit_count(), damage, cut.key, cut.picks, whole)
@@ -182,15 +196,14 @@ class PartPlaces:
 
     def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
         """Return the best way to cut beside whole GPUs that are taken, breaking none but these fresh GPUs."""
-        gpus = []
-        for number, (one, left) in enumerate(zip(self._question.kind.partitions.gpus, self._lefts, strict=True)):
-            bit = 0 if one.ordinal is None else 1 << one.ordinal
-            is_fresh = bool(bit & self._free)
-            allowed = tuple(option.parts[alike[0]][number] for alike in self._demands)
-            if bit & taken or (is_fresh and not bit & fresh):
-                allowed = tuple(0 for _ in allowed)
-            gpus.append(CutGpu(self._tables.table(one.geometry), left, allowed, is_fresh))
-        found = self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
+        masks = [option.parts[alike[0]] for alike in self._demands]
+        closed = taken | (self._free & ~fresh)
+        gpus: list[CutGpu | None] = []
+        for number, (bit, table, left) in enumerate(self._gpus):
+            allowed = tuple([of_demand[number] for of_demand in masks])
+            is_open = any(allowed) and not bit & closed
+            gpus.append(CutGpu(table, left, allowed, bool(bit & self._free)) if is_open else None)
+        found = self._tables.cuts.best(tuple(gpus), self._wanted, apart=self._question.apart)
         self.cut_off |= found.cut_off
         return found.cut
 
@@ -202,30 +215,32 @@ class PartPlaces:
     def _least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
         """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
         free = self._free & ~taken
-        looks: dict[int, tuple[PartitionTable, Left, PlaceMasks]] = {}
-        for number, (one, left) in enumerate(zip(self._question.kind.partitions.gpus, self._lefts, strict=True)):
-            allowed = tuple(masks[number] for masks in option.parts)
-            if one.ordinal is not None and free >> one.ordinal & 1 and any(allowed):
-                looks[one.ordinal] = self._tables.table(one.geometry), left, allowed
-        ids = {look: number for number, look in enumerate(dict.fromkeys(looks.values()))}
-        sets = list(islice(combinations(looks, count), MAX_FRESH_SETS))
-        sets.sort(key=lambda chosen: self._damage(taken, mask_of(chosen)))
+        alike: dict[tuple[PartitionTable, Left, PlaceMasks], int] = {}
+        for number, (bit, table, left) in enumerate(self._gpus):
+            allowed = tuple([masks[number] for masks in option.parts])
+            if bit & free and any(allowed):
+                look = table, left, allowed
+                alike[look] = alike.get(look, 0) | bit
+        damage_of = self._damages(free)
+        # Sets of GPUs that are alike give the same, and of equal ways the first GPUs are taken.
+        kinds = refined(self._engine.table(self._question.kind.box, self._nothing).twins, list(alike.values()))
+        sets = islice(representatives(kinds, sum(alike.values()), count), MAX_FRESH_SETS)
+        sorted_sets = sorted((damage_of(chosen), ordinals_of(chosen), chosen) for chosen in sets)
         seen: set[tuple[int, ...]] = set()
-        for _, equal in groupby(sets, key=lambda chosen: self._damage(taken, mask_of(chosen))):
+        for _, equal in groupby(sorted_sets, key=itemgetter(0)):
             found = []
-            for chosen in equal:
-                alike = tuple(sorted(ids[looks[ordinal]] for ordinal in chosen))
-                # Sets of GPUs that are alike give the same, and of equal ways the first GPUs are taken.
-                if alike not in seen:
-                    seen.add(alike)
-                    cut = self._best(taken, option, mask_of(chosen))
+            for _, _, chosen in equal:
+                looks = tuple([(chosen & mask).bit_count() for mask in alike.values()])
+                if looks not in seen:
+                    seen.add(looks)
+                    cut = self._best(taken, option, chosen)
                     found += [] if cut is None else [cut]
             if found:
                 return min(found)
         return None
 
-    def _damage(self, taken: int, fresh: int) -> tuple[int, ...]:
-        return self._tables.damage(self._engine, self._question.kind.box, self._nothing, self._free & ~taken, fresh)
+    def _damages(self, free: int) -> Callable[[int], Damage]:
+        return self._tables.damages(self._engine, self._question.kind.box, self._nothing, free)
 
     def _dealt(self, cut: Cut) -> Cut:
         """Return a way with the parts of each demand dealt out over its requests, in order."""

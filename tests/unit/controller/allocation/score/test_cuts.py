@@ -22,7 +22,7 @@ def test_what_serves_the_pod_is_not_cut_any_further() -> None:
     """Of a made-up GPU each of these states would be looked at place by place."""
     effort, count = Effort(), 100
     table = PartitionTable(made_up(count), effort)
-    found = Cuts(effort).best([CutGpu(table, table.geometry.there, ((1 << count) - 1,))], (1,))
+    found = Cuts(effort).best((CutGpu(table, table.geometry.there, ((1 << count) - 1,)),), (1,))
     assert found.cut is not None
     assert not found.cut_off
     # The worth of the first state and of each that a place leaves; then one look at each way.
@@ -56,7 +56,7 @@ def test_what_is_remembered_is_bounded_by_ways_and_forgetting_changes_no_answer(
 
     def told(cuts: Cuts) -> list[object]:
         gpu = CutGpu(table, there, (every, every & 0b1111))
-        return [cuts.best([gpu] * gpus, (count, 1)) for gpus, count in asked]
+        return [cuts.best((gpu,) * gpus, (count, 1)) for gpus, count in asked]
 
     large = Cuts(Effort())
     expected = told(large)
@@ -81,7 +81,7 @@ def test_where_ways_are_left_out_that_none_was_found_is_told_as_unproved(
 ) -> None:
     table = PartitionTable(geometry(A100))
     every = (1 << len(table.geometry.places)) - 1
-    asked = [CutGpu(table, table.geometry.there, (every, every))] * gpus
+    asked = (CutGpu(table, table.geometry.there, (every, every)),) * gpus
     assert Cuts(Effort()).best(asked, (8 * gpus, 1)) == (None, False)
     assert Cuts(Effort()).best(asked, (2, 2)).cut is not None
     monkeypatch.setattr(cuts, "MAX_WAYS", 3)
