@@ -28,6 +28,8 @@ class PluginPaths:
     call_lock: Path
     gpu_locks: Path
     """Folder of lock files, one a GPU on which effects were ever made."""
+    recorded_mig: Path
+    """Folder of what a recorded machine's GPUs are divided into."""
     writer_lock: Path
     """Held while an instance publishes; says which one published last."""
     gpu_driver_lock: Path
@@ -56,6 +58,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
         gpu_locks=data / "gpus",
+        recorded_mig=data / "recorded-mig",
         writer_lock=data / "publish.lock",
         gpu_driver_lock=data / "driver-in-use.lock",
         release_request=data / "release-driver",

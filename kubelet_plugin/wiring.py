@@ -327,7 +327,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
     gpus.own_places.follow(checkpoints, node.call_lock)
-    divided = mig_means(node.settings, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
+    divided = mig_means(paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
     effects = ClaimEffects(
         checkpoints=checkpoints,
         means={**shares.means, **divided},

@@ -11,6 +11,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
@@ -18,7 +19,8 @@ from support.gpu_driver_root import put
 from support.mig_geometries import H100_80GB
 from support.mig_node import access_minors
 from support.nvml_world import RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import World
+from support.plugin_world import World, start_process
+from support.sockets import short_folder
 
 MACHINE: Machine = replace(
     RECORDED,
@@ -216,3 +218,33 @@ def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
     sick = node.until(lambda: taints(node).get(place("1g.10gb", 0)), "a taint on the place")
     assert sick == taints(node)[gpu_device_name(GPU.uuid)]
     assert taints(node)[mig_device_name(MACHINE.gpus[1].uuid, "1g.10gb", 0)] == []
+
+
+def test_a_recorded_machine_is_divided_and_a_kill_loses_nothing(server: ApiGround) -> None:
+    """As in the demo: real processes, no driver at all."""
+    gpu = read_machine("h100-x1").gpus[0].uuid
+    with short_folder() as folder:
+        world = World(server, folder)
+        part = world.allocated_claim("part", [], devices=[mig_device_name(gpu, "3g.40gb", 4)])
+        whole = world.allocated_claim("whole", [], devices=[gpu_device_name(gpu)])
+        answers = []
+        for _ in range(2):
+            process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+            try:
+                world.register()
+                answers.append(world.prepare(part)[part.metadata.uid])
+            finally:
+                process.kill()
+                process.communicate()
+        assert answers[0].error == ""
+        assert answers[1] == answers[0]
+        assert "/dev/nvidia-caps/nvidia-cap12" in world.spec_text(part)
+        process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+        try:
+            world.register()
+            assert "still held" in world.prepare(whole, timeout_s=2.0)[whole.metadata.uid].error
+            assert world.unprepare(part) == {part.metadata.uid: ""}
+            assert world.prepare(whole)[whole.metadata.uid].error == ""
+        finally:
+            process.kill()
+            process.communicate()

@@ -1,21 +1,46 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from dracaena.api.errors import BadInputError
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.mig_means import mig_means
+from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.own_places import OwnPlaces
-from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.ports import GpuGoneError
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.clock import FakeClock
-from support.plugin import make_pool
+
+H100 = read_machine("h100-x1")
+GPU = H100.gpus[0].uuid
+GIVEN: Mapping[str, Scalar] = {"gpu": GPU, "profile": "3g.40gb", "start": 4, "size": 4}
+EFFECT = Effect(MIG_INSTANCE, gpu_device_name(GPU), DeviceName("mig"), parameters=GIVEN)
 
 
-def test_a_recorded_machine_cannot_be_divided_on_demand_and_the_setting_is_refused() -> None:
-    settings = PluginSettings(node_name="node-1", machine="hgx-h100", mig="onDemand")
-    with pytest.raises(BadInputError, match="mig=onDemand needs the GPUs of this node"):
-        mig_means(settings, None, None, make_pool, OwnPlaces(FakeClock()))
+def instances(folder: Path) -> MigInstances:
+    """As a process of the plugin on the recorded machine has it."""
+    pool = node_pool(H100, "gpu.dracaena.dev", PoolName("node-1"))
+    means = mig_means(folder, None, None, lambda: pool, OwnPlaces(FakeClock()))
+    assert isinstance(means[MIG_OFF], WholeGpus)
+    found = means[MIG_INSTANCE]
+    assert isinstance(found, MigInstances)
+    return found
 
 
-def test_by_default_nothing_divides_a_gpu() -> None:
-    settings = PluginSettings(node_name="node-1", machine="hgx-h100")
-    assert mig_means(settings, None, None, make_pool, OwnPlaces(FakeClock())) == {}
+def test_on_a_recorded_machine_an_instance_outlives_the_plugin_that_made_it(tmp_path: Path) -> None:
+    noted: list[Mapping[str, Scalar]] = []
+    outcome = instances(tmp_path).apply_noting(EFFECT, (), noted.append)
+    assert noted[0] == {"making": True}
+    assert instances(tmp_path).apply_noting(replace(EFFECT, outcome=outcome), (), noted.append) == outcome
+    instances(tmp_path).undo(replace(EFFECT, outcome=outcome), ())
+    assert instances(tmp_path).apply_noting(EFFECT, (), noted.append)["uuid"] != outcome["uuid"]
+
+
+def test_a_gpu_that_the_recorded_machine_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GpuGoneError, match="GPU GPU-none is not among those"):
+        instances(tmp_path).apply_noting(replace(EFFECT, parameters={**GIVEN, "gpu": "GPU-none"}), (), lambda _: None)

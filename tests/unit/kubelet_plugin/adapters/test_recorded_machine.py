@@ -14,12 +14,15 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine, m
 EXPECTED = {
     "7-gpu-box": (7, {"PIX", "PHB"}),
     "a100-pcie-pairs-cross-numa": (6, {"NV12", "NODE", "SYS"}),
+    "a100-sxm4-x4": (4, {"NV4"}),
+    "a30-x2": (2, {"NODE"}),
     "a5000-pix-pxb": (8, {"PIX", "PXB", "SYS"}),
     "dgx-1v": (8, {"NV1", "NV2", "SYS"}),
     "dgx-2": (16, {"NV6"}),
     "dgx-a100": (8, {"NV12"}),
     "gb200-tray": (4, {"NV18"}),
     "h100-pcie-bridged-numa-3-5": (8, {"NV12", "NODE", "SYS"}),
+    "h100-x1": (1, set()),
     "h200-nic10": (8, {"NV18"}),
     "hgx-h100": (8, {"NV18"}),
     "l40s-x4": (4, {"PIX", "NODE"}),
@@ -77,6 +80,12 @@ def test_the_three_plus_five_box_and_its_crossing_bridge() -> None:
 
 def test_nic_levels_are_recorded() -> None:
     assert len(read_machine("h200-nic10").topology.nics) == 10
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_gpus_that_can_be_divided_say_whether_they_are_in_mig_mode(name: str) -> None:
+    """Or nothing would be divided: a GPU that does not say has no MIG."""
+    assert all(gpu.mig_enabled is not None for gpu in read_machine(name).gpus if gpu.mig_profiles)
 
 
 def test_no_two_machines_share_a_gpu() -> None:

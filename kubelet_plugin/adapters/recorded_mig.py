@@ -1,0 +1,198 @@
+"""MIG instances of a recorded machine's GPUs, in one file a GPU: made and destroyed by the rules that a driver keeps.
+
+A file is what the driver is to a real GPU. It outlives the plugin, and a reboot empties it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dracaena.api.errors import PermanentError
+from dracaena.api.machine import Gpu
+from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consumption, counters
+from dracaena.kubelet_plugin.discovery.mig_instances import (
+    GET_INSTANCE,
+    IN_USE,
+    NOT_FOUND,
+    RESET_REQUIRED,
+    GpuInstance,
+    MigRefusedError,
+)
+from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.ports import DocumentStore
+
+NOT_SUPPORTED = "NOT_SUPPORTED"
+INVALID_ARGUMENT = "INVALID_ARGUMENT"
+INSUFFICIENT_RESOURCES = "INSUFFICIENT_RESOURCES"
+CREATE_GPU_INSTANCE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+
+_FIRST_NODE = 3
+"""1 and 2 are the nodes for configuring and for monitoring."""
+_MOST_INSTANCES = 15
+"""GPU instances that the driver numbers on each GPU."""
+_NODES = 9
+"""Nodes of each GPU instance: its own, and those of up to eight compute instances."""
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    number: int
+    profile: str
+    start: int
+    size: int
+    uuid: str = ""
+    """Of the MIG device; empty without a compute instance."""
+
+    @property
+    def placement(self) -> MigPlacement:
+        return MigPlacement(self.start, self.size)
+
+
+class _State(msgspec.Struct, frozen=True):
+    boot: str
+    enabled: bool
+    pending: bool
+    made: int = 0
+    """MIG devices that there ever were in this boot: no two get one UUID."""
+    instances: tuple[_Instance, ...] = ()
+
+
+class RecordedMig:
+    """Implements MigControl. Callers change one GPU at a time, in whichever process."""
+
+    def __init__(self, read_gpu: Callable[[str], Gpu], files: DocumentStore, boot_id: str) -> None:
+        """`read_gpu` returns a GPU of the recorded machine by UUID; it raises DracaenaError for any other."""
+        self._read_gpu = read_gpu
+        self._files = files
+        self._boot_id = boot_id
+
+    def mode(self, gpu: str) -> tuple[bool, bool]:
+        """See MigControl."""
+        state = self._load(gpu)
+        return state.enabled, state.pending
+
+    def set_mode(self, gpu: str, *, enabled: bool) -> None:
+        """See MigControl."""
+        state, call = self._load(gpu), "nvmlDeviceSetMigMode"
+        if state.instances and not enabled:
+            raise MigRefusedError(call, IN_USE)
+        at_once = changes_mode_at_once(self._read_gpu(gpu))
+        self._save(gpu, msgspec.structs.replace(state, pending=enabled, enabled=enabled if at_once else state.enabled))
+        if not at_once and state.enabled != enabled:
+            raise MigRefusedError(call, RESET_REQUIRED)
+
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """See MigControl."""
+        return self._read_gpu(gpu).mig_profiles
+
+    def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
+        """See MigControl."""
+        asked = {profile.name for profile in profiles}
+        found = (
+            GpuInstance(each.number, each.profile, each.placement, has_compute=bool(each.uuid))
+            for each in self._load(gpu).instances
+            if each.profile in asked
+        )
+        return tuple(sorted(found, key=lambda each: each.placement))
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
+        """See MigControl."""
+        state = self._load(gpu)
+        if not state.enabled:
+            raise MigRefusedError(CREATE_GPU_INSTANCE, NOT_SUPPORTED)
+        profiles = self.profiles(gpu)
+        known = next((each for each in profiles if each.profile_id == profile.profile_id), None)
+        if known is None or placement not in known.placements:
+            raise MigRefusedError(CREATE_GPU_INSTANCE, INVALID_ARGUMENT)
+        numbers = {each.number for each in state.instances}
+        number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
+        instance = _Instance(number, known.name, placement.start, placement.size)
+        if not _fit(profiles, (*state.instances, instance)):
+            raise MigRefusedError(CREATE_GPU_INSTANCE, INSUFFICIENT_RESOURCES)
+        self._save(gpu, msgspec.structs.replace(state, instances=(*state.instances, instance)))
+        return number
+
+    def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
+        """See MigControl. Only one that has all of its GPU instance is made."""
+        state, instance = self._find(gpu, gpu_instance_id)
+        profile = next(each for each in self.profiles(gpu) if each.name == instance.profile)
+        if profile.compute_slices != compute_slices:
+            raise MigRefusedError("nvmlGpuInstanceGetComputeInstanceProfileInfo", NOT_SUPPORTED)
+        if instance.uuid:
+            raise MigRefusedError("nvmlGpuInstanceCreateComputeInstance", INSUFFICIENT_RESOURCES)
+        made = state.made + 1
+        identity = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self._boot_id}/{gpu}/{made}')}"
+        self._put(gpu, msgspec.structs.replace(state, made=made), msgspec.structs.replace(instance, uuid=identity))
+
+    def mig_device(self, gpu: str, gpu_instance_id: int) -> tuple[int, str] | None:
+        """See MigControl."""
+        _state, instance = self._find(gpu, gpu_instance_id)
+        return (0, instance.uuid) if instance.uuid else None
+
+    def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
+        """See MigControl."""
+        state, instance = self._find(gpu, gpu_instance_id)
+        self._put(gpu, state, msgspec.structs.replace(instance, uuid=""))
+
+    def destroy_gpu_instance(self, gpu: str, gpu_instance_id: int) -> None:
+        """See MigControl."""
+        state, instance = self._find(gpu, gpu_instance_id)
+        if instance.uuid:
+            raise MigRefusedError("nvmlGpuInstanceDestroy", IN_USE)
+        left = tuple(each for each in state.instances if each is not instance)
+        self._save(gpu, msgspec.structs.replace(state, instances=left))
+
+    def _find(self, gpu: str, number: int) -> tuple[_State, _Instance]:
+        state = self._load(gpu)
+        if not state.enabled:
+            raise MigRefusedError(GET_INSTANCE, NOT_SUPPORTED)
+        instance = next((each for each in state.instances if each.number == number), None)
+        if instance is None:
+            raise MigRefusedError(GET_INSTANCE, NOT_FOUND)
+        return state, instance
+
+    def _put(self, gpu: str, state: _State, instance: _Instance) -> None:
+        instances = tuple(instance if each.number == instance.number else each for each in state.instances)
+        self._save(gpu, msgspec.structs.replace(state, instances=instances))
+
+    def _load(self, gpu: str) -> _State:
+        recorded = self._read_gpu(gpu)
+        if not recorded.mig_profiles:
+            raise MigRefusedError("nvmlDeviceGetMigMode", NOT_SUPPORTED)
+        data = self._files.read(_file(gpu))
+        try:
+            state = None if data is None else msgspec.json.decode(data, type=_State)
+        except msgspec.DecodeError as error:
+            raise PermanentError(
+                f"the MIG instances of recorded GPU {gpu} cannot be read ({error}): remove {_file(gpu)} from the "
+                "plugin's folder once no claim has a part of that GPU"
+            ) from error
+        if state is not None and state.boot == self._boot_id:
+            return state
+        enabled = bool(recorded.mig_enabled)
+        return _State(self._boot_id, enabled, enabled)
+
+    def _save(self, gpu: str, state: _State) -> None:
+        self._files.write(_file(gpu), msgspec.json.encode(state))
+
+
+def access_minors(gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int]:
+    """Return the numbers of the nodes that open a MIG device, as drivers number them (/proc/driver/nvidia-caps)."""
+    first = _FIRST_NODE + (gpu_minor * _MOST_INSTANCES + gpu_instance_id) * _NODES
+    return first, first + 1 + compute_instance_id
+
+
+def _fit(profiles: Sequence[MigProfile], instances: Sequence[_Instance]) -> bool:
+    """Whether these instances can lie beside each other."""
+    there, by_name = counters(profiles), {profile.name: profile for profile in profiles}
+    taken: Counter[str] = Counter()
+    for each in instances:
+        taken.update(consumption(MigPlace("", by_name[each.profile], each.placement), there))
+    return all(taken[name] <= amount for name, amount in there.items())
+
+
+def _file(gpu: str) -> str:
+    return f"{gpu}.json"
