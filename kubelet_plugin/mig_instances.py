@@ -146,7 +146,8 @@ class MigInstances:
         if not any(self._step("reading the MIG mode", lambda: self._control.mode(uuid))):
             return
         gpu = self._read_gpu(uuid)
-        found = self._found(gpu, must_know=str(effect.parameters["profile"]) if noted else None)
+        profiles = self._profiles(gpu, must_know=str(effect.parameters["profile"]) if noted else None)
+        found = self._found(gpu, profiles)
         if noted:
             mine = next((each for each in found if _is_ours(effect, noted, each)), None)
             if mine is not None:
@@ -178,14 +179,16 @@ class MigInstances:
         """Return the number of the GPU instance that is ours, made now or by an earlier attempt."""
         noted = effect.outcome or {}
         self._enter_mode(gpu)  # first: out of it there is no instance, and some drivers tell no profiles
-        found = self._found(gpu, must_know=profile.name if noted else None)
+        profiles = self._profiles(gpu, must_know=profile.name)
+        found = self._found(gpu, profiles)
         mine = next((each for each in found if noted and _is_ours(effect, noted, each)), None)
         if mine is None:
             self._refuse_beside_strangers(gpu, placement, found)
             note({"making": True})
+            told = next(each for each in profiles if each.name == profile.name)  # its number is this driver's
             try:
                 number = self._step(
-                    f"making {effect}", lambda: self._control.create_gpu_instance(gpu.uuid, profile, placement)
+                    f"making {effect}", lambda: self._control.create_gpu_instance(gpu.uuid, told, placement)
                 )
             except MigRefusedError as error:
                 if error.did_nothing and error.call.startswith("nvmlDeviceCreate"):
@@ -277,8 +280,11 @@ class MigInstances:
         except DracaenaError as error:
             log.warning("GPU stays in MIG mode", gpu=gpu.uuid, error=str(error))
 
-    def _found(self, gpu: Gpu, must_know: str | None = None) -> tuple[GpuInstance, ...]:
-        """Return the GPU instances. Raises TemporaryError where those of a profile would be overlooked."""
+    def _profiles(self, gpu: Gpu, must_know: str | None) -> tuple[MigProfile, ...]:
+        """Return the profiles as the driver tells them now: since the last reading it may have been replaced.
+
+        Raises TemporaryError where one is missing: its instances would be overlooked.
+        """
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
         if must_know is not None and must_know not in {each.name for each in profiles}:
             told = ", ".join(each.name for each in profiles) or "none"
@@ -286,6 +292,9 @@ class MigInstances:
                 f"the NVIDIA driver does not tell MIG profile {must_know} of GPU {gpu.uuid} now, so it cannot be told "
                 f"whether its MIG device is there; profiles: {told}"
             )
+        return profiles
+
+    def _found(self, gpu: Gpu, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
         return self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
 
     def _step(self, what: str, work: Callable[[], T]) -> T:

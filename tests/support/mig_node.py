@@ -66,6 +66,8 @@ class MigNode:
     """UUIDs of the GPUs that its last reading lacks."""
     knows_profiles: bool = True
     """Whether the last reading has how each GPU can be divided."""
+    renumbered: bool = False
+    """Whether the last reading is of a driver that numbered the profiles differently."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -89,7 +91,12 @@ class MigNode:
         )
         if found is None:
             raise GpuGoneError(f"this node has no GPU {uuid}")
-        return found if self.knows_profiles else replace(found, mig_profiles=())
+        profiles = found.mig_profiles if self.knows_profiles else ()
+        if self.renumbered:
+            numbers = [profile.profile_id for profile in profiles]
+            numbers = [*numbers[1:], *numbers[:1]]
+            profiles = tuple(replace(p, profile_id=n) for p, n in zip(profiles, numbers, strict=True))
+        return replace(found, mig_profiles=profiles)
 
 
 @contextmanager

@@ -220,6 +220,13 @@ def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: 
     assert not node.hardware.gpus[0].mode
 
 
+def test_the_profile_is_named_by_the_number_of_the_driver_that_makes_it(node: MigNode) -> None:
+    """The driver was replaced since the last reading."""
+    node.renumbered = True
+    Journal(instance(node, "3g.40gb", 4)).make(node)
+    assert node.hardware.layout(0) == [("3g.40gb", 4, 1)]
+
+
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT])
 @pytest.mark.parametrize("symbol", PROFILE_CALLS)
 def test_an_instance_whose_profile_the_driver_does_not_tell_now_keeps_its_entry(
