@@ -40,6 +40,8 @@ class ClaimTrouble:
     """Why none of its containers can be started; None: they can."""
     moved: tuple[str, ...]
     """In words: which device nodes its containers may have that are other devices by now."""
+    vanished: tuple[str, ...] = ()
+    """MIG devices that were made for it and have gone, by UUID."""
 
 
 class ClaimReconciler:
@@ -90,10 +92,12 @@ class ClaimReconciler:
     def troubles(self) -> Sequence[ClaimTrouble]:
         """Return what has to be told about prepared claims, according to their checkpoints."""
         now, _ = self._checkpoints.load_all()
+        gone = frozenset() if self._pool is None else self._pool.vanished
+        lost = {c.prepared.claim.uid: [d.uuid for d in c.prepared.devices if d.device in gone] for c in now if gone}
         return [
-            ClaimTrouble(c.prepared, c.aside, moves(c.prepared))
+            ClaimTrouble(c.prepared, c.aside, moves(c.prepared), tuple(lost.get(c.prepared.claim.uid, ())))
             for c in now
-            if c.aside not in (None, REWRITING) or c.prepared.former
+            if c.aside not in (None, REWRITING) or c.prepared.former or lost.get(c.prepared.claim.uid)
         ]
 
     def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:

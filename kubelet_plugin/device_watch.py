@@ -29,7 +29,7 @@ LOOK_EVERY_S = 60.0
 GATHER_S = 0.05
 """Pause between a change and the look: the answer to kubelet goes first, and a burst of changes counts as one."""
 
-MOVED, SET_ASIDE = "GpuMoved", "ClaimSetAside"
+MOVED, SET_ASIDE, VANISHED = "GpuMoved", "ClaimSetAside", "MigDeviceGone"
 """Reasons of the Events."""
 
 TellUsers = Callable[[ClaimReference, Sequence[Pod], str, str], None]
@@ -135,4 +135,11 @@ def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
             "these nodes"
         )
         found.append((MOVED, text))
+    if trouble.vanished:
+        text = (
+            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was loaded "
+            "anew, or somebody used `nvidia-smi mig`. Its containers have lost that GPU. Delete the pods of the "
+            "claim; its place is given to nobody until then"
+        )
+        found.append((VANISHED, text))
     return found

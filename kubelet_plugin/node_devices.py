@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 import structlog
 
+from dracaena.api import limits
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlace
@@ -16,7 +17,8 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
-from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others, vanished
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
@@ -28,6 +30,9 @@ _TAKEN = (
     "GPU {gpu} has MIG devices that no claim made: claims do not get their slices, nor the GPU whole. To use them as "
     "they are, leave the GPU out of `mig-gpus`; else destroy them (`nvidia-smi mig -dci`, then `-dgi`)"
 )
+
+GONE = "mig-device"
+"""Key of the taint of a place whose claim's MIG device has gone, behind the driver's name."""
 
 log = structlog.get_logger()
 
@@ -56,11 +61,12 @@ class NodeDevices:
         sharing: str = "",
         mig_gpus: str = "",
         own_places: Callable[[], Collection[DeviceName]] = tuple,
+        made_devices: Callable[[], Mapping[DeviceName, MadeDevice]] = dict,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
         """`sharing` is the setting of that name, `mig_gpus` the one where `mig` is onDemand. `own_places` returns the
-        places where MIG devices of claims lie or may lie. `on_troubles` is told at each take() which devices cannot be
-        published and what of the settings is unclear.
+        places where MIG devices of claims lie or may lie, `made_devices` those that must be there. `on_troubles` is
+        told at each take() which devices cannot be published and what of the settings is unclear.
         """
         self._driver = driver
         self._name = name
@@ -71,6 +77,7 @@ class NodeDevices:
         self._sharing = sharing
         self._mig_gpus = mig_gpus
         self._own_places = own_places
+        self._made_devices = made_devices
         # Only for the thread that calls take() and look_again():
         self._first_indices: dict[int, str] = {}  # UUID that each index had first
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
@@ -94,6 +101,7 @@ class NodeDevices:
             self._first_indices.setdefault(gpu.index, gpu.uuid)
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
+        gone = self._gone(machine) if divided.uuids else frozenset()
         self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
         shared = shared_gpus(self._sharing, machine, self._first_indices)
@@ -102,7 +110,7 @@ class NodeDevices:
                 log.error("a setting is unclear", setting=setting, reason=problem)
         roles = GpuRoles(shared=shared.uuids, divided=divided.uuids)
         pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
-        pool = node_pool(machine, self._driver, self._name, pages, divided)
+        pool = node_pool(machine, self._driver, self._name, pages, divided, gone)
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
@@ -133,16 +141,20 @@ class NodeDevices:
             self._publish_tainted()
 
     def look_again(self) -> None:
-        """Take the last reading once more if other MIG devices in it count as claims' by now. Called for each reading
-        that is the same, by the thread that calls take(): a place counts as ours for some time after it was touched,
-        and a stranger's device that was first read then would never be told.
+        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing. Called
+        for each reading that is the same, by the thread that calls take(): a place counts as ours for some time after
+        it was touched, and a stranger's device that was first read then would never be told.
         """
         machine = self._machine
         if machine is None:
             return
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
-        if taken_by_others(machine, divided, self._own_places()) != self._taken:
+        taken, gone = taken_by_others(machine, divided, self._own_places()), self._gone(machine)
+        if taken != self._taken or gone != self.pool().vanished:
             self.take(machine)
+
+    def _gone(self, machine: Machine) -> frozenset[DeviceName]:
+        return vanished(machine, self._made_devices())
 
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
         """Publish these taints from now on, each device's behind the one that all have."""
@@ -155,8 +167,16 @@ class NodeDevices:
         if self._pages is None or taints is None:
             return
         places = {} if self._pool is None else self._pool.mig_places
-        pages = (tuple(_tainted(each, taints, places) for each in page) for page in self._pages)
-        self._publish(tuple(pages))
+        gone = frozenset() if self._pool is None else self._pool.vanished
+        own = Taint(f"{self._driver}/{GONE}", "gone", "NoSchedule")
+
+        def tainted(each: Device | CounterSet) -> Device | CounterSet:
+            more = _tainted(each, taints, places)
+            if isinstance(more, CounterSet) or more.name not in gone:
+                return more
+            return msgspec.structs.replace(more, taints=[*more.taints, own][: limits.DEVICE_TAINTS])
+
+        self._publish(tuple(tuple(map(tainted, page)) for page in self._pages))
 
 
 def _tainted(

@@ -19,10 +19,12 @@ def node_pool(
     name: PoolName,
     pages: Sequence[Sequence[Device]] = (),
     divided: DividedGpus = NOT_DIVIDED,
+    vanished: frozenset[DeviceName] = frozenset(),
 ) -> PublishedPool:
     """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
 
-    `pages` are the devices with the attributes that are published, `divided` the GPUs that are divided on demand.
+    `pages` are the devices with the attributes that are published, `divided` the GPUs that are divided on demand,
+    `vanished` the places on them from which MIG devices of claims have gone.
     """
     on_demand = [place for gpu in machine.gpus if gpu.uuid in divided.uuids for place in places_of(gpu)]
     return PublishedPool(
@@ -34,6 +36,7 @@ def node_pool(
         gpu_driver_version=machine.driver_version,
         mig_places=MappingProxyType({place.device_name: place for place in on_demand}),
         switched=frozenset(gpu_device_name(uuid) for uuid in divided.switched),
+        vanished=vanished,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
 from dracaena.process.clock import Clock
 
 SETTLED_S = 180.0
@@ -23,16 +24,16 @@ class OwnPlaces:
         self._clock = clock
         self._lock = threading.Lock()
         self._touched: dict[DeviceName, float] = {}
-        self._journaled: Callable[[], frozenset[DeviceName]] = frozenset
+        self._journaled: Callable[[], tuple[Effect, ...]] = tuple
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
         """Ask these checkpoints from now on."""
 
-        def journaled() -> frozenset[DeviceName]:
+        def journaled() -> tuple[Effect, ...]:
             with lock.hold():
                 now, _ = checkpoints.load_all()
             effects = (effect for checkpoint in now for effect in checkpoint.prepared.effects)
-            return frozenset(effect.device for effect in effects if effect.kind == MIG_INSTANCE)
+            return tuple(effect for effect in effects if effect.kind == MIG_INSTANCE)
 
         self._journaled = journaled
 
@@ -46,8 +47,23 @@ class OwnPlaces:
 
         Raises DracaenaError where the journals cannot be read.
         """
+        touched = self._settling()
+        return frozenset(effect.device for effect in self._journaled()) | touched
+
+    def made(self) -> Mapping[DeviceName, MadeDevice]:
+        """Return the MIG devices that claims have, by place, without those that a reading may be too old to show.
+
+        Raises DracaenaError where the journals cannot be read.
+        """
+        touched = self._settling()
+        return {
+            effect.device: MadeDevice(str(effect.parameters["gpu"]), str(effect.outcome["uuid"]))
+            for effect in self._journaled()
+            if effect.outcome is not None and "uuid" in effect.outcome and effect.device not in touched
+        }
+
+    def _settling(self) -> frozenset[DeviceName]:
         since_s = self._clock.monotonic() - SETTLED_S
         with self._lock:
             self._touched = {place: at_s for place, at_s in self._touched.items() if at_s >= since_s}
-            touched = frozenset(self._touched)
-        return self._journaled() | touched
+            return frozenset(self._touched)

@@ -209,6 +209,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
+        made_devices=own_places.made if live is not None else dict,  # of a recorded machine none is read
         on_troubles=partial(node.troubles.update, "devices"),
     )
     updates.subscribe(devices.take, same=devices.look_again)

@@ -54,6 +54,14 @@ class MigRefusedError(TemporaryError):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeDevice:
+    """The MIG device that was made for a claim."""
+
+    gpu: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
 class GpuInstance:
     """One GPU instance, with or without a compute instance: without one there is no MIG device, and no handle of it."""
 

@@ -11,6 +11,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig_geometry import MigPlace, MigPlacement, consumption, counters, places
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES, listed_gpus
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 
 _WITH_A_RESET: Final = ("Ampere",)
 """Architectures that change MIG mode by a reset of the GPU. Older ones have no MIG; newer ones change it at once."""
@@ -84,6 +85,13 @@ def taken_by_others(
             profile = mig.profile.partition("c.")[2] or mig.profile
             strangers.setdefault(mig.parent_uuid, set()).add((profile, MigPlacement(mig.start, mig.size)))
     return {gpu.uuid: _taken(gpu, strangers[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in strangers}
+
+
+def vanished(machine: Machine, made: Mapping[DeviceName, MadeDevice]) -> frozenset[DeviceName]:
+    """Return the places of those MIG devices that are not there any more, on GPUs that tell what they have."""
+    told = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled is not None}
+    there = {mig.uuid for mig in machine.mig_devices}
+    return frozenset(place for place, device in made.items() if device.gpu in told and device.uuid not in there)
 
 
 def _taken(gpu: Gpu, strangers: Collection[tuple[str, MigPlacement]]) -> Mapping[str, int]:

@@ -146,6 +146,28 @@ def test_what_others_made_is_not_offered_and_is_left_alone(node: NvmlNode, hardw
     assert hardware.layout(0) == [("1g.10gb", 4, 1)]
 
 
+def test_a_device_that_somebody_destroyed_under_its_claim_is_told_until_the_claim_goes(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    node.program.start()
+    node.ready()
+    pod = node.world.pod("pod", "claim")
+    claim = node.world.allocated_claim("claim", [], pod, devices=[place("1g.10gb", 4)])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    reread(node)
+    assert taints(node)[place("1g.10gb", 4)] == []
+    hardware.gpus[0].instances.clear()
+    hardware.put(0, "1g.10gb", 4)  # at the same place: another device, which the claim's containers do not have
+    node.until(lambda: taints(node)[place("1g.10gb", 4)], "a taint on the place", REREAD_S)
+    assert taints(node)[place("1g.10gb", 4)] == [("mig-device", "gone", "NoSchedule")]
+    assert taints(node)[place("1g.10gb", 3)] == []
+    told = node.until(lambda: [e for e in node.world.events() if e.reason == "MigDeviceGone"], "Events", REREAD_S)
+    assert "Its containers have lost that GPU. Delete the pods of the claim" in told[0].message
+    assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert hardware.layout(0) == [("1g.10gb", 4, 1)], "it is not ours"
+    node.until(lambda: not taints(node)[place("1g.10gb", 4)], "the taint to go", REREAD_S)
+
+
 def test_what_others_made_where_a_claim_was_refused_is_told_once_that_is_settled(
     node: NvmlNode, hardware: FakeMigHardware
 ) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.own_places import SETTLED_S, OwnPlaces
 from support.clock import FakeClock
 from support.mig_node import instance, mig_node
@@ -25,6 +27,24 @@ def test_what_the_journal_of_a_claim_names_is_ours(tmp_path: Path) -> None:
     node.checkpoints.journal(started, [effect])
     node.checkpoints.look_at_each()
     assert places.names() == {effect.device}
+
+
+def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it(tmp_path: Path) -> None:
+    clock = FakeClock()
+    places, node = OwnPlaces(clock), PluginNode(tmp_path, FakeClaims())
+    places.follow(node.checkpoints, ThreadLock())
+    with mig_node() as mig:
+        effect = instance(mig, "1g.10gb", 4)
+    started = node.checkpoints.start(prepared_claim())
+    for outcome, expected in ((None, False), ({"making": True}, False), ({"making": True, "uuid": "MIG-1"}, True)):
+        node.checkpoints.journal(started, [replace(effect, outcome=outcome)])
+        node.checkpoints.look_at_each()
+        assert (effect.device in places.made()) is expected
+    assert places.made() == {effect.device: MadeDevice(str(effect.parameters["gpu"]), "MIG-1")}
+    places.touch(effect.device)
+    assert places.made() == {}
+    clock.advance(SETTLED_S + 1)
+    assert effect.device in places.made()
 
 
 def test_what_was_touched_a_moment_ago_is_ours_because_a_reading_may_be_older() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
-from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others, vanished
 from support.mig_geometries import A100_40GB, H100_80GB, divisible_machine
 
 
@@ -85,3 +86,16 @@ def test_devices_that_no_claim_made_take_of_their_gpu_what_they_are() -> None:
         other.uuid: {"memory-slice-0": 1, "memory-slice-1": 1},
     }
     assert gpu.mig_profiles == H100_80GB
+
+
+def test_a_device_has_vanished_once_its_gpu_tells_devices_and_none_has_its_uuid() -> None:
+    node = machine(mig_enabled=True)
+    gpu, silent = node.gpus[0], node.gpus[4]
+    there = mig(gpu, "1g.10gb", 3, 1)
+    name = there.device_name
+    made = {name: MadeDevice(gpu.uuid, there.uuid)}
+    assert vanished(replace(node, mig_devices=(there,)), made) == frozenset()
+    assert vanished(replace(node, mig_devices=(replace(there, uuid="MIG-other"),)), made) == {name}
+    assert vanished(node, made) == {name}
+    for gpu_that_says_nothing in (silent.uuid, "GPU-lost"):
+        assert vanished(node, {name: MadeDevice(gpu_that_says_nothing, there.uuid)}) == frozenset()
