@@ -20,6 +20,8 @@ class HttpRequest:
     method: str
     path: str
     headers: Mapping[str, str]
+    query: str = ""
+    """What stands behind the first `?`, as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class HttpAnswer:
     body: bytes
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
+    streams: bool = False
+    """Whether more follows the body, by Reply.more(), until the connection ends."""
 
 
 class MalformedRequestError(ValueError):
@@ -59,7 +63,8 @@ def parse_head(data: bytes) -> HttpRequest:
         if not colon or not _TOKEN.fullmatch(name):
             raise MalformedRequestError("a header is not NAME: VALUE")
         headers[name.decode("ascii").lower()] = value.decode("latin-1").strip()
-    return HttpRequest(words[0].decode("ascii"), words[1].partition(b"?")[0].decode("latin-1"), headers)
+    path, _, query = words[1].partition(b"?")
+    return HttpRequest(words[0].decode("ascii"), path.decode("latin-1"), headers, query.decode("latin-1"))
 
 
 def encode_head(answer: HttpAnswer, further: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -67,7 +72,7 @@ def encode_head(answer: HttpAnswer, further: Iterable[tuple[str, str]] = ()) -> 
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
+        *([] if answer.streams else [f"Content-Length: {len(answer.body)}"]),
         "Connection: close",
         *(f"{name}: {value}" for name, value in (*answer.headers, *further)),
     ]

@@ -36,6 +36,10 @@ class Reply(Protocol):
         """Send it, unless the client has gone."""
         ...
 
+    def more(self, data: bytes) -> None:
+        """Send `data` behind an answer that streams. A client that has not taken the last is sent only the newest."""
+        ...
+
     @property
     def wanted(self) -> bool:
         """Whether the client still waits."""

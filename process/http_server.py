@@ -51,6 +51,9 @@ HEAD_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
 """From the head until the client has taken all and closes: Prometheus' own default for a scrape."""
 
+STREAM_S = 300.0
+"""How long an answer streams before it ends and the client has to ask anew, with whatever right it has by then."""
+
 _DRAIN_BYTES = 1 << 18
 """Bytes passed over after the answer: closing over unread ones would reset it, and what is on its way with it."""
 
@@ -93,6 +96,7 @@ class _State(enum.Enum):
     HEAD = enum.auto()
     WAITING = enum.auto()
     SENDING = enum.auto()
+    STREAMING = enum.auto()
     DRAINING = enum.auto()
 
 
@@ -108,12 +112,14 @@ class _Connection:
         self.events = 0  # what the selector looks for
         self.head = bytearray()
         self.out: deque[memoryview] = deque()
+        self.streams_until_s: float | None = None  # of an answer that streams
+        self.newest = b""  # of a stream, what is sent once all before it is
         self.drained_bytes = 0
         self.closed = False
 
     @property
     def idle(self) -> bool:
-        """Whether it has sent no whole request, or has its answer."""
+        """Whether it has sent no whole request, or has its answer, or at least the beginning of one that streams."""
         return self.state not in (_State.WAITING, _State.SENDING)
 
     def client(self) -> Client:
@@ -139,6 +145,9 @@ class _Reply:
 
     def __call__(self, answer: HttpAnswer) -> None:
         self._server.deliver(self._connection, answer)
+
+    def more(self, data: bytes) -> None:
+        self._server.deliver(self._connection, data)
 
     @property
     def wanted(self) -> bool:
@@ -170,7 +179,7 @@ class HttpServer:
         self._headers = headers
         self._connections: dict[int, _Connection] = {}  # by file descriptor, the oldest first
         self._of_address: Counter[str] = Counter()
-        self._answers: queue.SimpleQueue[tuple[_Connection, HttpAnswer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Connection, HttpAnswer | bytes]] = queue.SimpleQueue()
         self._stopping = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         for end in (self._wake_reader, self._wake_writer):
@@ -196,8 +205,8 @@ class HttpServer:
         for each in (self._listener, self._wake_reader, self._wake_writer):
             each.close()
 
-    def deliver(self, connection: _Connection, answer: HttpAnswer) -> None:
-        """Send an answer, from any thread."""
+    def deliver(self, connection: _Connection, answer: HttpAnswer | bytes) -> None:
+        """Send an answer, or what follows one that streams, from any thread."""
         self._answers.put((connection, answer))
         if threading.current_thread() is not self._thread:
             self._wake()
@@ -261,7 +270,11 @@ class HttpServer:
     def _expire(self) -> None:
         now_s = self._clock.monotonic()
         for connection in [each for each in self._connections.values() if each.deadline_s <= now_s]:
-            self._drop(connection)
+            if connection.state is _State.STREAMING and not connection.out:
+                connection.deadline_s = now_s + HEAD_TIMEOUT_S
+                self._step(connection, self._end_stream)
+            else:
+                self._drop(connection)
 
     def _look_for(self, connection: _Connection, events: int) -> None:
         if events == connection.events:
@@ -274,13 +287,14 @@ class HttpServer:
             self._selector.modify(connection.fd, events)
         connection.events = events
 
-    def _step(self, connection: _Connection) -> None:
+    def _step(self, connection: _Connection, go_on: Callable[[_Connection], bool] | None = None) -> None:
         """Go on with a connection as far as it goes without waiting."""
+        go_on = go_on or self._go_on
         try:
-            while not connection.closed and connection.state is not _State.WAITING and self._go_on(connection):
-                pass
+            while not connection.closed and connection.state is not _State.WAITING and go_on(connection):
+                go_on = self._go_on
         except (BlockingIOError, ssl.SSLWantReadError):
-            writes = connection.state is _State.SENDING and not isinstance(connection.socket, ssl.SSLSocket)
+            writes = bool(connection.out) and not isinstance(connection.socket, ssl.SSLSocket)
             self._look_for(connection, selectors.EVENT_WRITE if writes else selectors.EVENT_READ)
         except ssl.SSLWantWriteError:
             self._look_for(connection, selectors.EVENT_WRITE)
@@ -303,7 +317,9 @@ class HttpServer:
                 self._read_head(connection)
             case _State.SENDING:
                 return self._send(connection)
-            case _State.DRAINING:
+            case _State.STREAMING if connection.out:
+                return self._send(connection)
+            case _State.STREAMING | _State.DRAINING:
                 data = connection.socket.recv(1 << 14)
                 connection.drained_bytes += len(data)
                 if not data or connection.drained_bytes > _DRAIN_BYTES:
@@ -355,13 +371,29 @@ class HttpServer:
         with contextlib.suppress(queue.Empty):
             while True:
                 connection, answer = self._answers.get_nowait()
+                if isinstance(answer, bytes):
+                    self._send_more(connection, answer)
+                    continue
                 if connection.closed or connection.state is not _State.WAITING:
                     continue
                 head = encode_head(answer, self._headers())
                 parts = (head + answer.body,) if len(answer.body) <= _SMALL_BYTES else (head, answer.body)
                 connection.out.extend(map(memoryview, parts))
                 connection.state = _State.SENDING
+                if answer.streams:
+                    connection.state = _State.STREAMING
+                    connection.streams_until_s = self._clock.monotonic() + STREAM_S
                 self._step(connection)
+
+    def _send_more(self, connection: _Connection, data: bytes) -> None:
+        if connection.closed or connection.state is not _State.STREAMING:
+            return
+        if connection.out:  # a slow client: of all that comes meanwhile it gets the newest
+            connection.newest = data
+            return
+        connection.out.append(memoryview(data))
+        connection.deadline_s = self._clock.monotonic() + ANSWER_TIMEOUT_S
+        self._step(connection)
 
     def _send(self, connection: _Connection) -> bool:
         left = _SEND_BYTES
@@ -377,9 +409,19 @@ class HttpServer:
             left -= sent
             if sent < len(part):
                 connection.out.appendleft(part[sent:])
+            if not connection.out and connection.newest:
+                connection.out.append(memoryview(connection.newest))
+                connection.newest = b""
         if connection.out:
             self._look_for(connection, selectors.EVENT_WRITE)
             return False
+        if connection.streams_until_s is None:
+            self._end(connection)
+        else:
+            connection.deadline_s = connection.streams_until_s
+        return True
+
+    def _end_stream(self, connection: _Connection) -> bool:
         self._end(connection)
         return True
 
