@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.columns import aligned, print_lines
@@ -15,10 +13,8 @@ from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
-    from dracaena.api.devicepool import DecodedMig
-    from dracaena.api.machine import Machine
+    from dracaena.api.node_status import PublishedNode
     from dracaena.api.objects import Node
-    from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 
 MOST_TREES: Final = 3
 """Nodes that are drawn as trees without being asked for: three of 8 GPUs fill a tall terminal."""
@@ -43,90 +39,6 @@ examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A claim that has a device."""
-
-    claim: str
-    """`namespace/name`."""
-    pods: tuple[str, ...]
-    """Names of the pods that it is reserved for, in its namespace."""
-    consumed: Mapping[str, str] | None = None
-    """Of a share what it takes of each capacity; None: the device is given whole or not at all."""
-    mode: str | None = None
-    """Of a share, how its GPU is shared (api.sharing)."""
-
-    def __str__(self) -> str:
-        return f"{self.claim} for {', '.join(self.pods)}" if self.pods else f"{self.claim}, no pod"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
-    """A published device."""
-
-    name: str
-    holders: tuple[Holder, ...]
-    profile: str | None = None
-    """Of a MIG device; None for a whole GPU."""
-    capacity: Mapping[str, str] = field(default_factory=dict)
-    """All there is of each capacity, of a device that is given in shares; empty for others."""
-    parent_uuid: str = ""
-    """Of a MIG device."""
-    start: int | None = None
-    """Of a part that a GPU is cut into on demand: its first memory slice, ..."""
-    size: int = 0
-    """... and how many."""
-
-    @property
-    def shares(self) -> tuple[Holder, ...]:
-        """Who has a part of it, and leaves some to others."""
-        shares = tuple(holder for holder in self.holders if holder.consumed is not None)
-        takes_all = len(shares) == 1 and shares[0].consumed is not None and self._leaves_nothing(shares[0].consumed)
-        return () if takes_all else shares
-
-    def _leaves_nothing(self, consumed: Mapping[str, str]) -> bool:
-        from dracaena.api.sharing import is_all_memory
-
-        return is_all_memory(consumed, self.capacity)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedNode:
-    """A node that publishes devices of ours."""
-
-    name: str
-    machine: Machine
-    """A GPU that is not published has no UUID here."""
-    gpus: Mapping[int, DeviceStatus]
-    """By ordinal; a GPU that is not published is left out."""
-    migs: tuple[DeviceStatus, ...]
-    """Those that exist, and the parts that somebody has of GPUs that are cut on demand."""
-    slices: Mapping[str, int]
-    """UUID of each GPU that is cut on demand → its memory slices."""
-    remarks: tuple[str, ...]
-    """Why its free GPUs may not be given, in words."""
-
-    @property
-    def devices(self) -> tuple[DeviceStatus, ...]:
-        """GPUs in ordinal order, then MIG devices."""
-        return (*(self.gpus[ordinal] for ordinal in sorted(self.gpus)), *self.migs)
-
-    @property
-    def free(self) -> int:
-        """Devices that no claim has; a GPU of which somebody has a part is not free."""
-        cut = {part.parent_uuid for part in self.migs if part.start is not None}
-        wholes = (device for ordinal, device in self.gpus.items() if self.machine.gpus[ordinal].uuid not in cut)
-        return sum(not device.holders for device in (*wholes, *self.migs))
-
-    @property
-    def product(self) -> str:
-        """What its GPUs are, each product with its count when there are several."""
-        counts = Counter(gpu.product_name or "unknown product" for gpu in self.machine.gpus if gpu.uuid)
-        if len(counts) < 2:
-            return next(iter(counts), "MIG devices only" if self.migs else "no GPU")
-        return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
-
-
 def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
@@ -144,6 +56,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.api.node_status import node_document, node_statuses
     from dracaena.api.objects import Node
     from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 
@@ -154,134 +67,12 @@ def _run(arguments: argparse.Namespace) -> int:
     found = node_statuses(driver, nodes, slices, claims)
     shown = _named(found, arguments.nodes, nodes, driver)
     if arguments.output == "json":
-        print(json.dumps({"nodes": [_document(node) for node in shown], "summary": _summary(shown)}, indent=2))
+        print(json.dumps({"nodes": [node_document(node) for node in shown], "summary": _summary(shown)}, indent=2))
     elif not shown:
         print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
     else:
         print_lines((*_lines(shown, trees=bool(arguments.nodes)), _total(shown)))
     return 0
-
-
-def node_statuses(
-    driver: str, nodes: Iterable[Node], slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]
-) -> tuple[PublishedNode, ...]:
-    """Put the lists together: one entry for each node with slices of the driver, by name. Pure."""
-    pages: dict[str, list[ResourceSlice]] = {}
-    for item in slices:
-        if item.spec.driver == driver and item.spec.node_name:
-            pages.setdefault(item.spec.node_name, []).append(item)
-    by_name = {node.metadata.name: node for node in nodes}
-    held = _holders(driver, claims)
-    return tuple(_node_status(driver, name, pages[name], by_name.get(name), held) for name in sorted(pages))
-
-
-def _holders(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, str], list[Holder]]:
-    """Return who has which device, by pool and device. Admin access takes nothing from others."""
-    held: dict[tuple[str, str], list[Holder]] = {}
-    for claim in sorted(claims, key=lambda claim: claim.key):
-        pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
-        for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
-            if result.driver == driver and not result.admin_access:
-                holder = Holder(claim.key, pods)
-                if result.share_id is not None:
-                    holder = replace(
-                        holder, consumed=result.consumed_capacity, mode=_mode(driver, claim, result.request)
-                    )
-                held.setdefault((result.pool, result.device), []).append(holder)
-    return held
-
-
-def _mode(driver: str, claim: ResourceClaim, request: str) -> str:
-    from dracaena.api.sharing import UNREADABLE_MODE, mode_of
-
-    allocation = claim.status.allocation
-    if allocation is None or claim.problem:
-        return UNREADABLE_MODE
-    configs = [(one.requests, one.opaque) for one in allocation.devices.config]
-    return mode_of(
-        request,
-        [(names, opaque.parameters) for names, opaque in configs if opaque is not None and opaque.driver == driver],
-    )
-
-
-def _node_status(
-    driver: str,
-    name: str,
-    pages: Sequence[ResourceSlice],
-    node: Node | None,
-    held: Mapping[tuple[str, str], Sequence[Holder]],
-) -> PublishedNode:
-    from dracaena.api.devicepool import decode_pool
-    from dracaena.api.machine import Gpu, Machine
-
-    newest = max(page.spec.pool.generation for page in pages)
-    current = [page for page in pages if page.spec.pool.generation == newest]
-    pool_name = current[0].spec.pool.name
-    decoded = decode_pool(device for page in current for device in page.spec.devices)
-    published = {item.ordinal: item for item in decoded.gpus}
-    shared = {
-        device.name: {name: capacity.value for name, capacity in device.capacity.items()}
-        for page in current
-        for device in page.spec.devices
-        if device.allow_multiple_allocations
-    }
-    missing = Gpu(uuid="", index=0)
-    gpus = tuple(
-        published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
-        for ordinal in range(decoded.topology.gpu_count)
-    )
-    return PublishedNode(
-        name,
-        Machine(name, gpus, decoded.topology),
-        {
-            ordinal: DeviceStatus(
-                item.name, tuple(held.get((pool_name, item.name), ())), capacity=shared.get(item.name, {})
-            )
-            for ordinal, item in published.items()
-        },
-        tuple(
-            DeviceStatus(
-                item.name,
-                tuple(held.get((pool_name, item.name), ())),
-                item.profile,
-                parent_uuid=item.parent_uuid,
-                start=item.start,
-                size=item.size or 0,
-            )
-            for item in decoded.mig_devices
-            if item.start is None or (pool_name, item.name) in held
-        ),
-        _slices(decoded.mig_devices),
-        tuple(_remarks(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
-    )
-
-
-def _slices(migs: Iterable[DecodedMig]) -> dict[str, int]:
-    """Return how many memory slices each GPU has that is cut on demand: up to where the last part would end."""
-    found: dict[str, int] = {}
-    for mig in migs:
-        if mig.start is not None:
-            found[mig.parent_uuid] = max(found.get(mig.parent_uuid, 0), mig.start + (mig.size or 0))
-    return found
-
-
-def _remarks(driver: str, current: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
-    from dracaena.api.names import taint_key
-
-    if node is None:
-        yield "there is no such Node"
-    elif node.spec.unschedulable:
-        yield "cordoned"
-    wanted = max(page.spec.pool.resource_slice_count for page in current)
-    if len(current) < wanted:
-        yield f"{len(current)} of {wanted} slices of its pool are there"
-    ours = taint_key(driver)
-    devices = [device for page in current for device in page.spec.devices]
-    if devices and not any(taint.key == ours for device in devices for taint in device.taints):
-        yield "kube-scheduler allocates here"
-    others = Counter(taint.key for device in devices for taint in device.taints if taint.key != ours)
-    for key, count in sorted(others.items()):
-        yield f"taint {key} on {count} of its devices"
 
 
 def _named(
@@ -300,9 +91,11 @@ def _named(
 
 
 def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
+    from dracaena.api.node_status import tree_lines
+
     if trees or len(shown) <= MOST_TREES:
         for node in shown:
-            yield from _tree(node)
+            yield from tree_lines(node)
             yield ""
         return
     rows = [("NODE", "GPUS", "FREE", "CLAIMS", "REMARKS")]
@@ -314,56 +107,14 @@ def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
     yield ""
 
 
-def _tree(node: PublishedNode) -> Iterator[str]:
-    from dracaena.api.tree import render_tree
-
-    yield f"{node.name}: {node.free} of {_counted(len(node.devices), 'device')} free, {node.product}"
-    yield from (f"  {remark}" for remark in node.remarks)
-    labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
-    if labels:
-        yield from (f"  {line}" for line in render_tree(node.machine, labels))
-    yield from (f"  {mig.name}  {mig.profile}  [{_label(mig)}]" for mig in node.migs if mig.start is None)
-    cut = [mig for mig in node.migs if mig.start is not None]
-    for uuid, slices in node.slices.items():
-        if any(mig.parent_uuid == uuid for mig in cut):
-            yield from _cut_gpu(uuid, slices, [mig for mig in cut if mig.parent_uuid == uuid])
-
-
-def _cut_gpu(uuid: str, slices: int, parts: Sequence[DeviceStatus]) -> Iterator[str]:
-    from dracaena.api.slice_drawing import draw_slices
-
-    drawn = draw_slices(slices, [(part.start or 0, part.size, part.profile or "") for part in parts])
-    yield f"  {uuid}  {drawn}"
-    for part in sorted(parts, key=lambda part: part.start or 0):
-        yield f"    {part.profile} at {part.start}  [{_label(part)}]"
-
-
-def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:
-    if ordinal not in node.gpus:
-        return "not published"
-    uuid = node.machine.gpus[ordinal].uuid
-    count = sum(part.parent_uuid == uuid and part.start is not None for part in node.migs)
-    return f"cut into {_counted(count, 'part')}" if count else _label(node.gpus[ordinal])
-
-
-def _label(device: DeviceStatus) -> str:
-    from dracaena.api.sharing import NO_MODE, taken_in_words
-
-    shares = device.shares
-    if not shares:
-        return "; ".join(map(str, device.holders)) or "free"
-    taken = taken_in_words([one.consumed or {} for one in shares], device.capacity)
-    modes = ", ".join(sorted({one.mode or "" for one in shares} - {NO_MODE}))
-    count = f"{_counted(len(shares), 'share')}{f' by {modes}' if modes else ''}: {taken}"
-    return "; ".join((count, *map(str, device.holders)))
-
-
 def _total(shown: Sequence[PublishedNode]) -> str:
+    from dracaena.api.node_status import counted
+
     counts = _summary(shown)
     used = counts["devices"] - counts["free"]
     return (
-        f"{_counted(counts['nodes'], 'node')}, {_counted(counts['devices'], 'device')}: {counts['free']} free, "
-        f"{used} held by {_counted(counts['claims'], 'claim')}"
+        f"{counted(counts['nodes'], 'node')}, {counted(counts['devices'], 'device')}: {counts['free']} free, "
+        f"{used} held by {counted(counts['claims'], 'claim')}"
     )
 
 
@@ -375,43 +126,3 @@ def _summary(shown: Sequence[PublishedNode]) -> dict[str, int]:
         "free": sum(node.free for node in shown),
         "claims": len(claims),
     }
-
-
-def _document(node: PublishedNode) -> dict[str, Any]:
-    """Return the JSON form; docs/explain.md promises it."""
-    gpus = [
-        {
-            "device": device.name,
-            "index": node.machine.gpus[ordinal].index,
-            "uuid": node.machine.gpus[ordinal].uuid,
-            "product": node.machine.gpus[ordinal].product_name,
-            **({"capacity": dict(device.capacity)} if device.capacity else {}),
-            "heldBy": _held_by(device),
-        }
-        for ordinal, device in sorted(node.gpus.items())
-    ]
-    migs = [
-        {
-            "device": mig.name,
-            "profile": mig.profile,
-            **({} if mig.start is None else {"parentUUID": mig.parent_uuid, "start": mig.start, "size": mig.size}),
-            "heldBy": _held_by(mig),
-        }
-        for mig in node.migs
-    ]
-    return {"name": node.name, "free": node.free, "gpus": gpus, "migDevices": migs, "remarks": list(node.remarks)}
-
-
-def _held_by(device: DeviceStatus) -> list[dict[str, Any]]:
-    return [
-        {
-            "claim": holder.claim,
-            "pods": list(holder.pods),
-            **({} if holder.consumed is None else {"consumedCapacity": dict(holder.consumed), "sharing": holder.mode}),
-        }
-        for holder in device.holders
-    ]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,4 +1,4 @@
-"""What `dracaena status` makes of the lists of a cluster."""
+"""What is made of the lists of a cluster, for `dracaena status` and the page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 import msgspec
 
 from dracaena.api.mig import MigDevice
+from dracaena.api.node_status import HIDDEN, PublishedNode, node_document, node_statuses, tree_lines
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
-from dracaena.cli.status import PublishedNode, _document, _tree, node_statuses
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.mig_nodes import mig_slices, part_name
 from support.mig_tables import A100, MigPart
@@ -114,10 +114,10 @@ def test_a_gpu_in_shares_says_what_they_take_together_and_who_has_them() -> None
     everything = holding_share("whole", "n", device_name(FOUR, 0), {"memory": "80Gi", "cores": "0"})
     found = status([in_shares(pool_slice("n", FOUR))], [*shares, everything])
     assert found.free == 2
-    lines = "\n".join(_tree(found))
+    lines = "\n".join(tree_lines(found))
     assert "[2 shares by MPS: 30 of 80 GiB, 40 % of the cores; default/a, no pod; default/b, no pod]" in lines
     assert "[default/whole, no pod]" in lines
-    document = _document(found)
+    document = node_document(found)
     assert document["gpus"][3]["heldBy"][0] == {
         "claim": "default/a",
         "pods": [],
@@ -134,9 +134,19 @@ def test_a_gpu_that_is_cut_on_demand_is_drawn_with_its_slices() -> None:
     claims = [holding(claim(f"c{number}"), "a", name) for number, name in enumerate(names)]
     (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), claims)
     assert (found.free, len(found.devices)) == (1, 4), "GPU0 alone is free: parts that nobody has do not count"
-    drawn = "\n".join(_tree(found))
+    drawn = "\n".join(tree_lines(found))
     assert "GPU0  H100  NV12 to GPU1  [free]" in drawn
     assert "GPU1  H100  NV12 to GPU0  [cut into 2 parts]" in drawn
     assert f"  {made.gpus[1].uuid}  [4g───────── ·  ·  1g ·]\n    4g.40gb at 0  [default/c0, no pod]" in drawn
-    (document,) = [one for one in _document(found)["migDevices"] if one["profile"] == "1g.10gb"]
+    (document,) = [one for one in node_document(found)["migDevices"] if one["profile"] == "1g.10gb"]
     assert (document["start"], document["size"], document["parentUUID"]) == (6, 1, made.gpus[1].uuid)
+
+
+def test_a_holder_whose_names_are_hidden_is_somebody_in_text_and_document() -> None:
+    found = status([pool_slice("n", FOUR)], [holding(claim("secret"), "n", device_name(FOUR, 0))])
+    (holder,) = found.gpus[0].holders
+    hidden = replace(found.gpus[0], holders=(replace(holder, hidden=True),))
+    shown = replace(found, gpus={**found.gpus, 0: hidden})
+    assert f"[{HIDDEN}]" in "\n".join(tree_lines(shown))
+    assert node_document(shown)["gpus"][0]["heldBy"] == [{"hidden": True}]
+    assert "secret" not in str([*tree_lines(shown), node_document(shown)])
