@@ -158,8 +158,9 @@ def test_a_gpu_that_is_not_there_fails_in_words(node: SupervisedNode, protocol: 
     node.fake.set(gpus=list(GPUS[1:]))
     node.start()
     name = node.ask(0, "a")
+    log = Path(node.places.logs) / "control.log"
+    wait_for(lambda: log.exists() and log.read_text().count(" exited ") >= 2, lambda: "not tried twice")
     wait_for(lambda: node.status(name) is not None, lambda: "no status")
-    time.sleep(1.0)
     status = node.status(name)
     assert status is not None
     assert status.phase is not MpsPhase.READY

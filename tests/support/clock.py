@@ -1,10 +1,12 @@
-"""A clock that moves only when a test says so, and one that hurries."""
+"""A clock that moves only when a test says so, the machine's with jumps, and one that hurries."""
 
 from __future__ import annotations
 
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+
+from dracaena.process.clock import SystemClock
 
 
 class FakeClock:
@@ -49,6 +51,16 @@ class FakeClock:
             if self.monotonic() >= deadline:
                 return False
         return True
+
+
+class SteppedClock(SystemClock):
+    """The machine's clock, on which more time has gone by if a test says so. Nobody's wait becomes shorter by that."""
+
+    def __init__(self) -> None:
+        self.gone_by_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.gone_by_s
 
 
 class FastClock:

@@ -148,6 +148,12 @@ class Daemon:
             for where in sorted(wanted - set(self.listening)):
                 self.listen(where)
 
+    def tell_of_stillborn(self, arguments: list[str]) -> None:
+        """A server that ends as soon as it starts leaves a line in the daemon's log, and nothing else."""
+        if arguments[:2] == ["server", "create"] and arguments[2] not in self.model.servers:
+            with (Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]) / "control.log").open("a") as log:
+                log.write(f"Server {arguments[2]} exited with status 1\n")
+
     def listen(self, where: str) -> None:
         path = Path(self.pipes) / where / "control"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,6 +196,7 @@ class Daemon:
             self.model.fault(self.clients[fileobj])
         else:
             code, text = self.model.command(message["arguments"], message["text"])
+            self.tell_of_stillborn(message["arguments"])
             self.follow_sockets()
             fileobj.sendall(json.dumps({"code": code, "text": text}).encode() + b"\n")
 

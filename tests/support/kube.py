@@ -12,6 +12,10 @@ import yaml
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import READ_TIMEOUT_S, Transport
 
+SHORTEST_PAUSE_S = 0.005
+LONGEST_PAUSE_S = 0.05
+"""Between two looks; the longest is reached after a third of a second."""
+
 
 def kubeconfig_document(url: str) -> dict[str, Any]:
     return {
@@ -40,11 +44,12 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -
     """Poll a condition of another thread or process; fail with what was seen last. The only waiting that tests do.
 
     A process that starts beside others on a loaded machine has taken more than 10 s; waiting longer costs nothing where
-    the condition comes true.
+    the condition comes true. Looks become rarer: most of them ask a server, and what is waited for needs the processor.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, SHORTEST_PAUSE_S
     while not (seen := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s} s: {what}; last seen: {seen!r}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, LONGEST_PAUSE_S)
     return seen

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from dracaena.exporter.series.fields import FIELDS, LEFT_OUT
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import request_release, wait_until_let_go, withdraw
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.process.clock import SystemClock
+from support.clock import FastClock, SteppedClock
 from support.exporting_node import HOST, Scrape, entry, exporting_node, gpu_uuid, mig_of, mig_uuid, pod_uid
 from support.exporting_nvml import FakeProcess
 from support.kube import wait_for
@@ -285,11 +285,12 @@ def test_names_of_any_characters_are_escaped(folder: Path) -> None:
 
 
 def test_idle_allocated_gpus_are_told(folder: Path) -> None:
-    with exporting_node(folder, idle_after_s=1.0) as node:
+    clock = SteppedClock()
+    with exporting_node(folder, clock=clock, idle_after_s=1.0) as node:
         node.list(entry("lazy", gpu_uuid(0), number=1), entry("busy", gpu_uuid(1), number=2))
         node.nvml.activity[1].utilization = 80
         node.scrape()
-        time.sleep(1.1)  # the exporter's clock is the machine's here: nothing else ends
+        clock.gone_by_s = 1.1
         scrape = node.scrape()
     idle = "dracaena_gpu_allocated_idle"
     assert (scrape.value(idle, pod="lazy"), scrape.value(idle, pod="busy")) == (1, 0)
@@ -300,7 +301,7 @@ def test_idle_allocated_gpus_are_told(folder: Path) -> None:
 def test_the_driver_is_let_go_of_when_somebody_asks(folder: Path) -> None:
     paths = plugin_paths(str(folder / "kubelet"), "gpu.dracaena.dev", "")
     paths.release_request.parent.mkdir(parents=True)
-    with exporting_node(folder) as node:
+    with exporting_node(folder, clock=FastClock(20.0), deadline_s=20 * 10.0) as node:
         assert node.scrape().value("dracaena_exporter_driver_up") == 1
         assert node.nvml.opened == 1
         request_release(paths.release_request, "update")
