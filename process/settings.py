@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -278,10 +279,16 @@ def _bool(value: Any) -> bool | None:
 
 def _type(settings: type[Any], field: dataclasses.Field[Any]) -> type:
     """Return the plain type of a field; `str | None` counts as str: None only ever comes from the default."""
-    hint = typing.get_type_hints(settings)[field.name]
+    hint = _hints(settings)[field.name]  # type: ignore[arg-type]  # a class can be hashed
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     return typing.cast("type", hint)
+
+
+@functools.cache
+def _hints(settings: type[Any]) -> Mapping[str, Any]:
+    """Return the types of all fields: Python evaluates them anew at each call, all of them for the one asked for."""
+    return typing.get_type_hints(settings)
 
 
 def _key(name: str) -> str:
