@@ -32,7 +32,15 @@ def transcript(title: str, steps: list[Step]) -> str:
 def _yaml(value: Any) -> str:
     node = _Representer(sort_keys=False).represent_data(value)
     _lay_out(node, 0, is_step=True)
-    return yaml.serialize(node, Dumper=yaml.SafeDumper, width=WIDTH, allow_unicode=True)
+    # The emitter in C is many times as fast, and breaks lines within quotes otherwise than those that were recorded.
+    dumper = yaml.SafeDumper if _has_line_break(node) else yaml.CSafeDumper
+    return yaml.serialize(node, Dumper=dumper, width=WIDTH, allow_unicode=True)
+
+
+def _has_line_break(node: yaml.Node) -> bool:
+    if isinstance(node, yaml.MappingNode):
+        return any(_has_line_break(part) for pair in node.value for part in pair)
+    return any(map(_has_line_break, node.value)) if isinstance(node, yaml.SequenceNode) else "\n" in node.value
 
 
 def _lay_out(node: yaml.Node, column: int, *, is_step: bool = False) -> int:
