@@ -148,7 +148,7 @@ def search_all(seeds: Iterable[int]) -> Counter[str]:
     return told
 
 
-@pytest.mark.parametrize("first_seed", sampled(range(0, 1_000, 50), 2))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 1_000, 50), 1))
 def test_nobody_is_told_a_name_of_another_namespace(first_seed: int) -> None:
     told = search_all(range(first_seed, first_seed + 50))
     for reason in ("WaitingForGPUs", "GPUsAllocated", "GPUsTakenBack", "DeviceCollision"):
@@ -185,4 +185,4 @@ def equal_pods_share_a_reason_as_it_is(patch: pytest.MonkeyPatch) -> None:
 def test_a_planted_leak_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(LeakError):
-        search_all(range(100))
+        search_all(range(50))

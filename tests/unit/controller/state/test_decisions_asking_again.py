@@ -17,7 +17,9 @@ from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.decisions import Decisions
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants
 
-LINES = 100
+LINES = 40
+STARVED = 4 * LINES
+"""Decisions after which a pod that was not served counts as one that starves: it should have been after LINES."""
 
 
 def full_zones(count: int) -> WaitingWorld:
@@ -96,10 +98,10 @@ def stormy() -> WaitingWorld:
 
 
 def decisions_in_a_storm_until(world: WaitingWorld, key: str) -> int | None:
-    """Return after how many decisions a pod was served, where a change before each asks all old pods again; None: it
-    was not in many times as many as there are lines."""
+    """Return after how many decisions a pod was served, where a change before each asks all old pods again; None: not
+    after STARVED."""
     before = len(world.decisions)
-    for _ in range(10 * LINES):
+    for _ in range(STARVED):
         if key in world.served:
             return len(world.decisions) - before
         world.flap("storm")
