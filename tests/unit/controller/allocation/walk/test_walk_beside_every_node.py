@@ -22,7 +22,7 @@ from dracaena.controller.allocation.walk.walk import NOT_SELECTED
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
-from support.seeds import sampled
+from support.seeds import in_turn
 from support.slow_nodes import SlowVersion
 
 SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
@@ -37,8 +37,7 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
     return cluster, inventory, rng
 
 
-@pytest.mark.parametrize("shares", SHARES)
-@pytest.mark.parametrize("first_seed", sampled(range(0, 200, 20), 5))
+@pytest.mark.parametrize(("first_seed", "shares"), in_turn(range(0, 200, 20), 6, SHARES))
 def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[int, int, int] | None) -> None:
     allocator = Allocator()
     for seed in range(first_seed, first_seed + 20):
