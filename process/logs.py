@@ -33,7 +33,10 @@ def configure_logs(level: str, form: str, stream: TextIO | None = None) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(sort_keys=True)
         if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=_wants_colors(stream or sys.stderr))
+        else structlog.dev.ConsoleRenderer(
+            colors=_wants_colors(stream or sys.stderr),
+            exception_formatter=structlog.dev.plain_traceback,  # its default shows local variables where rich is there
+        )
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -60,6 +60,18 @@ def test_text_is_for_people() -> None:
     assert "claim=ns/c" in text
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_traceback_shows_no_local_variables_whatever_is_installed(form: str) -> None:
+    """They may hold a token; the console renderer of structlog shows them where rich is there."""
+    pytest.importorskip("rich")
+    program = PROGRAM.replace("try:", "token = 'SECRET'[::-1]\ntry:")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "info", form], capture_output=True, text=True, check=True
+    )
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "TERCES" not in done.stderr
+
+
 @pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])
 def test_a_terminal_gets_colors_unless_somebody_wants_none(*, no_color: str, colored: bool) -> None:
     controlling, terminal = os.openpty()
