@@ -33,6 +33,9 @@ class MigPlacement:
         """The first slice behind it."""
         return self.start + self.size
 
+    def __str__(self) -> str:
+        return f"memory slice {self.start}" if self.size == 1 else f"memory slices {self.start} to {self.end - 1}"
+
     def overlaps(self, other: MigPlacement) -> bool:
         """Whether both need one memory slice."""
         return self.start < other.end and other.start < self.end

@@ -204,7 +204,7 @@ class MigInstances:
         other = next((each for each in found if each.placement.overlaps(placement)), None)
         if other is not None:
             raise TemporaryError(
-                f"memory slices {placement.start} to {placement.end - 1} of GPU {gpu.uuid} are taken by GPU instance "
+                f"{placement} of GPU {gpu.uuid} {'is' if placement.size == 1 else 'are'} taken by GPU instance "
                 f"{other.number} ({other.profile} at {other.placement.start}): it goes with its claim, or, where no "
                 "claim made it, by `nvidia-smi mig -dci` and `-dgi`"
             )

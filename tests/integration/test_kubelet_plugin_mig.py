@@ -175,7 +175,7 @@ def test_what_others_made_where_a_claim_was_refused_is_told_once_that_is_settled
     node.ready()
     hardware.put(0, "1g.10gb", 4)
     claim = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)])
-    assert "are taken by GPU instance 1" in node.world.prepare(claim)[claim.metadata.uid].error
+    assert "memory slice 4 of GPU" in node.world.prepare(claim)[claim.metadata.uid].error
     reread(node)
     gpu = gpu_device_name(GPU.uuid)
     assert counters(node)[gpu]["memory-slice-4"] == "1"

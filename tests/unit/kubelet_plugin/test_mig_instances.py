@@ -111,10 +111,13 @@ def test_a_gpu_stays_in_mig_mode_while_other_claims_or_others_have_instances(nod
 
 def test_an_instance_of_somebody_else_at_the_place_is_neither_used_nor_destroyed(node: MigNode) -> None:
     node.hardware.put(0, "1g.10gb", 4)
-    for profile, start in (("1g.10gb", 4), ("3g.40gb", 4), ("7g.80gb", 0)):
+    places = {("1g.10gb", 4): "slice 4", ("3g.40gb", 4): "slices 4 to 7", ("7g.80gb", 0): "slices 0 to 7"}
+    for (profile, start), slices in places.items():
         journal = Journal(instance(node, profile, start))
-        with pytest.raises(TemporaryError, match=r"are taken by GPU instance 1 \(1g.10gb at 4\)"):
+        taken = rf"^memory {slices} of GPU GPU-\S+ (is|are) taken by GPU instance 1 \(1g.10gb at 4\): it goes"
+        with pytest.raises(TemporaryError, match=taken) as refused:
             journal.make(node)
+        assert (" is taken" in str(refused.value)) is (slices == "slice 4")
         journal.undo(node)
         assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
         assert journal.steps == []

@@ -109,7 +109,7 @@ def test_a_claim_of_several_devices_gets_all_or_none(claims: Claims) -> None:
     every = [claims.place("1g.10gb", start) for start in range(7)]
     claim = claims.claim("seven", *every)
     claims.mig.hardware.put(0, "1g.10gb", 6)
-    with pytest.raises(DracaenaError, match="are taken by GPU instance"):
+    with pytest.raises(DracaenaError, match=r"memory slice 6 of GPU .* is taken by GPU instance"):
         claims.node.state.prepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == [("1g.10gb", 6, 1)]
     claims.mig.hardware.gpus[0].instances.clear()
