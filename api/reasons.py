@@ -17,6 +17,9 @@ NEARNESS: Final = 0.8
 """How much of two names has to be alike, as difflib counts, for one to be taken for the other misspelt: two letters
 that changed places in eight are, another word is not."""
 
+MISSPELT: Final = 0.9
+"""The same for names that may be right: what is not in the input may be in the cluster."""
+
 MOST_COMPARED: Final = 50
 """Names that are compared letter by letter with one that is not known, 60 µs each: those that begin and end most like
 it. A misspelt name begins and ends like the right one."""
@@ -26,14 +29,26 @@ MADE_BY_SOMEBODY: Final = "somebody has to make it"
 
 def no_class(name: str, known: Iterable[str]) -> str:
     """Say that a DeviceClass is not there; `known` are those that are."""
-    near = nearest(name, known)
-    hint = "an admin has to make it" if near is None else f"did you mean {near}?"
-    return f"DeviceClass {name} does not exist: {hint}"
+    return f"DeviceClass {name} does not exist: {_meant(name, known) or 'an admin has to make it'}"
 
 
-def no_template(key: str) -> str:
-    """Say that a ResourceClaimTemplate, by `namespace/name`, is not there."""
-    return f"ResourceClaimTemplate {key} does not exist: {MADE_BY_SOMEBODY}"
+def no_template(key: str, known: Iterable[str]) -> str:
+    """Say that a ResourceClaimTemplate, by `namespace/name`, is not there; `known` are the names of those that are, in
+    its namespace."""
+    hint = _meant(key.rpartition("/")[2], known) or MADE_BY_SOMEBODY
+    return f"ResourceClaimTemplate {key} does not exist: {hint}"
+
+
+def not_in_input(kind: str, name: str, known: Iterable[str]) -> str | None:
+    """Say that manifests name an object that is not among them, if its name is nearly that of one which is known; None
+    where it is not: the cluster may have it."""
+    hint = _meant(name, known, MISSPELT)
+    return hint and f"{kind} {name} is not in the input: {hint}"
+
+
+def _meant(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str | None:
+    near = nearest(name, known, nearness)
+    return near and f"did you mean {near}?"
 
 
 def no_claim(key: str) -> str:

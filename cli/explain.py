@@ -184,7 +184,8 @@ class _Reader:
                     f"ResourceClaimTemplate {self._namespace}/{template} does not exist yet: the controller makes it if"
                     f" the namespace has the label {rewrite_label(self._driver)}=true"
                 )
-            return no_template(f"{self._namespace}/{template}")
+            known = self._names(ResourceClaimTemplate, self._namespace)
+            return no_template(f"{self._namespace}/{template}", known)
         yet = f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
         return f"{yet}: {refusal}" if refusal else yet
 
@@ -224,12 +225,12 @@ class _Reader:
             return True
         return True
 
-    def _names(self, kind: Any) -> list[str]:
-        """Return the names of all objects of a kind; none where they may not be listed."""
+    def _names(self, kind: Any, namespace: str = "") -> list[str]:
+        """Return the names of all objects of a kind, of one namespace or of all; none where they may not be listed."""
         from dracaena.kube.errors import ForbiddenError
 
         try:
-            return [item.metadata.name for item in self._client.list(kind).items]
+            return [item.metadata.name for item in self._client.list(kind, namespace=namespace).items]
         except ForbiddenError:
             return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from dracaena.api.gpu_templates import GpuTemplate
@@ -80,6 +80,10 @@ class TemplateApi(Protocol):
 
     def exists(self, namespace: str, name: str) -> bool:
         """Return whether there is one of this name, whoever made it."""
+        ...
+
+    def names(self, namespace: str) -> Collection[str]:
+        """Return the names of all of a namespace, whoever made them."""
         ...
 
     def delete(self, template: ResourceClaimTemplate) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
@@ -189,7 +189,7 @@ class Reconciler:
         waited_s = self._waiting.waited_s(pod)
         why, patience_s = step.why, MISSING_CLAIM_S
         if step.template is not None and waited_s >= MISSING_CLAIM_S and not self._may_exist(step.template):
-            why = no_template(step.template)
+            why = no_template(step.template, self._templates_beside(step.template))
         elif step.template is not None:
             patience_s = GENERATED_S
         self._waiting.report(pod, "claim-missing", why, tell=True, patience_s=max(patience_s - waited_s, 0.0))
@@ -203,6 +203,13 @@ class Reconciler:
         except KubeError as error:
             log.warning("a template cannot be looked up", template=template, error=str(error))
             return True
+
+    def _templates_beside(self, template: str) -> Collection[str]:
+        try:
+            return self._templates.names(template.partition("/")[0])
+        except KubeError as error:
+            log.warning("templates cannot be listed", template=template, error=str(error))
+            return ()
 
     def _carry_out(self, step: Decided) -> bool:
         decision = step.decision

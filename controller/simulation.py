@@ -188,7 +188,9 @@ class Simulation:
             if claim.key is None and templates[claim.alias] is None:
                 return f"the pod's entry {claim.alias} names neither a claim nor a template"
             if claim.key is None:
-                return no_template(f"{claim.namespace}/{templates[claim.alias]}")
+                there = (one.metadata for one in self._templates.values())
+                names = [one.name for one in there if one.namespace == claim.namespace]
+                return no_template(f"{claim.namespace}/{templates[claim.alias]}", names)
             known = self._claims.get(claim.key)
             if known is not None and claim.generated and pod.metadata.uid and not is_made_for(known, pod):
                 return made_for_another(known)

@@ -23,9 +23,6 @@ from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.policies import DEVICES
 
-MISSPELT: Final = 0.9
-"""As reasons.NEARNESS, for names that may be right: what is not in the input may be in the cluster."""
-
 SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.")
 """Before the driver's name: the classes that its chart makes."""
 
@@ -94,9 +91,8 @@ def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapp
 def _check_class_name(name: Field, known: set[str]) -> None:
     if not isinstance(name.value, str) or name.value in known:
         return
-    near = reasons.nearest(name.value, known, MISSPELT)
-    if near is not None:
-        name.warn("no such class in the input, and its name is nearly that of another", f"{near}, if that is meant")
+    if text := reasons.not_in_input("DeviceClass", name.value, known):
+        name.warn(text, "the name of a class")
 
 
 def _never(_driver: str) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from dracaena.api.reasons import unknown_request, unused_request
+from dracaena.api.gpu_templates import read_gpu_template
+from dracaena.api.reasons import not_in_input, unknown_request, unused_request
 from dracaena.validation.claims import RequestNames, request_names
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference, Path
@@ -24,6 +25,7 @@ class Input:
         self._repeated: set[int] = set()
         self.classes: dict[str, Any] = {}
         """Name → spec of each DeviceClass, as it was written."""
+        self._templates: dict[str, set[str]] = {}
         self._naming: Counter[tuple[str, str]] = Counter()  # namespace and name of a claim → pods that name it
         met: set[tuple[str, Key]] = set()
         for number, (reference, document) in enumerate(objects):
@@ -36,6 +38,8 @@ class Input:
             met.add((reference.api_version, key))
             if reference.kind == "DeviceClass":
                 self.classes[reference.name] = document.get("spec")
+            if reference.kind == "ResourceClaimTemplate":
+                self._templates.setdefault(reference.namespace, set()).add(reference.name)
             if steps := _REQUESTS.get(reference.kind):
                 self._requests[key] = request_names(value_at(document, steps))
 
@@ -55,6 +59,10 @@ class Input:
             if isinstance(name, str):
                 return self._requests.get((kind, namespace, name))
         return None
+
+    def templates(self, namespace: str) -> Collection[str]:
+        """Return the names of the ResourceClaimTemplates of a namespace."""
+        return self._templates.get(namespace, ())
 
     def is_shared(self, namespace: str, claim: Mapping[str, Any]) -> bool:
         """Whether pods of other templates name the claim of an entry of a pod's spec.resourceClaims, too."""
@@ -110,6 +118,8 @@ def check_pod_references(
             field.error(unknown_request(request, claim_name, known), "the name of a request, or none for all of them")
     entries = claims if isinstance(claims, list) else ()
     for index, entry in enumerate(entries):
+        template = Field(entry, (*spec_path, "resourceClaims", index), report).at("resourceClaimTemplateName")
+        _check_template_name(template, inputs.templates(reference.namespace))
         alias = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(alias, str) or alias not in named or inputs.is_shared(reference.namespace, entry):
             continue
@@ -118,6 +128,13 @@ def check_pod_references(
             if name not in named[alias]:
                 claim.warn(unused_request(name, alias), "a container with this request in resources.claims")
     return report.findings
+
+
+def _check_template_name(name: Field, known: Collection[str]) -> None:
+    if not isinstance(name.value, str) or name.value in known or read_gpu_template(name.value) is not None:
+        return
+    if text := not_in_input("ResourceClaimTemplate", name.value, known):
+        name.warn(text, "the name of a template in the pod's namespace")
 
 
 def _uses(spec: Field) -> Iterator[tuple[Field, str, str]]:

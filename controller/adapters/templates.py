@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dracaena.api.gpu_templates import MANAGED_BY, MANAGER, GpuTemplate
 from dracaena.api.resource_objects import ResourceClaimTemplate
@@ -31,6 +31,10 @@ class KubeTemplates:
         """See ports.TemplateApi."""
         selector = f"metadata.name={name}"  # what the controller may do is list, not get
         return bool(self._client.list(ResourceClaimTemplate, namespace=namespace, field_selector=selector).items)
+
+    def names(self, namespace: str) -> Collection[str]:
+        """See ports.TemplateApi."""
+        return [one.metadata.name for one in self._client.list(ResourceClaimTemplate, namespace=namespace).items]
 
     def delete(self, template: ResourceClaimTemplate) -> None:
         """See ports.TemplateApi."""

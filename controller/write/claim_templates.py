@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import structlog
@@ -26,6 +26,9 @@ FOUND_S: Final = 5.0
 MISSED_S: Final = 1.0
 """A template that was missing this short a time ago is missing: all pods of a Job whose template nobody made ask at
 once. Who makes it then is not to wait for long."""
+
+NAMES_S: Final = 30.0
+"""Names that were read this short a time ago are those that there are: a hint may be a little old."""
 
 LOOKS: Final = 10
 """Looks for unused templates in the time for which one stays: each is a list of all of ours."""
@@ -58,6 +61,7 @@ class ClaimTemplates:
         self._lock = threading.Lock()
         self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
         self._read_s: dict[str, tuple[bool, float]] = {}  # namespace/name → whether it was there, and when
+        self._names: dict[str, tuple[Collection[str], float]] = {}  # namespace → names of all there, and when
         self._unused_s: dict[str, float] = {}  # UID → since when nobody names it
 
     def make_for(self, pod: Pod) -> float | None:
@@ -100,6 +104,21 @@ class ClaimTemplates:
             self._read_s = {one: read for one, read in self._read_s.items() if _holds(read, now_s)}
             self._read_s[key] = found, now_s
         return found
+
+    def names(self, namespace: str) -> Collection[str]:
+        """Return the names of a namespace's templates, whoever made them, to find the one that a misspelt name means.
+        Raises KubeError. Cost: a list of the namespace, at most once in NAMES_S.
+        """
+        now_s = self._clock.monotonic()
+        with self._lock:
+            self._names = {one: read for one, read in self._names.items() if now_s - read[1] < NAMES_S}
+            known = self._names.get(namespace)
+        if known is not None:
+            return known[0]
+        names = frozenset(self._templates.names(namespace))
+        with self._lock:
+            self._names[namespace] = names, now_s
+        return names
 
     def collect(self) -> None:
         """Delete those of ours that no pod has named for long. Cost: one list, and one step for each pod."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -187,6 +187,10 @@ class FakeTemplates:
     def exists(self, namespace: str, name: str) -> bool:
         self.before("list", f"{namespace}/{name}")
         return f"{namespace}/{name}" in self.templates
+
+    def names(self, namespace: str) -> Collection[str]:
+        self.before("list-names", namespace)
+        return [one.metadata.name for one in self.templates.values() if one.metadata.namespace == namespace]
 
     def ours(self) -> Sequence[ResourceClaimTemplate]:
         return [one for one in self.templates.values() if one.metadata.labels.get(MANAGED_BY) == MANAGER]

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 import pytest
 
 from dracaena.api import reasons
-from dracaena.api.reasons import MOST_COMPARED, ReadName, nearest, no_class, unknown_name
+from dracaena.api.reasons import MOST_COMPARED, ReadName, nearest, no_class, no_template, not_in_input, unknown_name
 
 CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 
@@ -24,6 +24,21 @@ def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str
     assert nearest(name, CLASSES) == meant
     hint = "an admin has to make it" if meant is None else f"did you mean {meant}?"
     assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("two-gpsu", "two-gpus"), ("four", None), ("team/two", None)])
+def test_a_template_that_is_not_there_is_told_with_the_one_of_its_namespace_that_was_meant(
+    name: str, meant: str | None
+) -> None:
+    hint = "somebody has to make it" if meant is None else f"did you mean {meant}?"
+    told = no_template(f"team/{name}", ("two-gpus", "eight-gpus"))
+    assert told == f"ResourceClaimTemplate team/{name} does not exist: {hint}"
+
+
+def test_of_what_is_not_in_the_input_only_a_likely_mistake_is_told() -> None:
+    told = not_in_input("DeviceClass", "gpu.dracaena.dve", CLASSES)
+    assert told == "DeviceClass gpu.dracaena.dve is not in the input: did you mean gpu.dracaena.dev?"
+    assert not_in_input("DeviceClass", "gpu.nvidia.com", CLASSES) is None, "another word, which the cluster may have"
 
 
 ATTRIBUTES = ("gpu.dracaena.dev/productName", "gpu.dracaena.dev/nvlinkGroup", "resource.kubernetes.io/numaNode")

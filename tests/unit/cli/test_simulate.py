@@ -337,7 +337,8 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
     gated = pod("gated", generated("two"), schedulingGates=[{"name": "example.com/later"}])
     lost = pod("lost", named("missing"))
     bare = pod("bare", generated("missing"))
-    files = written(tmp_path / "pods.yaml", template("two", 2), gated, lost, bare)
+    near = pod("near", generated("two-gpsu"))
+    files = written(tmp_path / "pods.yaml", template("two", 2), template("two-gpus", 2), gated, lost, bare, near)
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
     assert [(outcome["pod"], outcome["reason"]) for outcome in decided] == [
         ("default/gated", "the pod waits at its scheduling gate example.com/later"),
@@ -345,6 +346,7 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
         ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to make it"),
     ]
 
+        ("default/near", "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"),
 
 def test_running_and_ended_pods_are_passed_over(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     pods = [pod(phase, generated("two")) | {"status": {"phase": phase}} for phase in ("Running", "Succeeded")]

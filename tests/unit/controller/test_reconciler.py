@@ -21,7 +21,7 @@ from dracaena.api.resource_objects import (
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.reconciler import GENERATED_S, MISSING_CLAIM_S
 from dracaena.controller.wiring import DOUBT_S
-from dracaena.kube.errors import ApiUnavailableError, InvalidError, KubeError
+from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError, KubeError
 from support.allocation import (
     DRIVER,
     blocks,
@@ -130,6 +130,35 @@ def test_a_claim_that_is_not_there_is_told_within_a_second_and_once(waiting: Pod
     assert bench.told() == [text]
     bench.pass_time(200)
     assert bench.told() == [text]
+
+
+def test_a_misspelt_template_is_told_with_the_one_that_was_meant_and_the_namespace_is_listed_once() -> None:
+    bench = Bench()
+    listed: list[str] = []
+    bench.template_api.before = lambda verb, key: listed.append(key) if verb == "list-names" else None
+    for namespace, name in (("default", "two-gpus"), ("other", "two-gpsu-")):
+        document = {"metadata": {"namespace": namespace, "name": name}, "spec": {"spec": {}}}
+        bench.template_api.templates[f"{namespace}/{name}"] = msgspec.convert(document, ResourceClaimTemplate)
+    bench.add(pod("p", templates=["two-gpsu"]), pod("q", templates=["two-gpsu"]))
+    bench.run()
+    bench.advance(0.9)
+    text = "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"
+    assert bench.told() == [text, text]
+    assert listed == ["default"]
+
+
+def test_a_namespace_whose_templates_cannot_be_listed_gives_no_hint() -> None:
+    bench = Bench()
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "list-names":
+            raise ForbiddenError(f"GET {key}", 403, "Forbidden", "no")
+
+    bench.template_api.before = refuse
+    bench.add(generated("p"))
+    bench.run()
+    bench.advance(0.9)
+    assert bench.told() == ["ResourceClaimTemplate default/t does not exist: somebody has to make it"]
 
 
 def test_a_claim_that_is_slow_to_be_made_from_its_template_is_told_after_some_seconds() -> None:

@@ -72,7 +72,7 @@ def warnings(*documents: dict[str, Any]) -> list[tuple[str, str]]:
 
 DOES_NOTHING = reasons.foreign_config(NVIDIA, DRIVER)
 WRONG_DOMAIN = f"no GPU has the attribute {NVIDIA}/productName: did you mean {DRIVER}/productName?"
-NO_CLASS = "no such class in the input, and its name is nearly that of another"
+NO_CLASS = "DeviceClass {} is not in the input: did you mean {}?"
 WRONG = f'device.attributes["{NVIDIA}"].productName == "H100"'
 RIGHT = f'device.attributes["{DRIVER}"].productName == "H100"'
 
@@ -105,12 +105,12 @@ IGNORED: dict[str, tuple[dict[str, Any], str, str]] = {
     "alternative with a misspelt class": (
         claim(first_available({"deviceClassName": "nvlnik.gpu.dracaena.dev"}, {"deviceClassName": DRIVER})),
         f"{REQUESTS}[0].firstAvailable[0].deviceClassName",
-        NO_CLASS,
+        NO_CLASS.format("nvlnik.gpu.dracaena.dev", "nvlink.gpu.dracaena.dev"),
     ),
     "misspelt class": (
         claim(exactly(class_name="gpu.dracaena.dve")),
         f"{REQUESTS}[0].exactly.deviceClassName",
-        NO_CLASS,
+        NO_CLASS.format("gpu.dracaena.dve", "gpu.dracaena.dev"),
     ),
     "capacity that no GPU has": (
         claim(exactly(capacity={"requests": {"lanes": "10"}})),
@@ -185,6 +185,28 @@ def test_another_driver_name_has_another_domain() -> None:
     assert [finding.message for finding in findings] == [
         f"no GPU has the attribute {DRIVER}/productName: did you mean gpu.example.com/productName?"
     ]
+
+
+def test_a_misspelt_template_is_warned_of_where_one_of_its_namespace_is_nearly_called_so() -> None:
+    def asking(template: str, namespace: str = "default") -> dict[str, Any]:
+        entries = [{"name": "gpus", "resourceClaimTemplateName": template}]
+        containers = [{"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}]
+        metadata = {"name": "p", "namespace": namespace}
+        spec = {"resourceClaims": entries, "containers": containers}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    devices = {"devices": {"requests": [exactly()]}}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    known = [
+        {**about, "metadata": {"name": name, "namespace": "default"}, "spec": {"spec": devices}}
+        for name in ("eight-gpus", "gpus-1.gpu.dracaena.dev")
+    ]
+    text = "ResourceClaimTemplate eihgt-gpus is not in the input: did you mean eight-gpus?"
+    where = "spec.resourceClaims[0].resourceClaimTemplateName"
+    assert warnings(*known, asking("eihgt-gpus")) == [(where, text)]
+    assert warnings(*known, asking("eihgt-gpus", "other")) == [], "templates of another namespace are none of its own"
+    assert warnings(*known, asking("eight-gpus")) == warnings(*known, asking("four-gpus")) == []
+    assert warnings(*known, asking("gpus-2.gpu.dracaena.dev")) == [], "the controller makes it"
 
 
 def test_a_request_that_no_container_names_is_warned_of_where_the_claim_is_in_the_input() -> None:
