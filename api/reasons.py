@@ -183,6 +183,18 @@ MATCHING: Final = " that its class and selectors match"
 """Which GPUs count, for too_few_gpus()."""
 
 
+LARGE_ENOUGH: Final = f"{MATCHING} and that are large enough"
+"""The same where a request wants so much of each."""
+
+
+def too_small_gpus(amount: str, largest: str, which: str = "") -> str:
+    """Say that no GPU has so much of a capacity, in use or not; amounts in words, `which` as for too_few_gpus()."""
+    return f"no GPU{which} has {amount}, the largest has {largest}"
+
+
+NO_GPU_FOR_AMOUNTS: Final = f"no GPU{MATCHING} can give these amounts of its capacities together"
+
+
 def unused_request(request: str, claim: str) -> str:
     """Say that a request of a claim, by the pod's name for it, is in no container's resources.claims."""
     return f"no container names request {request} of claim {claim}: its devices are taken, and no container sees them"

@@ -12,6 +12,7 @@ from typing import Final
 from dracaena.api import limits
 from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.reasons import dead_alternative
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
@@ -194,7 +195,9 @@ def _check_memory(amount: Field, wanted: Quantity) -> None:
 
 def _check_cores(amount: Field, wanted: Quantity) -> None:
     if wanted.nano > _ALL_CORES * NANO:
-        amount.warn("no GPU has more than 100 percent of its cores", "a whole number from 0 to 100")
+        text = "no GPU has more than 100 percent of its cores"
+        is_alternative = "firstAvailable" in amount.path
+        amount.warn(dead_alternative(text) if is_alternative else text, "a whole number from 0 to 100")
     elif wanted.nano % NANO:
         amount.warn("rounded up to whole percent", "a whole number from 0 to 100")
 

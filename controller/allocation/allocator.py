@@ -336,7 +336,7 @@ class Allocator:
         `others`: the claims that other pods name, too, as `namespace/name`. `is_over` as in allocate()."""
         self.effort.begin(is_over)
         try:
-            return ignored_parts(inventory, pod, claims, others, self.selectors, self._names)
+            return ignored_parts(inventory, pod, claims, others, self.selectors, self._names, self.features)
         except OverdueError:
             return ()
 

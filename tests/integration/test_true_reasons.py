@@ -99,6 +99,20 @@ CASES = {
         "ClaimPartsIgnored",
         validate=None,
     ),
+    "more memory in the first alternative than any GPU has": Case(
+        [
+            {
+                "name": "gpu",
+                "firstAvailable": [
+                    {"name": "best", "deviceClassName": DRIVER, "capacity": {"requests": {"memory": "9Ti"}}},
+                    {"name": "any", "deviceClassName": DRIVER},
+                ],
+            }
+        ],
+        "request gpu/best: this alternative is never taken: no GPU that its class and selectors match has 9216 GiB of",
+        "ClaimPartsIgnored",
+        validate=None,
+    ),
     "a capacity of GPUs that nobody shares": Case(
         one(capacity={"requests": {"memory": "10Gi"}}),
         "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken",

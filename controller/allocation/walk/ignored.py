@@ -9,9 +9,13 @@ from dracaena import cel
 from dracaena.api import reasons
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
+from dracaena.api.quantity import Quantity
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.sharing import in_words
+from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.claims import Config
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.request import ClaimDemand, Refused, RequestDemand
 from dracaena.controller.allocation.state.device_kind import reads_identity
@@ -29,6 +33,7 @@ def ignored_parts(
     others: Collection[str],
     selectors: CelSelectors,
     names: PublishedNames,
+    features: Features,
 ) -> tuple[str, ...]:
     """Return what has no effect, in the order of the claims, then of the containers; each once. Nothing about claims
     that cannot be read, or that are not about devices of ours: others may know what to do with them. `others` are the
@@ -43,7 +48,7 @@ def ignored_parts(
     ours = tuple(demand for demand in demands if all(_is_of_ours(inventory, one) for one in _every(demand)))
     found: list[str] = []
     for demand in ours:
-        found += _of_claim(inventory, demand, selectors, names)
+        found += _of_claim(inventory, demand, selectors, names, features)
     found += _of_containers(pod, {demand.claim.key: demand for demand in ours}, others)
     return tuple(dict.fromkeys(found))
 
@@ -58,7 +63,7 @@ def _is_of_ours(inventory: Inventory, request: RequestDemand) -> bool:
 
 
 def _of_claim(
-    inventory: Inventory, demand: ClaimDemand, selectors: CelSelectors, names: PublishedNames
+    inventory: Inventory, demand: ClaimDemand, selectors: CelSelectors, names: PublishedNames, features: Features
 ) -> Iterator[str]:
     driver, key = inventory.driver, demand.claim.key
     for config in _foreign(demand.spec.configs, driver):
@@ -70,7 +75,7 @@ def _of_claim(
                 yield f"DeviceClass {one.device_class.name}: {reasons.foreign_config(config.driver, driver)}"
             for text in _of_capacity(inventory, one, names):
                 yield f"{where}: {text}"
-            why = _why_dead(inventory, one, selectors, names) if len(alternatives) > 1 else None
+            why = _why_dead(inventory, one, selectors, names, features) if len(alternatives) > 1 else None
             if why is not None:
                 yield f"{where}: {reasons.dead_alternative(why)}"
 
@@ -90,32 +95,77 @@ def _of_capacity(inventory: Inventory, request: RequestDemand, names: PublishedN
 
 
 def _why_dead(
-    inventory: Inventory, request: RequestDemand, selectors: CelSelectors, names: PublishedNames
+    inventory: Inventory, request: RequestDemand, selectors: CelSelectors, names: PublishedNames, features: Features
 ) -> str | None:
-    """Return why no node has as many devices that match, in use or not; None where one does, where that cannot be told
-    of a kind of device, and where nothing is published."""
+    """Return why no node has as many devices that match and are large enough, in use or not; None where one does, where
+    that cannot be told of a kind of device, and where nothing is published."""
     expressions = (*request.device_class.selectors, *request.request.selectors)
     footprints = [selectors.footprint(expression) for expression in expressions]
     readable = [found for found in footprints if isinstance(found, cel.Footprint)]
     if len(readable) < len(footprints) or any(reads_identity(inventory.driver, found) for found in readable):
         return None
-    is_empty, most = True, 0
+    wanted = _Amounts(inventory, request, names, features)
+    is_empty, is_matched, most = True, False, 0
     for kind in inventory.buckets:
-        matching = 0
+        serving = 0
         for device in inventory.devices_of(kind):
             is_empty = False
             if not _matches(selectors, expressions, device):
                 continue
-            matching += 1
-            if matching >= request.count or request.request.all_devices or device.allow_multiple_allocations:
+            is_matched = True
+            if not wanted.are_there(device):
+                continue
+            serving += 1
+            if serving >= request.count or request.request.all_devices or device.allow_multiple_allocations:
                 return None
-        most = max(most, matching)
+        most = max(most, serving)
     if is_empty:
         return None
     if most:
-        return reasons.too_few_gpus(OFFERING, request.count, most, reasons.MATCHING)
+        return reasons.too_few_gpus(OFFERING, request.count, most, wanted.which)
+    if is_matched:
+        return wanted.why()
     read = tuple(name for found in readable for name in reasons.ReadName.of_paths(found.paths))
     return "; ".join(names.unknown(inventory, read)) or reasons.NO_SUCH_GPU
+
+
+class _Amounts:
+    """The amounts of capacities that an alternative wants of each GPU, and the most that was seen of each. Names that
+    no GPU has are told by themselves: then nothing is said of amounts."""
+
+    def __init__(self, inventory: Inventory, request: RequestDemand, names: PublishedNames, features: Features) -> None:
+        wanted = (request.request.capacity or {}) if features.consumable_capacity else {}
+        unknown = names.unknown(inventory, tuple(map(reasons.ReadName.of_request, sorted(wanted))))
+        self._wanted: Mapping[str, Quantity] = {} if unknown else wanted
+        self._fractional = features.fractional_capacity_range
+        self._is_refused = False
+        self._most_nano = dict.fromkeys(self._wanted, 0)
+
+    def are_there(self, device: PublishedDevice) -> bool:
+        """Whether a device has as much of each when nobody takes any of it."""
+        if not self._wanted:
+            return True
+        values = {capacity.name: capacity.value.nano for capacity in device.capacities}
+        for name in self._most_nano:
+            self._most_nano[name] = max(self._most_nano[name], values.get(name, 0))
+        taken = amounts(device, self._wanted, fractional=self._fractional)
+        is_there = taken is not None and all(amount.nano <= values[name] for name, amount in taken.items())
+        self._is_refused |= not is_there
+        return is_there
+
+    @property
+    def which(self) -> str:
+        """Which GPUs count, in words that follow their number."""
+        return reasons.LARGE_ENOUGH if self._is_refused else reasons.MATCHING
+
+    def why(self) -> str:
+        """Say why none of those that were seen is large enough."""
+        for name, most_nano in self._most_nano.items():
+            wanted_nano = self._wanted[name].nano
+            if wanted_nano > most_nano:
+                wanted, most = (in_words(name, nano) for nano in (wanted_nano, most_nano))
+                return reasons.too_small_gpus(wanted, most, reasons.MATCHING)
+        return reasons.NO_GPU_FOR_AMOUNTS
 
 
 def _matches(selectors: CelSelectors, expressions: Sequence[str], device: PublishedDevice) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
+from dracaena.api.reasons import too_small_gpus
 from dracaena.api.sharing import size_in_words
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
@@ -210,7 +211,7 @@ class NodeRules:
             return "no GPU of the cluster is given in shares" if wanted else ""
         most, (left, node) = max(one for one, _, _ in lefts), max((left, node) for _, left, node in lefts)
         if max(wanted) > most:
-            return f"no GPU has {size_in_words(max(wanted))} of memory, the largest has {size_in_words(most)}"
+            return too_small_gpus(f"{size_in_words(max(wanted))} of memory", size_in_words(most))
         if not left:
             return "no memory of any GPU is left"
         return f"the GPU with most memory left has {size_in_words(left)} (on {node})" if left < max(wanted) else ""

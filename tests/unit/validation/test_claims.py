@@ -204,6 +204,17 @@ def test_an_amount_that_is_not_what_it_seems_is_warned_of(name: str, amounts: di
     assert not any(found in warning for warning in warnings(foreign))
 
 
+def test_an_alternative_with_more_cores_than_a_gpu_has_is_never_taken() -> None:
+    capacity = {"requests": {"memory": "1Gi", "cores": "101"}}
+    alternatives = [
+        {"name": "a", "deviceClassName": "gpu.dracaena.dev", "capacity": capacity},
+        {"name": "b", "deviceClassName": "gpu.dracaena.dev"},
+    ]
+    document = edited(claim(), "spec.devices.requests", [{"name": "r", "firstAvailable": alternatives}])
+    (told,) = warnings(document)
+    assert "this alternative is never taken: no GPU has more than 100 percent of its cores" in told
+
+
 @pytest.mark.parametrize("amounts", [{"memory": "-1Gi"}, {"memory": "1Gi", "cores": "-1"}, {"lanes": "-500m"}])
 def test_an_amount_that_the_controller_refuses_is_an_error(amounts: dict[str, str]) -> None:
     document = edited(claim(), f"{EXACTLY}.capacity.requests", amounts)

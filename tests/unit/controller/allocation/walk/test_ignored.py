@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dracaena.api import reasons
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import DeviceCapacity, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import ignored
@@ -103,7 +103,9 @@ class Planted:
                 details |= cel(expression) if expression else {}
                 count = rng.choice([1, 1, 1, 4, 5])
                 details |= {"count": count} if count > 1 else {}
-                why = DEAD.get(expression) or (TOO_MANY if count == 5 and expression != OF_IDENTITY else "")
+                small = cls._too_large(rng, details)
+                why = DEAD.get(expression) or small or (TOO_MANY if count == 5 else "")
+                why = "" if expression == OF_IDENTITY else why
                 if why:
                     texts.add(f"claim default/c, request {full}: this alternative is never taken: {why}")
                 alternatives.append({"name": f"a{place}", "deviceClassName": DRIVER, **details})
@@ -130,6 +132,15 @@ class Planted:
             return {}
         texts.add(f"claim default/c, request {name}: {text}")
         return {"capacity": {"requests": {capacity: "10Gi"}}}
+
+    @staticmethod
+    def _too_large(rng: random.Random, details: dict[str, Any]) -> str:
+        """Let an alternative that asks for memory want more than each GPU has, sometimes, and return what is told."""
+        wanted = details.get("capacity", {}).get("requests", {})
+        if "memory" not in wanted or rng.random() < 0.5:
+            return ""
+        wanted["memory"] = "41Gi"
+        return "no GPU that its class and selectors match has 41 GiB of memory, the largest has 40 GiB of memory"
 
     @staticmethod
     def _pod(rng: random.Random, names: list[str], texts: set[str]) -> Pod:
@@ -192,6 +203,65 @@ def test_an_alternative_is_dead_whose_gpus_lie_on_several_nodes() -> None:
     assert told(count=5) == (never,), "those of all nodes together are enough"
     assert told(**h100, allocationMode="All") == ()
     assert told(count=4) == ()
+
+
+def test_an_alternative_is_dead_that_wants_more_of_a_capacity_than_any_gpu_that_it_means_has() -> None:
+    other = machine("other", blocks(4, inside="NV12", outside="NV12"), product_name="H100", memory_bytes=80 << 30)
+    there = make_inventory(
+        DRIVER,
+        nodes=[node(name) for name in ("a", "b")],
+        slices=[pool_slice("a", MADE), pool_slice("b", other)],
+        classes=[device_class()],
+    )
+
+    def told(amount: str, **first: Any) -> list[str]:
+        wanted = {"capacity": {"requests": {"memory": amount}}}
+        alternatives = [
+            {"name": "a", "deviceClassName": DRIVER, **wanted, **first},
+            {"name": "b", "deviceClassName": DRIVER},
+        ]
+        asked = claim("c", {"name": "r", "firstAvailable": alternatives})
+        said = found(using(("g", ""), g="c"), asked, there=there)
+        never = "claim default/c, request r/a: this alternative is never taken: "
+        return [text.removeprefix(never) for text in said if text.startswith(never)]
+
+    a100 = cel(f'device.attributes["{DRIVER}"].productName == "A100"')
+    small = "no GPU that its class and selectors match has {} of memory, the largest has {} of memory"
+    assert told("80Gi") == told("80Gi", count=4) == told("40Gi", **a100) == []
+    assert told("81Gi") == [small.format("81 GiB", "80 GiB")]
+    assert told("41Gi", **a100) == [small.format("41 GiB", "40 GiB")], "larger ones are none that it means"
+    few = "no node that offers GPUs has 5 GPUs that its class and selectors match"
+    assert told("41Gi", count=5) == [f"{few} and that are large enough, the largest has 4"]
+    assert told("40Gi", count=5) == [f"{few}, the largest has 4"]
+    assert told("81Gi", allocationMode="All") == [small.format("81 GiB", "80 GiB")]
+
+
+def test_amounts_of_shared_gpus_count_one_by_one_and_together() -> None:
+    """A GPU with much memory and one with many cores are not one with both; what is in use counts as there."""
+
+    def shared(name: str, memory_gib: int, cores: int) -> Any:
+        made = pool_slice(name, machine(name, blocks(1, inside="PIX", outside="PIX")))
+        capacity = {"memory": DeviceCapacity(value=f"{memory_gib}Gi"), "cores": DeviceCapacity(value=str(cores))}
+        devices = [replace(one, allow_multiple_allocations=True, capacity=capacity) for one in made.spec.devices]
+        return replace(made, spec=replace(made.spec, devices=devices))
+
+    there = make_inventory(
+        DRIVER,
+        nodes=[node("a"), node("b")],
+        slices=[shared("a", 80, 50), shared("b", 40, 100)],
+        classes=[device_class()],
+    )
+
+    def told(**amounts: str) -> tuple[str, ...]:
+        first = {"name": "a", "deviceClassName": DRIVER, "capacity": {"requests": amounts}}
+        asked = claim("c", {"name": "r", "firstAvailable": [first, {"name": "b", "deviceClassName": DRIVER}]})
+        return found(using(("g", ""), g="c"), asked, there=there)
+
+    never = "claim default/c, request r/a: this alternative is never taken: no GPU that its class and selectors match"
+    assert told(memory="80Gi", cores="50") == told(memory="40Gi", cores="100") == ()
+    assert told(memory="81Gi", cores="10") == (f"{never} has 81 GiB of memory, the largest has 80 GiB of memory",)
+    assert told(memory="1Gi", cores="101") == (f"{never} has 101 % of the cores, the largest has 100 % of the cores",)
+    assert told(memory="80Gi", cores="100") == (f"{never} can give these amounts of its capacities together",)
 
 
 def test_a_class_of_ours_with_a_configuration_for_another_driver_is_told() -> None:
