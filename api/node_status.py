@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dracaena.api.devicepool import DecodedMig, decode_pool
+from dracaena.api.devicepool import decode_pool
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
-from dracaena.api.slice_drawing import draw_slices
+from dracaena.api.slice_drawing import CutGpu, cut_gpus
 from dracaena.api.tree import render_tree
 
 HIDDEN: Final = "somebody of a namespace that you may not see"
@@ -83,8 +83,8 @@ class PublishedNode:
     """By ordinal; a GPU that is not published is left out."""
     migs: tuple[DeviceStatus, ...]
     """Those that exist, and the parts that somebody has of GPUs that are cut on demand."""
-    slices: Mapping[str, int]
-    """UUID of each GPU that is cut on demand → its memory slices."""
+    cut: tuple[CutGpu, ...]
+    """Those that are cut on demand, with the parts that somebody has."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""
 
@@ -193,7 +193,7 @@ def node_status(
             for item in decoded.mig_devices
             if item.start is None or (pool_name, item.name) in held
         ),
-        _slices(decoded.mig_devices),
+        cut_gpus(decoded.mig_devices, {device for pool, device in held if pool == pool_name}),
         tuple(remarks_of(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
     )
 
@@ -202,15 +202,6 @@ def current_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation, at least one of at least one."""
     newest = max(page.spec.pool.generation for page in pages)
     return [page for page in pages if page.spec.pool.generation == newest]
-
-
-def _slices(migs: Iterable[DecodedMig]) -> dict[str, int]:
-    """Return how many memory slices each GPU has that is cut on demand: up to where the last part would end."""
-    found: dict[str, int] = {}
-    for mig in migs:
-        if mig.start is not None:
-            found[mig.parent_uuid] = max(found.get(mig.parent_uuid, 0), mig.start + (mig.size or 0))
-    return found
 
 
 def remarks_of(driver: str, current: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
@@ -239,17 +230,10 @@ def tree_lines(node: PublishedNode) -> Iterator[str]:
     if labels:
         yield from (f"  {line}" for line in render_tree(node.machine, labels))
     yield from (f"  {mig.name}  {mig.profile}  [{label_of(mig)}]" for mig in node.migs if mig.start is None)
-    cut = [mig for mig in node.migs if mig.start is not None]
-    for uuid, slices in node.slices.items():
-        if any(mig.parent_uuid == uuid for mig in cut):
-            yield from _cut_gpu(uuid, slices, [mig for mig in cut if mig.parent_uuid == uuid])
-
-
-def _cut_gpu(uuid: str, slices: int, parts: Sequence[DeviceStatus]) -> Iterator[str]:
-    drawn = draw_slices(slices, [(part.start or 0, part.size, part.profile or "") for part in parts])
-    yield f"  {uuid}  {drawn}"
-    for part in sorted(parts, key=lambda part: part.start or 0):
-        yield f"    {part.profile} at {part.start}  [{label_of(part)}]"
+    labels_of_parts = {mig.name: label_of(mig) for mig in node.migs}
+    for gpu in node.cut:
+        yield f"  {gpu}"
+        yield from (f"    {part.profile} at {part.start}  [{labels_of_parts[part.name]}]" for part in gpu.parts)
 
 
 def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:

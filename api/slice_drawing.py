@@ -1,9 +1,12 @@
-"""Draws the memory slices of a GPU that is cut on demand, for people to read."""
+"""Draws the memory slices of a GPU that is cut on demand, for people to read: for all commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
+
+from dracaena.api.devicepool import DecodedMig
 
 CELL: Final = 3
 """Characters of a slice: the `7g` of a profile and a space."""
@@ -29,3 +32,38 @@ def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]], foreign: Ite
         for number in range(max(start, 0), min(start + size, slices)):
             cells[number] = bar[CELL * (number - start) :][:CELL]
     return f"[{''.join(cells).rstrip()}]"
+
+
+@dataclass(frozen=True, slots=True)
+class CutGpu:
+    """A GPU that is cut on demand, with the parts of it that claims have."""
+
+    uuid: str
+    slices: int
+    parts: tuple[DecodedMig, ...]
+    """By start."""
+
+    def __str__(self) -> str:
+        parts = [(part.start or 0, part.size or 0, part.profile) for part in self.parts]
+        return f"{self.uuid}  {draw_slices(self.slices, parts)}"
+
+
+def cut_gpus(migs: Iterable[DecodedMig], taken: Collection[str]) -> tuple[CutGpu, ...]:
+    """Return the GPUs of one pool of which claims have parts, in the order in which they are published.
+
+    `migs` are all MIG devices of the pool, `taken` the names of those that claims have. A GPU has as many slices as it
+    takes to hold its last part. Cost: O(MIG devices).
+    """
+    slices: dict[str, int] = {}
+    parts: dict[str, list[DecodedMig]] = {}
+    for mig in migs:
+        if mig.start is None:
+            continue
+        slices[mig.parent_uuid] = max(slices.get(mig.parent_uuid, 0), mig.start + (mig.size or 0))
+        if mig.name in taken:
+            parts.setdefault(mig.parent_uuid, []).append(mig)
+    return tuple(
+        CutGpu(uuid, count, tuple(sorted(parts[uuid], key=lambda part: part.start or 0)))
+        for uuid, count in slices.items()
+        if uuid in parts
+    )

@@ -29,12 +29,16 @@ CONTROLLER: Final = "dracaena-controller"
 CLAIM_NOT_MADE: Final = "FailedResourceClaimCreation"
 """Reason of kube-controller-manager's Event about a claim that it could not make from its template."""
 
+MIG_DEVICE: Final = "mig-"
+"""How names of MIG devices begin (api.mig)."""
+
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
 
 What was chosen stands in an annotation of the claim: the links of the set, the best other choice, and the part of the
 score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates and
-the controller's Events; what is missing (a claim, a template, a class) is named.
+the controller's Events; what is missing (a claim, a template, a class) is named. A GPU that is cut on demand is drawn
+with its memory slices.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -211,7 +215,30 @@ class _Reader:
             tuple(sorted(user.name for user in claim.status.reserved_for)),
             decision,
             remarks,
+            self._drawn(claim),
         )
+
+    def _drawn(self, claim: ResourceClaim) -> tuple[str, ...]:
+        """Return the GPUs that are cut on demand, of which a claim has parts, as lines; none where it may not be read
+        what others have of them."""
+        from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+        from dracaena.cli.cut_parts import CutParts, devices_of
+        from dracaena.kube.errors import ForbiddenError
+
+        devices = list(devices_of(self._driver, claim))
+        nodes = {pool for pool, device in devices if device.startswith(MIG_DEVICE)}  # a pool is called like its node
+        try:
+            slices = [
+                item
+                for node in sorted(nodes)
+                for item in self._client.list(
+                    ResourceSlice, field_selector=f"spec.driver={self._driver},spec.nodeName={node}"
+                ).items
+            ]
+            claims = self._client.list(ResourceClaim).items if slices else ()
+        except ForbiddenError:
+            return ()
+        return tuple(CutParts(self._driver, slices, claims).lines(devices))
 
     def _exists(self, kind: Any, name: str, namespace: str) -> bool:
         """Whether an object is there; what may not be read counts as there."""

@@ -40,6 +40,8 @@ class ClaimAnswer:
     """Names of the pods that it is reserved for."""
     decision: Decision | None = None
     reasons: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
+    """The GPUs that are cut on demand, of which it has parts; only in text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: b
         "missing": "is not there",
     }
     yield f"claim {claim.name} {words[claim.state]}"
-    yield from (f"  {device}" for device in (*claim.devices, *claim.other_devices))
+    yield from (f"  {line}" for line in (*claim.devices, *claim.other_devices, *claim.drawn))
     for reason in claim.reasons:
         yield from wrapped(reason, first=2, rest=4)
     if claim.decision is not None:

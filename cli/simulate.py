@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dracaena.api.objects import Node
     from dracaena.api.resource_objects import ResourceClaimTemplate
     from dracaena.cli.cluster_objects import ClusterObjects
+    from dracaena.cli.cut_parts import CutParts
     from dracaena.cli.manifests import Manifest
     from dracaena.controller.simulation import Outcome, Simulation
 
@@ -83,6 +84,7 @@ def register(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
     from dracaena.cli.columns import print_lines, shown
+    from dracaena.cli.cut_parts import CutParts
     from dracaena.cli.manifests import load_manifests
     from dracaena.cli.what_fits import fit_document, fit_table, fits, pod_templates
     from dracaena.cli.workloads import is_workload, workload_pods
@@ -119,7 +121,8 @@ def _run(arguments: argparse.Namespace) -> int:
         documents, lines = [fit_document(fit) for fit in found], fit_table(found)
     else:
         outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
-        documents, lines = [_document(outcome) for outcome in outcomes], _table(outcomes, simulation)
+        parts = CutParts(arguments.driver_name, objects.slices, objects.claims)
+        documents, lines = [_document(outcome) for outcome in outcomes], _table(outcomes, simulation, parts)
     if arguments.output == "json":
         print(json.dumps(documents, indent=2))
     else:
@@ -188,7 +191,8 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]:
+def _table(outcomes: Sequence[Outcome], simulation: Simulation, parts: CutParts) -> Iterator[str]:
+    """`parts` are those that claims have before the first outcome."""
     from dracaena.cli.columns import aligned, wrapped
 
     if not outcomes:
@@ -202,6 +206,9 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
     yield next(lines)
     for line, outcome in zip(lines, outcomes, strict=True):
         yield line
+        devices = [(one.pool, one.device) for one in outcome.devices if one.driver == simulation.inventory.driver]
+        parts.take(devices)
+        yield from (f"    {drawn}" for drawn in parts.lines(devices))
         yield from wrapped(outcome.reason, first=4, rest=4)
         for text in outcome.ignored:
             yield from wrapped(f"ignored: {text}", first=4, rest=6)

@@ -16,7 +16,7 @@ import structlog
 import yaml
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate
-from dracaena.api.objects import Node
+from dracaena.api.objects import Namespace, Node
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import ApiServer
@@ -24,10 +24,12 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ForbiddenError
 from dracaena.kube.events import Event
 from dracaena.kube.transport import Transport
-from support.allocation import DRIVER, blocks, device_name, machine
+from support.allocation import DRIVER, blocks, device_name, machine, request
 from support.api_ground import ApiGround
 from support.controller import NAMESPACE, ask, create_pod, publish, running_controller, transport
 from support.kube import wait_for
+from support.mig_nodes import mig_slices, part_name
+from support.mig_tables import A100, MigPart
 
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"), product_name="NVIDIA A100")
 TWO = machine("two", blocks(2, inside="NV2", outside="SYS"), product_name="NVIDIA L40S")
@@ -174,6 +176,36 @@ def test_a_claim_is_explained_by_itself_and_with_the_pods_that_wait_for_it(run: 
         None,
         ["default/huge"],
     )
+
+
+def test_a_gpu_that_is_cut_on_demand_is_drawn_for_who_may_see_what_others_have_of_it(
+    run: Run, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = machine("cut", blocks(2, inside="NV12", outside="SYS"))
+    for item in mig_slices("cut", made, [A100, A100]):
+        document = {"metadata": {"name": item.metadata.name}, "spec": msgspec.to_builtins(item.spec)}
+        client.create(ResourceSlice, document)
+    client.create(Namespace, {"metadata": {"name": "other"}})
+    parts = {"small": MigPart("1g.10gb", 6, 1, 1), "large": MigPart("4g.40gb", 0, 4, 4)}
+    for (name, part), namespace in zip(parts.items(), (NAMESPACE, "other"), strict=True):
+        document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request()]}}}
+        client.create(ResourceClaim, document, namespace=namespace)
+        given = {"request": "gpus", "driver": DRIVER, "pool": "cut", "device": part_name(made, 1, part)}
+        finalizers = {"metadata": {"finalizers": [DELETE_PROTECTION_FINALIZER]}}
+        client.merge_patch(ResourceClaim, name, finalizers, namespace=namespace)
+        status = {"status": {"allocation": {"devices": {"results": [given]}}}}
+        client.merge_patch(ResourceClaim, name, status, namespace=namespace, subresource="status")
+    line = f"  {made.gpus[1].uuid}  [4g───────── ·  ·  1g ·]  1g.10gb at 6\n"
+    assert line in run("explain", "claim", "small").out
+
+    def refuse(self: KubeClient, kind: type, **how: Any) -> Any:
+        if kind is ResourceClaim and not how.get("namespace"):
+            raise ForbiddenError("GET resourceclaims", 403, "Forbidden", "no")
+        return read(self, kind, **how)
+
+    read = KubeClient.list
+    monkeypatch.setattr(KubeClient, "list", refuse)
+    assert "[4g" not in run("explain", "claim", "small").out
 
 
 def test_what_is_missing_is_named_with_who_must_make_it(run: Run, client: KubeClient) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 from dracaena.api.reasons import foreign_config
 from dracaena.cli.main import main
+from support.page_cluster import node_divided_on_demand
 
 CLASSES = Path(__file__).parents[3] / "deploy" / "deviceclasses"
 NOTHING = "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
@@ -344,9 +346,9 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
         ("default/gated", "the pod waits at its scheduling gate example.com/later"),
         ("default/lost", "claim default/missing does not exist: somebody has to make it"),
         ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to make it"),
+        ("default/near", "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"),
     ]
 
-        ("default/near", "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"),
 
 def test_running_and_ended_pods_are_passed_over(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     pods = [pod(phase, generated("two")) | {"status": {"phase": phase}} for phase in ("Running", "Succeeded")]
@@ -572,6 +574,27 @@ def test_pods_that_ask_for_the_extended_resource_are_told_what_they_need(tmp_pat
     assert "asks for the extended resource nvidia.com/gpu" in result.err
     assert "gpu.dracaena.dev/rewrite=true on the namespace" in result.err
     assert result.out == f"{NOTHING}\n"
+
+
+def test_a_gpu_that_is_cut_on_demand_is_drawn_as_each_claim_leaves_it(run: Run, tmp_path: Path) -> None:
+    def part(name: str, profile: str) -> dict[str, Any]:
+        expression = f'device.attributes["gpu.dracaena.dev"].profile == "{profile}"'
+        exactly = {"deviceClassName": "mig.gpu.dracaena.dev", "selectors": [{"cel": {"expression": expression}}]}
+        document = claim(name, 1)
+        document["spec"]["devices"]["requests"] = [{"name": "part", "exactly": exactly}]
+        return document
+
+    cluster = written(tmp_path / "cluster.yaml", *node_divided_on_demand())
+    wanted = [part("large", "4g.40gb"), part("small", "1g.10gb"), part("third", "1g.10gb")]
+    printed = run("simulate", "-f", CLASSES, "-f", cluster, "-f", written(tmp_path / "claims.yaml", *wanted)).out
+    drawn = re.findall(r"^    (GPU-\S+)  (\[.*\])  (.*)$", printed, re.MULTILINE)
+    assert len({gpu for gpu, _, _ in drawn}) == 1
+    assert [line for _, line, _ in drawn] == [
+        "[4g───────── ·  ·  ·  ·]",
+        "[4g───────── ·  ·  1g ·]",
+        "[4g───────── 1g ·  1g ·]",
+    ]
+    assert [own for _, _, own in drawn] == ["4g.40gb at 0", "1g.10gb at 6", "1g.10gb at 4"]
 
 
 def test_a_template_that_the_controller_makes_when_it_is_named_need_not_be_there(
