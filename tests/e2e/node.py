@@ -230,6 +230,11 @@ def _unmount_below(*roots: Path) -> None:
 def _remove_empty_cgroups() -> None:
     """Remove what lost containers leave behind; the kernel keeps every cgroup that is in use."""
     for top in (*CGROUPS.glob("k8s.io"), *CGROUPS.glob("*/k8s.io")):  # version 2, version 1
-        for folder in (*sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True), top):
-            with suppress(OSError):
-                folder.rmdir()
+        remove_empty_folders(top)
+
+
+def remove_empty_folders(top: Path) -> None:
+    """Remove a tree of cgroups as far as it is empty, whatever others remove of it meanwhile."""
+    for folder, _, _ in os.walk(top, topdown=False):  # passes over what is gone
+        with suppress(OSError):
+            Path(folder).rmdir()
