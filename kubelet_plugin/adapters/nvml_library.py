@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import pynvml
 
@@ -213,3 +213,30 @@ class NvmlLibrary:
 def error_name(error: pynvml.NVMLError) -> str:
     """Return the name of NVML's error. pynvml's own text asks the library, which may be what is broken."""
     return ERROR_NAMES.get(error.value, f"ERROR_{error.value}")
+
+
+def gpu_handle(uuid: str) -> Any:
+    """Return the handle of a GPU, valid until NVML is closed. Raises pynvml.NVMLError: GPU_IS_LOST where it is lost.
+
+    By UUID NVML finds no GPU at all while any one is lost: then each is asked who it is.
+    """
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:
+            raise
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = _handle_if_it_is(uuid, index)
+            if handle is not None:
+                return handle
+        raise
+
+
+def _handle_if_it_is(uuid: str, index: int) -> Any:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return handle if pynvml.nvmlDeviceGetUUID(handle) == uuid else None
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:  # whether it is the one is not known
+            raise
+        return None

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pynvml
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary, error_name, gpu_handle
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 
@@ -79,7 +79,7 @@ class NvmlMemoryLimits:
 
 def _handle(gpu: str) -> Any:
     try:
-        return pynvml.nvmlDeviceGetHandleByUUID(gpu)
+        return gpu_handle(gpu)
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # of the GPU, not of the cgroup
             raise GpuGoneError(f"the GPU driver does not know {gpu}") from error

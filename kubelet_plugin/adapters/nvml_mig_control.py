@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name, gpu_handle
 from dracaena.kubelet_plugin.adapters.nvml_mig_profiles import MigProfileReader
-from dracaena.kubelet_plugin.discovery.mig_instances import GPU_IS_LOST, GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
 
 T = TypeVar("T")
 
@@ -191,26 +191,10 @@ class NvmlMigControl:
                 self._library.close()
 
     def _handle(self, gpu: str) -> Any:
-        """Return the handle of a GPU. By UUID NVML finds none while any GPU is lost: then each is asked who it is."""
         try:
-            return self._call(pynvml.nvmlDeviceGetHandleByUUID, gpu)
-        except MigRefusedError as error:
-            if error.reason != GPU_IS_LOST:
-                raise
-            for index in range(self._call(pynvml.nvmlDeviceGetCount)):
-                handle = self._handle_if_it_is(gpu, index)
-                if handle is not None:
-                    return handle
-            raise
-
-    def _handle_if_it_is(self, gpu: str, index: int) -> Any:
-        try:
-            handle = self._call(pynvml.nvmlDeviceGetHandleByIndex, index)
-            return handle if self._call(pynvml.nvmlDeviceGetUUID, handle) == gpu else None
-        except MigRefusedError as error:
-            if error.reason != GPU_IS_LOST:  # whether it is the one is not known
-                raise
-            return None
+            return gpu_handle(gpu)
+        except pynvml.NVMLError as error:
+            raise self._refused(pynvml.nvmlDeviceGetHandleByUUID, error) from error
 
     def _ask(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
         """Return the answer of one call, None where it is refused as expected. Implements nvml_mig.Ask."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pynvml
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name, gpu_handle
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError
 from dracaena.mps.planning.state import ComputeMode
 
@@ -40,7 +40,7 @@ class NvmlComputeModes:
         """See ComputeModes."""
         self._library.open()
         try:
-            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(gpu), int(mode))
+            pynvml.nvmlDeviceSetComputeMode(gpu_handle(gpu), int(mode))
         except pynvml.NVMLError as error:
             raise TemporaryError(f"the compute mode of {gpu} cannot be set to {mode.name}: {_words(error)}") from error
         finally:
@@ -49,7 +49,7 @@ class NvmlComputeModes:
 
 def _mode(gpu: str) -> ComputeMode | str:
     try:
-        number = pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(gpu))
+        number = pynvml.nvmlDeviceGetComputeMode(gpu_handle(gpu))
     except pynvml.NVMLError as error:
         return f"the GPU driver does not tell its compute mode: {_words(error)}"
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 
 from dracaena.api.machine import Machine
-from support.fake_nvml import _GPU_HANDLE, FakeNvml, _set_handle
+from support.fake_nvml import FakeNvml
 
 
 class FakeNvmlWithModes(FakeNvml):
@@ -16,13 +16,6 @@ class FakeNvmlWithModes(FakeNvml):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.modes: dict[int, int] = dict.fromkeys(range(len(machine.gpus)), pynvml.NVML_COMPUTEMODE_DEFAULT)
-
-    def _nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
-        wanted = uuid.value.decode()
-        for ordinal, gpu in enumerate(self.machine.gpus):
-            if gpu.uuid == wanted:
-                return int(_set_handle(handle, _GPU_HANDLE + ordinal))
-        return int(pynvml.NVML_ERROR_NOT_FOUND)
 
     def _nvmlDeviceGetComputeMode(self, handle: Any, mode: Any) -> int:
         mode._obj.value = self.modes[self.machine.gpus.index(self._gpu(handle))]

@@ -11,7 +11,7 @@ import pynvml
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 from dracaena.kubelet_plugin.prepare.pod_cgroups import pod_cgroups
-from support.fake_nvml import _GPU_HANDLE, FakeNvml, _ordinal_of, _set_handle
+from support.fake_nvml import FakeNvml, _ordinal_of
 
 OFF, MISC, DMEM = range(3)
 """Values of RmMemacctMode."""
@@ -53,11 +53,6 @@ class MemoryLimitingNvml(FakeNvml):
         self.mode, self.is_root = mode, True
         self.limits: dict[tuple[int, str], tuple[int, int]] = {}
         self.kept: dict[tuple[int, str], int] = {}
-
-    def _nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
-        wanted = (uuid.value if hasattr(uuid, "value") else uuid).decode()
-        found = [place for place, gpu in enumerate(self.machine.gpus) if gpu.uuid == wanted]
-        return _set_handle(handle, _GPU_HANDLE + found[0]) if found else int(pynvml.NVML_ERROR_NOT_FOUND)
 
     def _nvmlDeviceSetMemoryLimits_v1(self, handle: Any, limits: Any) -> int:
         asked, ordinal = limits._obj, _ordinal_of(handle)

@@ -335,14 +335,6 @@ class FakeMigNvml(FakeNvml):
         del found.compute[ci]
         return int(OK)
 
-    def _nvmlDeviceGetHandleByUUID(self, identity: bytes, handle: Any) -> int:
-        if self.lost:  # whichever it is: nvml.h
-            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
-        for ordinal, gpu in enumerate(self.machine.gpus):
-            if gpu.uuid.encode() == getattr(identity, "value", identity):
-                return _give(handle, 0x1000 + ordinal)
-        return int(NOT_FOUND)
-
     def _profiles(self, handle: Any) -> tuple[MigProfile, ...]:
         return self.machine.gpus[_ordinal(handle)].mig_profiles
 

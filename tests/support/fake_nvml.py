@@ -235,6 +235,13 @@ class FakeNvml:
         ordinal = self._ordinal_of_index(index.value)
         return int(INVALID_ARGUMENT) if ordinal is None else _set_handle(handle, _GPU_HANDLE + ordinal)
 
+    def _nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
+        if self.lost:  # whichever it is: nvml.h
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+        wanted = getattr(uuid, "value", uuid).decode()
+        found = [ordinal for ordinal, gpu in enumerate(self.machine.gpus) if gpu.uuid == wanted]
+        return _set_handle(handle, _GPU_HANDLE + found[0]) if found else int(pynvml.NVML_ERROR_NOT_FOUND)
+
     def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, _length: Any) -> int:
         mig = self._mig(handle)
         return _set_text(buffer, mig.uuid if mig is not None else self._gpu(handle).uuid)

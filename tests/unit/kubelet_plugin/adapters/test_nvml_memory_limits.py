@@ -114,6 +114,16 @@ def test_a_gpu_that_the_driver_does_not_know_is_gone(ground: Ground) -> None:
 
 
 @ANY
+def test_beside_a_lost_gpu_the_others_are_limited(ground: Ground) -> None:
+    """With one GPU off the bus NVML finds none by UUID."""
+    ground.nvml.lost = {3}
+    ground.set()
+    assert ground.now() == (1 << 30, 1 << 30)
+    with pytest.raises(GpuGoneError, match="GPU_IS_LOST"):
+        ground.limits.set(MACHINE.gpus[3].uuid, str(ground.pod), 1 << 30)
+
+
+@ANY
 def test_a_limit_that_is_taken_and_not_shown_is_tried_again(ground: Ground) -> None:
     ground.nvml.refuse("nvmlDeviceSetMemoryLimits_v1", pynvml.NVML_SUCCESS)
     ground.nvml.limits[0, str(ground.pod)] = (0, NONE_BYTES)

@@ -40,13 +40,18 @@ def test_nvml_is_open_only_while_it_is_asked() -> None:
 
 
 def test_a_gpu_that_does_not_answer_is_said_in_words_beside_those_that_do() -> None:
+    """With one GPU off the bus NVML finds none by UUID."""
     ground = Ground()
     ground.nvml.lost = {0}
+    ground.modes.set(UUIDS[2], ComputeMode.EXCLUSIVE_PROCESS)
+    assert ground.nvml.modes[2] == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     unknown = "GPU-00000000-0000-0000-0000-000000000000"
     told = ground.modes.read([UUIDS[0], UUIDS[1], unknown])
     assert told[UUIDS[1]] is ComputeMode.DEFAULT
     assert "fallen off the bus" in str(told[UUIDS[0]])
-    assert "does not know it (NOT_FOUND)" in str(told[unknown])
+    assert "fallen off the bus" in str(told[unknown]), "whether it is the lost one is not known"
+    ground.nvml.lost.clear()
+    assert "does not know it (NOT_FOUND)" in str(ground.modes.read([unknown])[unknown])
 
 
 def test_a_mode_that_there_is_not_is_said() -> None:
