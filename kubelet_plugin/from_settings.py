@@ -29,6 +29,10 @@ NODE_USER_PREFIX = "system:node:"
 class NodeSource(ReadingSource, HealthSource, Protocol):
     """What tells a node's GPUs and their health, and limits their memory. Called in the driver's thread."""
 
+    def opened(self) -> int:
+        """Return how often the driver was opened. From any thread."""
+        ...
+
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         """Limit what a cgroup takes of a GPU, as ports.MemoryLimiter does."""
         ...

@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.lock import CallLock
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.from_settings import NodeSource
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
@@ -93,6 +94,8 @@ class ClaimParts:
     """None where no MPS supervisor is named."""
     limits: PodLimits | None
     """None with a recorded machine, which limits no memory."""
+    renewal: EffectRenewal | None
+    """None with a recorded machine, whose driver is never loaded anew."""
     sweeper: Sweeper
 
 

@@ -128,6 +128,8 @@ class Program:
         gpus.publisher.start()
         claims.reporter.start(claims.state.recover)
         claims.device_watch.start()
+        if claims.renewal is not None:
+            claims.renewal.start()
         if claims.mps_faults is not None:
             claims.mps_faults.start()
         claims.sweeper.start()
@@ -161,6 +163,8 @@ class Program:
             node.cache.stop()
         if claims.limits is not None:
             claims.limits.stop()  # before the driver's thread, which it asks
+        if claims.renewal is not None:
+            claims.renewal.stop()  # the same
         if gpus.live is not None:
             gpus.live.stop()  # before the monitor: it lets that go
         if gpus.monitor is not None:

@@ -8,12 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.nvidia_smi import NvidiaSmi
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
@@ -21,8 +25,11 @@ from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.from_settings import seen_driver_root
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.mps_shares import MpsShares
+from dracaena.kubelet_plugin.parts import NodeParts
 from dracaena.kubelet_plugin.paths import PluginPaths
+from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
 from dracaena.kubelet_plugin.settings import PluginSettings
@@ -86,4 +93,25 @@ def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
         is_running=partial(supervisor_runs, root),
         boot_id=read_boot_id(),
         clock=clock,
+    )
+
+
+def mps_fault_watch(
+    node: NodeParts,
+    supervisor: MpsShares,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    pods: Reflector[Pod],
+    reporter: PodDevicesReporter,
+) -> MpsFaultWatch:
+    """Return what tells pods of what has hit the clients of their server."""
+    return MpsFaultWatch(
+        shares=supervisor,
+        checkpoints=checkpoints,
+        pods=pods,
+        pods_of=reporter.users_of,
+        files=folders.marks,
+        tell=node.events.warn_users,
+        lock=node.call_lock,
+        clock=node.clock,
     )

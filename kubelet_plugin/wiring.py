@@ -47,6 +47,7 @@ from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
+from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
     NodeSource,
@@ -65,8 +66,6 @@ from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_means import mig_means
-from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
-from dracaena.kubelet_plugin.mps_shares import MpsShares
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
@@ -82,7 +81,7 @@ from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, ON_DEMAND, PluginSettings
-from dracaena.kubelet_plugin.share_means import share_means
+from dracaena.kubelet_plugin.share_means import mps_fault_watch, share_means
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
 from dracaena.process.clock import Clock
@@ -366,7 +365,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     )
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
-    mps_faults = None if supervisor is None else _mps_faults(node, supervisor, folders, checkpoints, pods, reporter)
+    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, pods, reporter)
     limits = None
     if gpus.limiter is not None:
         limits = PodLimits(
@@ -379,27 +378,19 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             tell=node.events.warn_users,
             clock=node.clock,
         )
-    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, sweeper)
-
-
-def _mps_faults(
-    node: NodeParts,
-    supervisor: MpsShares,
-    folders: ClaimFolders,
-    checkpoints: Checkpoints,
-    pods: Reflector[Pod],
-    reporter: PodDevicesReporter,
-) -> MpsFaultWatch:
-    return MpsFaultWatch(
-        shares=supervisor,
-        checkpoints=checkpoints,
-        pods=pods,
-        pods_of=reporter.users_of,
-        files=folders.marks,
-        tell=node.events.warn_users,
-        lock=node.call_lock,
-        clock=node.clock,
-    )
+    renewal = None
+    if gpus.source is not None:
+        renewal = EffectRenewal(
+            opened=gpus.source.opened,
+            checkpoints=checkpoints,
+            effects=effects,
+            pods_of=reporter.users_of,
+            lock=node.call_lock,
+            tell=node.events.warn_users,
+            clock=node.clock,
+        )
+        gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
+    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, sweeper)
 
 
 def _pods(

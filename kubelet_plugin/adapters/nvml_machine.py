@@ -138,6 +138,10 @@ class NvmlMachine:
         """See NvmlMemoryLimits.set()."""
         self._memory_limits.set(gpu, cgroup, limit_bytes)
 
+    def opened(self) -> int:
+        """Return how often the driver was opened. It may have been loaded anew between two times. From any thread."""
+        return self._nvml.library.session
+
     def doing(self) -> str:
         """Return which call into the driver is running, empty if none is. From any thread."""
         return self._nvml.doing or self._health.doing or self._memory_limits.doing

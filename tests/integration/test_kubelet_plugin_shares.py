@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
+from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.health_monitor import EVENTS_S
+from dracaena.kubelet_plugin.live_machine import REREAD_S, LiveMachine
 from dracaena.kubelet_plugin.pod_limits import PodLimits
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
 from support.gpu_driver_root import put
-from support.nvml_world import RECORDED, NvmlNode, nvml_world
+from support.nvml_world import RECORDED, NvmlNode, nvml_world, taints
 from support.plugin import share_of, sharing_config
-from support.plugin_world import World
+from support.plugin_world import DRIVER, NODE, World
 
 GIB = 1 << 30
 
@@ -47,9 +50,12 @@ class Ground:
         host = world.folder / "host"
         put(host, LIBRARY, Path(find_libm()).read_bytes())  # nvidia-smi is run beside it, so it has to be a real one
         self.smi = NvidiaSmiRoot(world.folder, *(gpu.uuid for gpu in RECORDED.gpus), root=host)
-        self.node = NvmlNode(world, cgroup_root=str(self.tree.root), sharing="all")
         gpus = tuple(replace(gpu, memory_bytes=80 * GIB) for gpu in RECORDED.gpus)
         self.nvml = MemoryLimitingNvml(replace(RECORDED, driver_version=driver_version, gpus=gpus))
+        self.start()
+
+    def start(self) -> None:
+        self.node = NvmlNode(self.world, cgroup_root=str(self.tree.root), sharing="all")
         self.node.nvml = self.nvml
         self.node.program.start()
 
@@ -102,12 +108,34 @@ def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(
     assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Default"
 
 
+@pytest.mark.parametrize("plugin", ["runs on", "is started again"])
+def test_a_driver_that_is_loaded_anew_under_prepared_shares_holds_them_again(ground: Ground, plugin: str) -> None:
+    world, released = ground.world, [("driver-released", "", "NoSchedule")]
+    claim = ground.share("one", strategy="TimeSlicing", interval="Long")
+    assert ground.prepare(claim) == ""
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {f"{DRIVER}/release-driver": "true"}}})
+    ground.node.until(lambda: all(found == released for found in taints(ground.node).values()), "tainted", EVENTS_S)
+    ground.node.until(lambda: ground.nvml.opened == 0, "the driver is let go of")
+    if plugin == "is started again":
+        ground.node.program.stop()
+    ground.nvml.limits.clear()
+    ground.smi.forget()
+    if plugin == "is started again":
+        ground.start()
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {f"{DRIVER}/release-driver": None}}})
+    ground.node.until(lambda: ground.limits() == [10 * GIB], "the limit again", REREAD_S / 4)
+    ground.node.until(lambda: ground.smi.interval(RECORDED.gpus[0].uuid) == "Long", "the interval again", 1.0)
+    assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert ground.limits() == []
+    assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Default"
+
+
 def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[type] = []
 
-    def note(part: type[LiveMachine | PodLimits]) -> None:
+    def note(part: type[LiveMachine | PodLimits | EffectRenewal]) -> None:
         stop = part.stop
 
         def noting(self: Any) -> None:
@@ -118,8 +146,9 @@ def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
 
     note(LiveMachine)
     note(PodLimits)
+    note(EffectRenewal)
     ground.node.program.stop()
-    assert stopped == [PodLimits, LiveMachine]
+    assert stopped == [PodLimits, EffectRenewal, LiveMachine]
 
 
 def test_an_older_driver_is_named_in_the_refusal(world: World) -> None:

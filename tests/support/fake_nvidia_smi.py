@@ -51,6 +51,11 @@ class NvidiaSmiRoot:
     def interval(self, gpu: str) -> str:
         return (self.state / gpu).read_text().strip()
 
+    def forget(self) -> None:
+        """What a driver that is loaded anew does."""
+        for gpu in self.state.glob("GPU-*"):
+            put(self.state, gpu.name, b"Default\n")
+
     def calls(self) -> list[str]:
         return (self.state / "calls").read_text().splitlines()
 
