@@ -149,7 +149,7 @@ class MigInstances:
         profiles = self._profiles(gpu, must_know=str(effect.parameters["profile"]) if noted else None)
         found = self._found(gpu, profiles)
         if noted:
-            mine = next((each for each in found if _is_ours(effect, noted, each)), None)
+            mine = self._mine(effect, gpu, noted, found)
             if mine is not None:
                 self._destroy(effect, gpu, mine)
                 self._touch(effect.device)
@@ -181,7 +181,7 @@ class MigInstances:
         self._enter_mode(gpu)  # first: out of it there is no instance, and some drivers tell no profiles
         profiles = self._profiles(gpu, must_know=profile.name)
         found = self._found(gpu, profiles)
-        mine = next((each for each in found if noted and _is_ours(effect, noted, each)), None)
+        mine = self._mine(effect, gpu, noted, found) if noted else None
         if mine is None:
             self._refuse_beside_strangers(gpu, placement, found)
             note({"making": True})
@@ -198,6 +198,18 @@ class MigInstances:
             number = mine.number
         note({"making": True, "gpu_instance": number})
         return number
+
+    def _mine(
+        self, effect: Effect, gpu: Gpu, noted: Mapping[str, Scalar], found: Sequence[GpuInstance]
+    ) -> GpuInstance | None:
+        """Return the instance that this effect made. Where its MIG device was noted, another UUID is another's: the
+        driver gives number and place to whoever makes the next one.
+        """
+        mine = next((each for each in found if _is_ours(effect, noted, each)), None)
+        if mine is None or "uuid" not in noted:
+            return mine
+        device = self._step(f"reading {effect}", lambda: self._control.mig_device(gpu.uuid, mine.number))
+        return mine if device is None or device[1] == noted["uuid"] else None
 
     def _refuse_beside_strangers(self, gpu: Gpu, placement: MigPlacement, found: Sequence[GpuInstance]) -> None:
         """Refuse a place that another instance overlaps. It is another claim's that is about to go, or a stranger's."""

@@ -211,6 +211,18 @@ def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node
     assert node.hardware.layout(0) == [("2g.20gb", 4, 1)]
 
 
+def test_an_instance_that_somebody_made_in_place_of_ours_is_not_destroyed_and_not_used(node: MigNode) -> None:
+    """Same profile, place and number; only the UUID tells them apart."""
+    journal = Journal(instance(node, "1g.10gb", 4))
+    journal.make(node)
+    node.hardware.gpus[0].instances.clear()
+    node.hardware.put(0, "1g.10gb", 4)
+    with pytest.raises(TemporaryError, match="are taken by GPU instance 1"):
+        journal.make(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
+
+
 def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: MigNode) -> None:
     """The first reading of a plugin, or of a driver, may have got no answer; and with mig=existing nobody asks."""
     journal = Journal(instance(node, "1g.10gb", 0))
