@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot, make_capability_node
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
@@ -93,7 +93,7 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
     else:
         own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
         roots = [*own, DevRoot("/", "/")]
-    return DeviceNodes(roots, required=not settings.machine).of_claim
+    return DeviceNodes(roots, required=not settings.machine, make=make_capability_node).of_claim
 
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:

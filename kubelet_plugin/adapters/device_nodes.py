@@ -48,6 +48,27 @@ class DevRoot:
     """Where the host has it."""
 
 
+CAPABILITY_MODE = 0o444
+"""What the driver wants of a capability's node (DeviceFileMode in /proc/driver/nvidia/capabilities): who opens it for
+reading has the capability, and nobody writes to it."""
+
+MakeNode = Callable[[str, int, int], str | None]
+"""Path, major, minor → why the node could not be made, None where it is there."""
+
+
+def make_capability_node(path: str, major: int, minor: int) -> str | None:
+    """Make a node as nvidia-modprobe does, and its folder; return why that failed. One that is there stays as it is."""
+    node = Path(path)
+    try:
+        node.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not os.path.lexists(node):
+            os.mknod(node, stat.S_IFCHR | CAPABILITY_MODE, os.makedev(major, minor))
+            node.chmod(CAPABILITY_MODE)  # whatever our umask is
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
 def look_at(path: str) -> NodeFacts | None:
     """Return what is at a path without following links, as container runtimes do; None if nothing is there."""
     try:
@@ -59,6 +80,9 @@ def look_at(path: str) -> NodeFacts | None:
 
 class DeviceNodes:
     """Finds the nodes of claims. Holds nothing: nodes may come and go at any time. Cost: some twenty small look-ups.
+
+    Nodes of MIG capabilities that are missing are made with `make` (None: they are not). The driver numbers them for
+    every instance that there can be, and no program of NVIDIA's makes them at the moment when an instance is made.
 
     Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
     must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
@@ -72,12 +96,14 @@ class DeviceNodes:
         proc: str = "/proc",
         sys: str = "/sys",
         look: Callable[[str], NodeFacts | None] = look_at,
+        make: MakeNode | None = None,
     ) -> None:
         self._roots = tuple(DevRoot(root.seen.rstrip("/"), root.host.rstrip("/")) for root in roots)
         self._required = required
         self._proc = Path(proc)
         self._pci = Path(sys) / "bus/pci/devices"
         self._look = look
+        self._make = make
 
     def of_claim(self, devices: Sequence[PreparedDevice]) -> ClaimNodes:
         """Return the nodes of a claim's devices. Raises DeviceNodesMissingError naming every node that is wrong."""
@@ -106,7 +132,14 @@ class DeviceNodes:
         return next(with_gpu_driver, self._roots[-1])
 
     def _problem(self, wanted: WantedNode, root: DevRoot, majors: Mapping[str, int]) -> str | None:
-        return problem(wanted, self._look(root.seen + wanted.path), majors, root.host + wanted.path)
+        path = root.seen + wanted.path
+        seen, failure = self._look(path), None
+        major = next((majors[name] for name in wanted.drivers if name in majors), None)
+        if seen is None and wanted.is_made and self._make is not None and major is not None:
+            failure = self._make(path, major, wanted.minor)
+            seen = self._look(path)
+        found = problem(wanted, seen, majors, root.host + wanted.path)
+        return f"{found} (the plugin cannot make it: {failure})" if found is not None and failure is not None else found
 
     def _majors(self) -> Mapping[str, int]:
         """Return the majors of character devices by driver (/proc/devices); none if it cannot be read."""

@@ -49,6 +49,8 @@ class WantedNode:
     """What makes it, as an instruction."""
     required: bool = True
     """Whether a container without it has a GPU that it cannot use."""
+    is_made: bool = False
+    """Whether the plugin makes it where it is missing, if it may: no daemon of NVIDIA does so for new MIG devices."""
 
 
 CONTROL_NODES = (
@@ -100,7 +102,7 @@ def wanted_nodes(device: PreparedDevice) -> tuple[WantedNode, ...]:
         f"run `nvidia-modprobe -c{device.minor}` as root on the node, or keep nvidia-persistenced running",
     )
     access = (
-        WantedNode(f"/dev/nvidia-caps/nvidia-cap{minor}", ("nvidia-caps",), minor, MAKE_CAPABILITIES)
+        WantedNode(f"/dev/nvidia-caps/nvidia-cap{minor}", ("nvidia-caps",), minor, MAKE_CAPABILITIES, is_made=True)
         for minor in device.access_minors
     )
     return (gpu, *access)

@@ -6,10 +6,9 @@ Time is the test's: it stands still while the driver is asked, or a slow machine
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot, MakeNode
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary, Permission
@@ -52,7 +51,12 @@ def nvml_world(server: ApiGround) -> Iterator[World]:
         put_nodes(folder / "host", (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
         put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
         put(folder, "proc/devices", PROC_DEVICES.encode())
-        nodes = partial(DeviceNodes, proc=str(folder / "proc"), sys=str(folder / "sys"), look=look_at_text)
+
+        def nodes(roots: Sequence[DevRoot], *, required: bool, make: MakeNode) -> DeviceNodes:
+            del make  # the nodes are files here
+            proc, sys = str(folder / "proc"), str(folder / "sys")
+            return DeviceNodes(roots, required=required, proc=proc, sys=sys, look=look_at_text)
+
         with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
             yield World(server, folder)
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot, look_at
+from dracaena.kubelet_plugin.adapters.device_nodes import (
+    CAPABILITY_MODE,
+    DeviceNodes,
+    DeviceNodesMissingError,
+    DevRoot,
+    MakeNode,
+    look_at,
+    make_capability_node,
+)
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, NodeFacts
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_nodes
@@ -19,7 +29,7 @@ GPU = replace(prepared_claim("c", (3,)).devices[0], pci_bus_id="0000:3b:00.0")
 MIG = replace(prepared_claim("c", (3,), access_minors=(30, 31)).devices[0], device=DeviceName("a"))
 
 
-def node(root: Path, *devices: PreparedDevice, required: bool = True) -> ClaimNodes:
+def node(root: Path, *devices: PreparedDevice, required: bool = True, make: MakeNode | None = None) -> ClaimNodes:
     put(root, "proc/devices", PROC_DEVICES.encode())
     nodes = DeviceNodes(
         [DevRoot(str(root), "/run/nvidia/driver")],
@@ -27,6 +37,7 @@ def node(root: Path, *devices: PreparedDevice, required: bool = True) -> ClaimNo
         proc=str(root / "proc"),
         sys=str(root / "sys"),
         look=look_at_text,
+        make=make,
     )
     return nodes.of_claim(devices)
 
@@ -56,6 +67,64 @@ def test_a_node_that_is_missing_is_named_with_what_makes_it(tmp_path: Path, name
     (tmp_path / "dev" / name).unlink()
     with pytest.raises(DeviceNodesMissingError, match=f"^/run/nvidia/driver/dev/{name} is missing.*{remedy}"):
         node(tmp_path, MIG)
+
+
+def test_the_nodes_of_mig_capabilities_are_made_where_they_are_missing_and_no_other(tmp_path: Path) -> None:
+    put_nodes(tmp_path, [], **{"nvidia-caps/nvidia-cap30": "234:30"})
+    made = []
+
+    def make(path: str, major: int, minor: int) -> None:
+        made.append((path, major, minor))
+        put(tmp_path, path.removeprefix(f"{tmp_path}/"), f"{major}:{minor}".encode())
+
+    with pytest.raises(DeviceNodesMissingError, match=r"^/run/nvidia/driver/dev/nvidia3 is missing[^;]*; [^;]*$"):
+        node(tmp_path, MIG, make=make)
+    assert made == [(f"{tmp_path}/dev/nvidia-caps/nvidia-cap31", 234, 31)]
+    put_nodes(tmp_path, [3])
+    assert len(node(tmp_path, MIG, make=make).devices[MIG.device]) == 3
+    assert len(made) == 1
+
+
+def test_a_node_that_cannot_be_made_says_why_and_who_makes_it(tmp_path: Path) -> None:
+    put_nodes(tmp_path, [3], **{"nvidia-caps/nvidia-cap30": "234:30"})
+    with pytest.raises(DeviceNodesMissingError, match=r"`nvidia-smi -L` .*cannot make it: Read-only file system"):
+        node(tmp_path, MIG, make=lambda _path, _major, _minor: "Read-only file system")
+
+
+def test_a_node_of_a_driver_without_capabilities_is_not_made(tmp_path: Path) -> None:
+    """Its major is not known."""
+    put_nodes(tmp_path, [3])
+    put(tmp_path, "none/devices", b"Character devices:\n195 nvidia\n510 nvidia-uvm\n")
+
+    def make(_path: str, _major: int, _minor: int) -> str:
+        raise AssertionError
+
+    nodes = DeviceNodes(
+        [DevRoot(str(tmp_path), "/")], required=True, proc=str(tmp_path / "none"), look=look_at_text, make=make
+    )
+    with pytest.raises(DeviceNodesMissingError, match="nvidia-cap30 is missing"):
+        nodes.of_claim([MIG])
+
+
+def test_a_real_node_is_made_with_the_numbers_and_mode_of_the_driver(tmp_path: Path) -> None:
+    path = tmp_path / "nvidia-caps" / "nvidia-cap12"
+    before = os.umask(0o077)
+    try:
+        failure = make_capability_node(str(path), 60, 12)
+    finally:
+        os.umask(before)
+    if failure == os.strerror(errno.EPERM):
+        pytest.skip("making device nodes takes root")
+    assert failure is None
+    assert look_at(str(path)) == NodeFacts(True, 60, 12)
+    assert stat.S_IMODE(path.stat().st_mode) == CAPABILITY_MODE
+    assert make_capability_node(str(path), 60, 13) is None
+    assert look_at(str(path)) == NodeFacts(True, 60, 12), "what is there is judged, not replaced"
+
+
+def test_a_folder_that_cannot_be_made_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-caps").write_text("a file")
+    assert make_capability_node(str(tmp_path / "nvidia-caps" / "nvidia-cap12"), 60, 12) == os.strerror(errno.EEXIST)
 
 
 @pytest.mark.parametrize(
