@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
+from dracaena.api import attributes
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import ObjectMeta
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.demo.objects import KINDS
 from dracaena.demo.scenario import WAITING, load_manifests
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*/*.yaml"))
@@ -70,3 +72,29 @@ def test_examples_hold_known_kinds_and_readable_claims(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert EXAMPLES
+
+
+def test_each_profile_of_a_gpu_of_80_gb_has_an_example() -> None:
+    expressions = {
+        request["exactly"]["selectors"][0]["cel"]["expression"]
+        for path in EXAMPLES
+        if path.parent.name == "mig-slices"
+        for request in requests_of(path)
+    }
+    profiles = read_machine("h100-x1").gpus[0].mig_profiles
+    attribute = f'device.attributes["{DEFAULT_DRIVER_NAME}"].{attributes.PROFILE.name}'
+    assert expressions == {f'{attribute} == "{profile.name}"' for profile in profiles}
+
+
+def test_the_two_slices_of_an_example_are_kept_on_one_gpu() -> None:
+    (path,) = (path for path in EXAMPLES if path.parent.name == "mig-pair")
+    template = next(yaml.safe_load_all(path.read_text()))
+    (constraint,) = template["spec"]["spec"]["devices"]["constraints"]
+    assert constraint["matchAttribute"] == f"{DEFAULT_DRIVER_NAME}/{attributes.PARENT_UUID.name}"
+    assert constraint["requests"] == [request["name"] for request in requests_of(path)]
+
+
+def requests_of(path: Path) -> list[dict[str, Any]]:
+    """The requests of the template in an example."""
+    requests: list[dict[str, Any]] = next(yaml.safe_load_all(path.read_text()))["spec"]["spec"]["devices"]["requests"]
+    return requests
