@@ -1,0 +1,253 @@
+"""A file of MIG layouts, as NVIDIA's mig-parted has it, and the GPUs of a node → how each of them is to be divided.
+
+    version: v1
+    mig-configs:
+      all-1g.10gb:
+        - devices: all
+          device-filter: ["0x233010DE"]
+          mig-enabled: true
+          mig-devices: {"1g.10gb": 7}
+
+`devices` is `all` or a list of indices. `device-filter` holds PCI IDs as NVML has them: the device in the upper half,
+its vendor in the lower. Of a file all layouts are checked, not only the one that is chosen: a mistake must not wait
+for the node that uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.mig_packing import packed
+
+VERSION: Final = "v1"
+ALL: Final = "all"
+MOST_INSTANCES: Final = 1000
+"""A larger number of instances is refused before anybody counts with it; no GPU has room for ten."""
+
+_FILE_KEYS = ("version", "mig-configs")
+_ENTRY_KEYS = ("devices", "device-filter", "mig-enabled", "mig-devices")
+_DEVICE_ID = re.compile("0x[0-9A-Fa-f]{8}")
+_SHARED = re.compile(r"^[0-9]+c\.")
+"""Begins the name of a compute instance that shares its GPU instance with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """What one GPU is to be."""
+
+    name: str
+    """Of the layout that says so."""
+    enabled: bool
+    """Whether it is to be in MIG mode; else it is whole."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Profile → how many instances; none is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """One entry of a layout."""
+
+    indices: tuple[int, ...] | None
+    """NVML indices; None: all GPUs."""
+    device_ids: tuple[int, ...]
+    """PCI IDs of the GPUs that it is for; empty: any."""
+    enabled: bool
+    counts: Mapping[str, int]
+
+
+Layouts = Mapping[str, tuple[LayoutEntry, ...]]
+"""Name → entries."""
+
+
+def read_layouts(document: object) -> Layouts:
+    """Read a file. Raises BadInputError that names the place and what was expected there."""
+    given = _map(document, "the file", _FILE_KEYS)
+    if given.get("version") != VERSION:
+        raise BadInputError(f"version: {_seen(given.get('version'))}, expected {VERSION!r}")
+    found = {}
+    for name, entries in _map(given.get("mig-configs"), "mig-configs").items():
+        where = f"mig-configs: {_seen(name)}"
+        if not name:
+            raise BadInputError(f"{where}, expected the name of a layout")
+        if not isinstance(entries, list):
+            raise BadInputError(f"{where}: {_kind(entries)}, expected a list of entries")
+        found[name] = tuple(_entry(entry, f"{where}: entry {at}") for at, entry in enumerate(entries, 1))
+    return found
+
+
+def asks_for_device_ids(name: str, layouts: Layouts) -> bool:
+    """Whether the PCI IDs of the GPUs have to be known to apply a layout."""
+    return any(entry.device_ids for entry in layouts.get(name, ()))
+
+
+def gpu_layouts(
+    name: str, layouts: Layouts, machine: Machine, device_ids: Mapping[str, int]
+) -> Mapping[str, GpuLayout]:
+    """Return what a layout makes of the GPUs of a node, by UUID; GPUs that it does not name stay as they are.
+
+    `device_ids` by UUID, see asks_for_device_ids(). `all` passes over GPUs without MIG. Raises BadInputError where the
+    layout cannot be had here as it stands: then nothing is to be changed, not in part either.
+    """
+    if name not in layouts:
+        raise BadInputError(f"there is no layout {_seen(name)}; the file has {_listed(sorted(layouts))}")
+    found: dict[str, GpuLayout] = {}
+    entries: dict[str, int] = {}
+    for at, entry in enumerate(layouts[name], 1):
+        for gpu in _gpus(entry, f"layout {name}: entry {at}", machine):
+            if entry.device_ids and device_ids.get(gpu.uuid) not in entry.device_ids:
+                continue
+            if gpu.uuid in entries:
+                raise BadInputError(f"layout {name}: GPU {gpu.index} is in entries {entries[gpu.uuid]} and {at}")
+            entries[gpu.uuid] = at
+            if entry.enabled or gpu.mig_enabled is not None:
+                found[gpu.uuid] = GpuLayout(name, entry.enabled, entry.counts)
+    if not found:
+        raise BadInputError(f"layout {name} names no GPU of this node that has MIG")
+    problems = (layout_problem(gpu, found[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in found)
+    text = "; ".join(dict.fromkeys(problem for problem in problems if problem is not None))
+    if text:
+        raise BadInputError(f"layout {name}: {text}")
+    return found
+
+
+def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
+    """Return why a GPU can never be divided so, as a sentence; None where it can, or where its profiles are unknown."""
+    if not layout.enabled or not gpu.mig_profiles:
+        return None
+    known = {profile.name: profile for profile in gpu.mig_profiles}
+    unknown = sorted(set(layout.counts) - set(known))
+    if unknown:
+        shared = any(map(_SHARED.match, unknown))
+        why = "; compute instances that share a GPU instance (`1c.2g…`) are not made" if shared else ""
+        return f"GPU {gpu.index} has no profile {_listed(unknown)}, it has {_listed(list(known))}{why}"
+    if packed(layout.counts, gpu.mig_profiles) is None:
+        wanted = " + ".join(f"{count} x {name}" for name, count in layout.counts.items())
+        alone = (
+            f"{name} at most {_most(gpu, name)}" for name, count in layout.counts.items() if count > _most(gpu, name)
+        )
+        most = ", ".join(alone)
+        return f"GPU {gpu.index} has no room for {wanted}" + (f" ({most})" if most else " beside each other")
+    return None
+
+
+def has_layout(machine: Machine, gpu: Gpu, layout: GpuLayout) -> bool:
+    """Whether a GPU is as its layout says, whoever made it so and wherever its instances lie."""
+    if bool(gpu.mig_enabled) != layout.enabled:
+        return False
+    return Counter(profile for profile, _ in mig_instances(machine, gpu)) == Counter(layout.counts)
+
+
+def mig_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
+    """Return profile and start of the GPU instances of a GPU, as far as they have MIG devices."""
+    migs = (mig for mig in machine.mig_devices if mig.parent_uuid == gpu.uuid)
+    return {(_SHARED.sub("", mig.profile, count=1), mig.start) for mig in migs}
+
+
+def mode_obstacle(gpu: Gpu, layout: GpuLayout) -> str | None:
+    """Return what keeps the plugin from changing the MIG mode of a GPU, None where it can or need not."""
+    if gpu.mig_enabled == layout.enabled or changes_mode_at_once(gpu):
+        return None
+    state = "on" if layout.enabled else "off"
+    return (
+        f"MIG mode of GPU {gpu.index} is to be {state}, and {gpu.architecture or 'its architecture'} changes it by a "
+        f"reset: drain the node, then `nvidia-smi -i {gpu.uuid} -mig {int(layout.enabled)}` and "
+        f"`nvidia-smi -i {gpu.uuid} --gpu-reset`, in a virtual machine a reboot"
+    )
+
+
+def _gpus(entry: LayoutEntry, where: str, machine: Machine) -> Iterator[Gpu]:
+    if entry.indices is None:
+        yield from (gpu for gpu in machine.gpus if gpu.mig_enabled is not None)
+        return
+    by_index = {gpu.index: gpu for gpu in machine.gpus}
+    for index in entry.indices:
+        gpu = by_index.get(index)
+        if gpu is None:
+            raise BadInputError(f"{where}: this node has no GPU {index}, it has {_listed(sorted(by_index))}")
+        if entry.enabled and gpu.mig_enabled is None:
+            raise BadInputError(f"{where}: GPU {index} has no MIG, or its driver does not say")
+        yield gpu
+
+
+def _most(gpu: Gpu, name: str) -> int:
+    """Return how many instances of one profile a GPU has room for."""
+    profile = next(each for each in gpu.mig_profiles if each.name == name)
+    upto = range(len(profile.placements), 0, -1)
+    return next((count for count in upto if packed({name: count}, gpu.mig_profiles) is not None), 0)
+
+
+def _entry(document: object, where: str) -> LayoutEntry:
+    given = _map(document, where, _ENTRY_KEYS)
+    enabled = given.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise BadInputError(f"{where}: mig-enabled: {_seen(enabled)}, expected true or false")
+    counts = _counts(given.get("mig-devices"), f"{where}: mig-devices")
+    if counts and not enabled:
+        raise BadInputError(f"{where}: mig-devices with mig-enabled: false, expected none")
+    return LayoutEntry(_indices(given.get("devices"), f"{where}: devices"), _ids(given, where), enabled, counts)
+
+
+def _indices(value: object, where: str) -> tuple[int, ...] | None:
+    if value == ALL:
+        return None
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        raise BadInputError(f"{where}: {_seen(value)}, expected {ALL!r} or a list of indices")
+    if len(set(value)) != len(value):
+        raise BadInputError(f"{where}: {_seen(value)} names a GPU twice")
+    return tuple(value)
+
+
+def _ids(given: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    value = given.get("device-filter", [])
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) and _DEVICE_ID.fullmatch(each) for each in texts):
+        raise BadInputError(f"{where}: device-filter: {_seen(value)}, expected PCI IDs as '0x233010DE'")
+    return tuple(int(each, 16) for each in texts)
+
+
+def _counts(value: object, where: str) -> Mapping[str, int]:
+    found = {}
+    for profile, count in _map({} if value is None else value, where).items():
+        if type(count) is not int or not 0 <= count <= MOST_INSTANCES:
+            raise BadInputError(f"{where}: {_seen(profile)}: {_seen(count)}, expected a number of instances")
+        if count:
+            found[profile] = count
+    return found
+
+
+def _map(value: object, where: str, keys: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a map of texts. With `keys` no others are allowed."""
+    if not isinstance(value, dict):
+        raise BadInputError(f"{where}: {_kind(value)}, expected a map")
+    odd = next((key for key in value if not isinstance(key, str)), None)
+    if odd is not None:
+        raise BadInputError(f"{where}: key {_seen(odd)}, expected text")
+    unknown = sorted(set(value) - set(keys)) if keys else []
+    if unknown:
+        raise BadInputError(f"{where}: unknown {_listed(unknown)}, expected {_listed(keys)}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _seen(value: object) -> str:
+    """Return a value as it is shown: short, on one line, and without a walk through what it holds."""
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a number beyond all bounds"
+    text = repr(value) if isinstance(value, str | int | float) else _kind(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _listed(names: Sequence[object]) -> str:
+    shown = ", ".join(str(name)[:60] for name in names[:20]) or "none"
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
