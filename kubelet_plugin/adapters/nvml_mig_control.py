@@ -22,6 +22,12 @@ T = TypeVar("T")
 
 _NOT_SUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED})
 
+_NO_PROCESSES = _NOT_SUPPORTED | {pynvml.NVML_ERROR_NOT_FOUND}
+_NO_MIG_DEVICE = frozenset(
+    {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED}
+)
+"""Of a number that has none right now, and of a GPU that is not in MIG mode."""
+
 _MOST_INSTANCES = 64
 """More than any GPU has: the driver writes as many handles as there are."""
 
@@ -147,6 +153,28 @@ class NvmlMigControl:
             self._call(pynvml.nvmlGpuInstanceDestroy, instance)
 
         self._with(gpu, destroy)
+
+    def processes(self, gpu: str) -> tuple[int, ...]:
+        """Return the PIDs of what runs on a GPU and on its MIG devices, in ascending order."""
+
+        def look(handle: Any) -> set[int]:
+            return {pid for device in (handle, *self._mig_handles(gpu, handle)) for pid in self._pids(gpu, device)}
+
+        return tuple(sorted(self._with(gpu, look)))
+
+    def device_id(self, gpu: str) -> int:
+        """Return the PCI ID of a GPU: the device in the upper half, its vendor in the lower."""
+        return self._with(gpu, lambda handle: int(self._call(pynvml.nvmlDeviceGetPciInfo, handle).pciDeviceId))
+
+    def _pids(self, gpu: str, device: Any) -> Iterator[int]:
+        for call in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+            yield from (int(each.pid) for each in self._ask(gpu, call, device, expected=_NO_PROCESSES) or ())
+
+    def _mig_handles(self, gpu: str, handle: Any) -> Iterator[Any]:
+        count = self._ask(gpu, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, expected=_NOT_SUPPORTED) or 0
+        call = pynvml.nvmlDeviceGetMigDeviceHandleByIndex
+        found = (self._ask(gpu, call, handle, number, expected=_NO_MIG_DEVICE) for number in range(count))
+        yield from (device for device in found if device is not None)
 
     def _gpu_instances(self, handle: Any, profile: MigProfile) -> list[Any]:
         found, count = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)(), c_uint(_MOST_INSTANCES)

@@ -62,6 +62,9 @@ class FakeDividedGpu:
     instances: dict[int, FakeGpuInstance] = field(default_factory=dict)
     watched: bool = False
     """Whether another process holds the GPU open, a monitor for example: its mode cannot be changed."""
+    pids: list[int] = field(default_factory=list)
+    """What runs on it as a whole; what runs on one of its instances is that one's `busy`."""
+    device_id: int = 0
 
 
 class FakeMigHardware:
@@ -334,6 +337,29 @@ class FakeMigNvml(FakeNvml):
             return int(IN_USE)
         del found.compute[ci]
         return int(OK)
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, infos: Any) -> int:
+        """A GPU shows what runs on it as a whole, a MIG device what runs on that."""
+        mig = self._mig(handle)
+        if mig is None:
+            pids = self.hardware.gpus[_ordinal(handle)].pids
+        else:
+            pids = [4000 + mig.gpu_instance] * self.hardware.gpus[mig.parent].instances[mig.gpu_instance].busy
+        if pids and infos is None:
+            count._obj.value = len(pids)
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        for info, pid in zip(infos or (), pids, strict=False):
+            info.pid = pid
+        count._obj.value = len(pids)
+        return int(OK)
+
+    def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, _handle: Any, count: Any, _infos: Any) -> int:
+        count._obj.value = 0
+        return int(OK)
+
+    def _nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
+        info._obj.pciDeviceId = self.hardware.gpus[_ordinal(handle)].device_id
+        return super()._nvmlDeviceGetPciInfo_v3(handle, info)
 
     def _profiles(self, handle: Any) -> tuple[MigProfile, ...]:
         return self.machine.gpus[_ordinal(handle)].mig_profiles

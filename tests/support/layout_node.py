@@ -1,0 +1,115 @@
+"""Static MIG layouts on a fake driver, through the real pynvml and real files: one process after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dracaena.api.machine import Gpu
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
+from dracaena.kubelet_plugin.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.mig_layout_changes import MigLayoutChanges
+from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.mig_geometries import divisible_machine
+from support.mig_node import ask_at_once
+
+BOOT = "boot-1"
+
+
+class OpenLock:
+    """Implements NodeLock for one thread."""
+
+    def hold(self, _within_s: float | None = None) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class StepFolder(DocumentFolder):
+    """Tells of each write before and after it."""
+
+    step: Callable[[str], None] = staticmethod(lambda _what: None)
+
+    def write_if_changed(self, name: str, data: bytes) -> bool:
+        self.step(f"before writing {name}")
+        written = super().write_if_changed(name, data)
+        self.step(f"after writing {name}")
+        return written
+
+    def remove(self, name: str) -> None:
+        self.step(f"before removing {name}")
+        super().remove(name)
+        self.step(f"after removing {name}")
+
+
+@dataclass
+class LayoutNode:
+    """`fake` is what the process of now has open."""
+
+    hardware: FakeMigHardware
+    folder: Path
+    fake: FakeMigNvml = field(init=False)
+    library: NvmlLibrary = field(init=False)
+    journals: LayoutJournals = field(init=False)
+    changes: MigLayoutChanges = field(init=False)
+    user: str | None = None
+    """Which claim has something of the GPU."""
+    ask: Callable[..., object] = ask_at_once
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self, step: Callable[[str], None] = lambda _what: None, boot: str = BOOT) -> None:
+        """Start a process of the plugin; the one before was stopped or killed. `step` is told of what it changes."""
+        self.fake = FakeMigNvml(self.hardware)
+        self.fake.before_change = lambda symbol: step(f"before {symbol}")
+        self.fake.after_change = lambda symbol: step(f"after {symbol}")
+        self.library = NvmlLibrary(lambda: self.fake)
+        files = StepFolder(self.folder, synced=False)
+        files.step = step
+        self.journals = LayoutJournals(files, OpenLock(), boot)
+        self.changes = MigLayoutChanges(NvmlMigControl(self.library), self._asked, self.journals, self._gpu_lock)
+
+    def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:
+        return self.ask(what, work, deadline_s)
+
+    def _gpu_lock(self, _gpu: DeviceName) -> OpenLock:
+        return OpenLock()
+
+    def gpu(self, ordinal: int = 0) -> Gpu:
+        return self.hardware.machine.gpus[ordinal]
+
+    def bring(self, layout: GpuLayout, ordinal: int = 0) -> None:
+        self.changes.change(self.gpu(ordinal), layout, lambda: self.user)
+
+    def counts(self, ordinal: int = 0) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for profile, _start, _compute in self.hardware.layout(ordinal):
+            found[profile] = found.get(profile, 0) + 1
+        return found
+
+    def is_at_rest(self) -> bool:
+        return not self.journals.changing()
+
+
+@contextmanager
+def layout_node(folder: Path, architecture: str = "Hopper") -> Iterator[LayoutNode]:
+    node = LayoutNode(FakeMigHardware(divisible_machine(2, architecture)), folder)
+    try:
+        yield node
+    finally:
+        node.library.close()
+
+
+def layout(enabled: bool = True, **counts: int) -> GpuLayout:
+    """A layout of an H100: `g1=7` for seven 1g.10gb."""
+    names = {"g1": "1g.10gb", "g1_me": "1g.10gb+me", "g1_double": "1g.20gb", "g2": "2g.20gb", "g3": "3g.40gb",
+             "g4": "4g.40gb", "g7": "7g.80gb"}  # fmt: skip
+    return GpuLayout("mine", enabled, {names[each]: count for each, count in counts.items()})
+
+
+WHOLE = GpuLayout("all-disabled", enabled=False)
