@@ -83,6 +83,11 @@ def settings_label(driver: str) -> str:
     return f"{driver}/settings"
 
 
+def mig_layout_key(driver: str) -> str:
+    """Node label: which MIG layout the plugin of that node applies. Also the key of the taint on devices meanwhile."""
+    return f"{driver}/mig-layout"
+
+
 def release_label(driver: str) -> str:
     """Node label: while it is there, and neither empty nor `false`, the plugin of that node lets go of the driver."""
     return f"{driver}/release-driver"

@@ -239,9 +239,12 @@ class KubeClient:
         path = _path(kind, namespace, name, subresource)
         return _one(kind, self._send("PATCH", path, patch, content_type=MERGE_PATCH))
 
-    def strategic_patch(self, kind: type[T], name: str, patch: Mapping[str, Any], *, namespace: str = "") -> T:
+    def strategic_patch(
+        self, kind: type[T], name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T:
         """Apply a patch in Kubernetes' own form, in which lists are merged by their keys."""
-        return _one(kind, self._send("PATCH", _path(kind, namespace, name), patch, content_type=STRATEGIC_PATCH))
+        path = _path(kind, namespace, name, subresource)
+        return _one(kind, self._send("PATCH", path, patch, content_type=STRATEGIC_PATCH))
 
     def create_subresource(
         self, kind: type[KubeObject], name: str, subresource: str, document: Mapping[str, Any], *, namespace: str

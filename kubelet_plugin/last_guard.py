@@ -5,11 +5,12 @@ It knows what was prepared on this node, and believes nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.names import DeviceName
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
@@ -56,11 +57,14 @@ class LastGuard:
         files: ClaimFiles,
         claim_reconciler: ClaimReconciler,
         read_minors: ReadMinors,
+        changing: Callable[[], Collection[DeviceName]] = tuple,
     ) -> None:
+        """`changing` returns, with the lock held, the whole GPUs of which nothing is given to anybody now."""
         self._checkpoints = checkpoints
         self._files = files
         self._claim_reconciler = claim_reconciler
         self._read_minors = read_minors
+        self._changing = changing
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
@@ -84,6 +88,13 @@ class LastGuard:
 
     def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
         """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
+        changing = self._changing()
+        for device in plan.devices if changing else ():
+            if device.physical_gpu in changing:
+                raise TemporaryError(
+                    f"request {device.request}: {device.physical_gpu} is being divided into another MIG layout, and "
+                    f"{device.device} may go with that: delete the pod if it does not start within minutes"
+                )
         _, broken = self._checkpoints.load_all()
         others = [*self._claim_reconciler.holders(pool)]
         for each in broken:

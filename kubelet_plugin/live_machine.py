@@ -147,9 +147,13 @@ class LiveMachine:
         with self._lock:
             return self._trouble
 
+    def read_soon(self) -> None:
+        """Read at once, rather than when the pause is over: something was changed. Never blocks."""
+        self._worker.notice()
+
     def _run(self) -> None:
         pause_s = 0.0
-        while self._worker.pause(pause_s):
+        while self._worker.wait(within_s=pause_s):
             try:
                 pause_s = self.look()
             except StoppedError:

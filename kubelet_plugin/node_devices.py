@@ -12,7 +12,7 @@ from dracaena.api import limits
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlace
-from dracaena.api.names import DeviceName, PoolName, gpu_device_name
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
@@ -33,6 +33,9 @@ _TAKEN = (
 
 GONE = "mig-device"
 """Key of the taint of a place whose claim's MIG device has gone, behind the driver's name."""
+
+PENDING = "pending"
+"""Value of the taint on devices of GPUs whose MIG layout is about to change."""
 
 log = structlog.get_logger()
 
@@ -86,6 +89,7 @@ class NodeDevices:
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
+        self._withheld: frozenset[str] = frozenset()
         self._pool: PublishedPool | None = None  # replaced whole, never changed
 
     def pool(self) -> PublishedPool:
@@ -162,21 +166,40 @@ class NodeDevices:
             self._taints = taints
             self._publish_tainted()
 
+    def withhold(self, gpus: Collection[str]) -> None:
+        """Taint the devices of these GPUs, by UUID, from now on, so that nobody is given any of them anew: their MIG
+        layout is about to change. From any thread.
+        """
+        with self._lock:
+            if self._withheld != frozenset(gpus):
+                self._withheld = frozenset(gpus)
+                self._publish_tainted()
+
     def _publish_tainted(self) -> None:
         taints = self._taints
         if self._pages is None or taints is None:
             return
         places = {} if self._pool is None else self._pool.mig_places
-        gone = frozenset() if self._pool is None else self._pool.vanished
-        own = Taint(f"{self._driver}/{GONE}", "gone", "NoSchedule")
+        pages = (tuple(self._with_own_taint(_tainted(each, taints, places)) for each in page) for page in self._pages)
+        self._publish(tuple(pages))
 
-        def tainted(each: Device | CounterSet) -> Device | CounterSet:
-            more = _tainted(each, taints, places)
-            if isinstance(more, CounterSet) or more.name not in gone:
-                return more
-            return msgspec.structs.replace(more, taints=[*more.taints, own][: limits.DEVICE_TAINTS])
+    def _with_own_taint(self, device: Device | CounterSet) -> Device | CounterSet:
+        if isinstance(device, CounterSet):
+            return device
+        if gpu_of(device) in self._withheld:
+            taint = Taint(key=mig_layout_key(self._driver), value=PENDING, effect="NoSchedule")
+        elif self._pool is not None and device.name in self._pool.vanished:
+            taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")
+        else:
+            return device
+        kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst of its health come first
+        return msgspec.structs.replace(device, taints=[*kept, taint])
 
-        self._publish(tuple(tuple(map(tainted, page)) for page in self._pages))
+
+def gpu_of(device: Device) -> str | None:
+    """Return the UUID of the GPU that a device of ours is, or is a part of."""
+    found = device.attributes.get("parentUUID") or device.attributes.get("uuid")
+    return None if found is None else found.string
 
 
 def _tainted(

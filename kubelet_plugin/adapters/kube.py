@@ -40,6 +40,13 @@ class KubeClaims:
             )
         return claim
 
+    def find_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim by its name, whichever UID it has; None: there is none. Raises KubeError."""
+        try:
+            return self._client.get(ResourceClaim, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
     def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
         """See ClaimStatusWriter. The version in the patch protects entries that were added since the claim was read."""
         meta = claim.metadata
@@ -72,6 +79,11 @@ def node_is_ready(client: KubeClient, name: str) -> bool:
     """Whether the API server considers a node ready. Raises KubeError."""
     conditions = client.get(NodeReadiness, name).status.conditions
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+
+
+def set_node_condition(client: KubeClient, name: str, condition: Mapping[str, str]) -> None:
+    """Set one condition of a Node's status; the others stay. Raises KubeError."""
+    client.strategic_patch(Node, name, {"status": {"conditions": [dict(condition)]}}, subresource="status")
 
 
 class KubePods:

@@ -340,6 +340,8 @@ class PluginNode:
     kind_of: KindOf = kind_of
     """In place of the kinds that there are."""
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
+    changing: set[DeviceName] = field(default_factory=set)
+    """Whole GPUs that are being divided into another MIG layout."""
     told: list[tuple[str, str]] = field(default_factory=list)
     """Warnings of the sweeper on the node: reason, text."""
     clock: FakeClock = field(default_factory=FakeClock)
@@ -409,6 +411,7 @@ class PluginNode:
                 files=files,
                 claim_reconciler=reconciler,
                 read_minors=lambda: self.minors,
+                changing=lambda: self.changing,
             ),
             reporter=self.reporter,
             unprepares=Unprepares(self.clock),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.errors import DracaenaError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
 from dracaena.api.quantity import parse_bytes
@@ -32,6 +32,7 @@ from support.plugin import (
     FakeClaims,
     PluginNode,
     claim_of,
+    device_name,
     make_claim,
     make_share,
     reference_to,
@@ -267,3 +268,16 @@ def test_a_whole_claim_is_refused_beside_a_share_and_the_other_way_round(tmp_pat
         node.state.prepare(reference_to(pair[0]))
         with pytest.raises(DeviceHeldError, match="is still held by"):
             node.state.prepare(reference_to(pair[1]))
+
+
+def test_nothing_of_a_gpu_is_given_away_while_it_is_being_divided_anew(tmp_path: Path) -> None:
+    held, other, new = make_claim("held", (0,)), make_claim("other", (1,)), make_claim("new", (2,))
+    node = PluginNode(tmp_path, FakeClaims(held, other, new))
+    node.state.prepare(reference_to(held))
+    node.changing |= {device_name(0), device_name(2)}
+    node.state.prepare(reference_to(held))  # what is prepared is answered as before
+    node.state.prepare(reference_to(other))
+    with pytest.raises(TemporaryError, match="is being divided into another MIG layout"):
+        node.state.prepare(reference_to(new))
+    node.changing.clear()
+    node.state.prepare(reference_to(new))

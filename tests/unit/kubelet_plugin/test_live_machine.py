@@ -345,3 +345,14 @@ def test_a_call_that_hangs_for_long_is_worth_a_restart_unless_it_hangs_in_the_ke
         assert node.live.needs_restart() == (None if in_kernel else node.live.hung())
         release.set()
         node.until(lambda: node.live.hung() is None)
+
+
+def test_who_has_changed_something_need_not_wait_for_the_next_reading(node: Node) -> None:
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        assert node.nvml is not None
+        other = replace(MACHINE, driver_version="580.99")
+        node.nvml.machine = other
+        node.live.read_soon()
+        node.until(lambda: len(node.changes) == 2)  # no time goes by
+    assert node.changes[-1].driver_version == "580.99"

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api import limits
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.names import DeviceName, PoolName, gpu_device_name, taint_key
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout_key, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.api.topology import TopologyError
@@ -232,3 +233,34 @@ def test_a_node_without_divided_gpus_does_not_ask_whose_devices_are() -> None:
     node.devices.look_again()
     assert node.own_asked == 0
     assert len(node.published) == 1
+
+
+def test_devices_of_a_gpu_that_is_withheld_have_a_taint_more_and_no_others() -> None:
+    node = Node()
+    node.devices.take(MACHINE)
+    free = dict(node.taints)
+    whole, divided = MACHINE.gpus
+    for gpu in (whole, divided):
+        of_gpu = {gpu_device_name(gpu.uuid), *(m.device_name for m in MACHINE.mig_devices if m.parent_uuid == gpu.uuid)}
+        node.devices.withhold([gpu.uuid])
+        for name, keys in node.taints.items():
+            assert keys == [*free[name], *([mig_layout_key(DRIVER)] if name in of_gpu else [])]
+    node.devices.take(MACHINE)
+    assert node.taints != free, "another reading changes nothing of it"
+    before = len(node.published)
+    node.devices.withhold([divided.uuid])
+    assert len(node.published) == before
+    node.devices.withhold([])
+    assert node.taints == free
+
+
+def test_a_device_with_all_the_taints_that_there_may_be_is_withheld_too() -> None:
+    node = Node()
+    node.devices.take(MACHINE)
+    name = DeviceName(gpu_device_name(MACHINE.gpus[0].uuid))
+    many = [Taint(key=f"t{number}", effect="NoSchedule") for number in range(limits.DEVICE_TAINTS - 1)]
+    node.devices.take_taints({name: many})
+    node.devices.withhold([MACHINE.gpus[0].uuid])
+    assert len(node.taints[name]) == limits.DEVICE_TAINTS
+    assert node.taints[name][0] == taint_key(DRIVER)
+    assert node.taints[name][-1] == mig_layout_key(DRIVER)

@@ -1,0 +1,88 @@
+"""Says which claims have something of a GPU of this node: it may not be divided anew meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from dracaena.api.names import ClaimUid, DeviceName, PoolName
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.ports import PodCache
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken
+from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+
+FindClaim = Callable[[str, str], ResourceClaim | None]
+"""Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
+
+
+class GpuUsers:
+    """From any thread; holds nothing."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        pool: PoolName,
+        checkpoints: Checkpoints,
+        salvage: Callable[[Broken], PreparedClaim],
+        pods: PodCache,
+        find_claim: FindClaim,
+    ) -> None:
+        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage)."""
+        self._driver = driver
+        self._pool = pool
+        self._checkpoints = checkpoints
+        self._salvage = salvage
+        self._pods = pods
+        self._find_claim = find_claim
+
+    def prepared(self, gpu: DeviceName) -> str | None:
+        """Return who has something of a GPU here, None where nobody has. The caller holds the lock of the calls.
+
+        A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
+        known may be about any GPU.
+        """
+        now, broken = self._checkpoints.load_all()
+        for checkpoint in now:
+            prepared = checkpoint.prepared
+            on_it = [device.physical_gpu for device in (*prepared.devices, *prepared.former)]
+            if gpu in (*on_it, *(effect.gpu for effect in prepared.effects)):
+                return _has(prepared.claim, gpu)
+        for each in broken:
+            devices = self._salvage(each).devices
+            if not devices or gpu in {device.physical_gpu for device in devices}:
+                return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
+        return None
+
+    def allocated(self, gpu: DeviceName) -> str | None:
+        """Return which claim of a pod of this node was given something of a GPU and is not prepared yet, None: none.
+
+        A claim is asked for at the API, so one whose pod was bound a moment ago is seen. Raises KubeError.
+        """
+        if not self._pods.synced:
+            return "the pods of this node are not known yet"
+        prepared = {(c.prepared.claim.namespace, c.prepared.claim.name) for c in self._checkpoints.load_all()[0]}
+        for namespace, name in sorted(set(self._claims_of_pods()) - prepared):
+            claim = self._find_claim(namespace, name)
+            if claim is not None and any(_is_of(device, gpu) for device in self._devices(claim)):
+                return _has(ClaimReference(namespace, name, ClaimUid(claim.metadata.uid)), gpu)
+        return None
+
+    def _claims_of_pods(self) -> Iterator[tuple[str, str]]:
+        for pod in self._pods.values():
+            if may_run(pod):
+                yield from ((pod.metadata.namespace, name) for name in claim_names(pod))
+
+    def _devices(self, claim: ResourceClaim) -> Sequence[str]:
+        allocation = claim.status.allocation
+        results = () if allocation is None else allocation.devices.results
+        return [each.device for each in results if (each.driver, each.pool) == (self._driver, self._pool)]
+
+
+def _is_of(device: str, gpu: DeviceName) -> bool:
+    return device == gpu or device.startswith(f"mig-{gpu.removeprefix('gpu-')}-")
+
+
+def _has(claim: ClaimReference, gpu: DeviceName) -> str:
+    return f"claim {claim} (UID {claim.uid}) has {gpu} or a part of it"
