@@ -20,10 +20,12 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
 	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
-test: unit integration ## all tests
+# Integration tests wait half of their time. Unit tests take that half, at a lower priority: they have no limit to keep.
+test: $(VENV)/dev.stamp ## all tests, those of units beside the others; what each prints is shown when it has ended
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target UNIT_PRIORITY="nice -n 10" unit integration
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
-	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/architecture
+	@$(UNIT_PRIORITY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/architecture
 
 unit-image-python: ## unit tests on the image's Python (IMAGE_PYTHON=3.13) in .venv-3.13; fails where that Python is not here
 	@$(IMAGE_PYTHON_PROGRAM); [ -n "$$python" ] || { echo "make $@: no Python $(IMAGE_PYTHON) here, neither on PATH nor of pyenv" >&2; exit 1; }; \
