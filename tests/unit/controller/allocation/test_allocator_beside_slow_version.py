@@ -33,7 +33,7 @@ from support.clusters import RandomCluster, random_cluster, random_pod
 from support.inventories import free_mask
 from support.node_fit import unfit_reason
 
-CLUSTERS = 300
+CLUSTERS = 120
 MANY_CLUSTERS = 6_000
 
 IS_GPU = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"'

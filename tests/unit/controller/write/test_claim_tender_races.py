@@ -27,7 +27,7 @@ LATE_S = 0.6
 
 BINDS_S = (1.2, 3.0, 10.0, 30.0)
 
-RACES = 40
+RACES = 20
 MANY_RACES = 1_000
 """A sample for `make test`, in which both faults below are found, and all for `make test-long`."""
 
