@@ -247,9 +247,12 @@ def test_the_prose_of_a_help_fits_the_terminal(
 
 
 @pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("200", 118), ("10", 40)])
-def test_reasons_fit_the_terminal_they_are_read_on(columns: str, widest: int) -> None:
+def test_reasons_fit_the_terminal_they_are_read_on(
+    columns: str, widest: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A terminal of its own stands in for the user's: 118 columns at most, and not a word a line on a tiny one."""
-    machine = run_to_end("topology", "show", "--machine", "l40s-x4", "-o", "resourceslices", stdout=subprocess.PIPE)
+    assert main(["topology", "show", "--machine", "l40s-x4", "-o", "resourceslices"]) == 0
+    machine = capsys.readouterr().out.encode()
     controlling, terminal = os.openpty()
     claim = (
         b"---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\n"
@@ -259,7 +262,7 @@ def test_reasons_fit_the_terminal_they_are_read_on(columns: str, widest: int) ->
     )
     with os.fdopen(terminal, "wb") as screen, os.fdopen(controlling, "rb", buffering=0) as seen:
         done = run_to_end(
-            "simulate", "-f", "-", stdout=screen, input=machine.stdout + claim, env=os.environ | {"COLUMNS": columns}
+            "simulate", "-f", "-", stdout=screen, input=machine + claim, env=os.environ | {"COLUMNS": columns}
         )
         lines = [line for line in seen.read(1 << 16).decode().splitlines() if line.startswith("    ")]
     assert done.returncode == 0
