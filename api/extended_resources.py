@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dracaena.api.gpu_templates import has_profile
+from dracaena.api.mig import profile_of_resource
 from dracaena.api.names import rewrite_label
 
 GPUS: Final = "nvidia.com/gpu"
@@ -35,14 +37,18 @@ def given(name: str) -> str:
 def advice(name: str, driver: str) -> str:
     """Say what to do about it; one text for each kind of resource."""
     claims = "a ResourceClaim or ResourceClaimTemplate"
+    label = f"the label {rewrite_label(driver)}=true on the namespace"
     if name.startswith(MIG_PREFIX):
-        return f"{claims} for MIG devices"
+        profile = profile_of_resource(name.removeprefix(MIG_PREFIX))
+        if profile is None:
+            return f"{claims} of class mig.{driver}, with a selector for the profile"
+        by_hand = f"{claims} of class mig.{driver} with the selector {has_profile(profile, driver)}"
+        return f"{by_hand}, or {label}, if the chart's value rewrite.resourceNames has {name}: then new pods get claims"
     class_name = _class_of(name, driver)
     if class_name is not None:
         return f"{claims} of class {class_name}: by this name kube-scheduler gives devices of nodes left to it alone"
     if name == GPUS:
-        label = f"{rewrite_label(driver)}=true"
-        return f"{claims}, or the label {label} on the namespace, which makes claims of it in new pods"
+        return f"{claims}, or {label}, which makes claims of it in new pods"
     return f"{claims}: for a part of a GPU one with capacity.requests"
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from dracaena.api.names import DeviceName
 
 _COMPUTE_PART = re.compile(r"[0-9]+c\.")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
+
+RESOURCE_PROFILE: Final = r"(?:[1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[.-][a-z]{1,8}(?:\.[a-z]{1,8})?)?"
+"""Pattern of a profile as extended resources name it: `1g.10gb`, `1g.10gb.me`, `1g.24gb.me.all`, `2g.48gb-me`."""
+
+_RESOURCE_PROFILE: Final = re.compile(RESOURCE_PROFILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +55,16 @@ def mig_device_name(parent_uuid: str, profile: str, start: int) -> DeviceName:
     parent = parent_uuid.lower().removeprefix("gpu-")
     words = _NOT_IN_NAMES.sub("-", profile.lower().replace("-me", "-nome"))
     return DeviceName(f"mig-{parent}-{words}-{start}")
+
+
+def profile_in_resource(profile: str) -> str:
+    """Return a profile as NVIDIA's device plugin writes it behind `nvidia.com/mig-`: names of resources have no `+`."""
+    return profile.replace("+", ".")
+
+
+def profile_of_resource(text: str) -> str | None:
+    """Return the profile, as NVML names it, that an extended resource writes so; None where it writes none."""
+    if not _RESOURCE_PROFILE.fullmatch(text):
+        return None
+    size, memory, suffix = text.partition("gb")
+    return f"{size}{memory}+{suffix[1:]}" if suffix.startswith(".") else text

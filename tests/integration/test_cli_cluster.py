@@ -298,6 +298,14 @@ def test_a_pod_that_asks_for_the_extended_resource_is_told_what_it_needs(run: Ru
     assert "the label gpu.dracaena.dev/rewrite=true on the namespace" in said
 
 
+def test_a_pod_that_asks_for_the_resource_of_a_mig_profile_is_told_what_it_needs(run: Run, client: KubeClient) -> None:
+    limits = {"limits": {"nvidia.com/mig-1g.10gb": "2"}, "requests": {"nvidia.com/mig-1g.10gb": "2"}}
+    create_pod(client, "old", containers=[{"name": "main", "image": "example/app:1.0", "resources": limits}])
+    said = " ".join(run("explain", "pod", "old").out.split())
+    assert "of class mig.gpu.dracaena.dev with the selector" in said
+    assert "the chart's value rewrite.resourceNames has nvidia.com/mig-1g.10gb: then new pods get claims" in said
+
+
 def test_an_extended_resource_is_told_of_beside_claims_too(run: Run, client: KubeClient) -> None:
     limits = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
     ask(client, "both", {"c": 1}, containers=[{"name": "main", "image": "example/app:1.0", "resources": limits}])

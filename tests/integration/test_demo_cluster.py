@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
-from dracaena.api.objects import Pod
+from dracaena.api.gpu_templates import GpuTemplate
+from dracaena.api.machine_json import encode_machine
+from dracaena.api.names import DEFAULT_DRIVER_NAME, rewrite_label, uuids_annotation
+from dracaena.api.objects import Namespace, Pod
 from dracaena.api.podlist import decode_podlist
-from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from dracaena.demo.cluster import DemoCluster
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.objects import DeploymentDocument, JobDocument, NamespaceDocument
 from dracaena.demo.observation import Observation, observe
 from dracaena.kube.events import Event
@@ -23,6 +26,7 @@ from support.embedded_cluster import (
     wait_observed,
     wait_settled,
 )
+from support.page_cluster import divided_machine
 from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
 
 
@@ -225,6 +229,27 @@ def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> No
 
     cluster.wait("the namespace to go", left, 60.0)
     wait_all_free(cluster)
+
+
+def test_a_rewritten_pod_gets_mig_devices_of_its_profile_from_a_template_made_for_it(tmp_path: Path) -> None:
+    """The policy that rewrites it comes with the chart, so here the pod names the template itself."""
+    machine = tmp_path / "divided.json"
+    machine.write_bytes(encode_machine(divided_machine()))
+    template = GpuTemplate(2, f"mig.{DEFAULT_DRIVER_NAME}", "1g.10gb")
+    with DemoCluster((DemoNode("mig", str(machine)),)) as cluster:
+        client = cluster.client
+        client.create(DeviceClass, {"metadata": {"name": template.device_class}, "spec": {}})
+        client.merge_patch(Namespace, NAMESPACE, {"metadata": {"labels": {rewrite_label(DEFAULT_DRIVER_NAME): "true"}}})
+        create_pod(client, "parts", template=template.name)
+        wait_settled(cluster, pods=1)
+        (claim,) = client.list(ResourceClaim, namespace=NAMESPACE).items
+        assert claim.status.allocation is not None
+        taken = {result.device for result in claim.status.allocation.devices.results}
+        (published,) = client.list(ResourceSlice).items
+        profiles = [device.attributes["profile"].string for device in published.spec.devices if device.name in taken]
+        assert profiles == ["1g.10gb", "1g.10gb"]
+        (made,) = client.list(ResourceClaimTemplate, namespace=NAMESPACE).items
+        assert made.spec.spec == template.spec()["spec"]
 
 
 def test_a_deployment_gets_gpus_for_each_pod_and_gives_them_back(cluster: DemoCluster) -> None:

@@ -33,7 +33,7 @@ _PROFILES: Final = (
 
 def page_cluster() -> list[dict[str, Any]]:
     """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
-    machines = {"worker-1": _whole(), "worker-2": _divided()}
+    machines = {"worker-1": _whole(), "worker-2": divided_machine()}
     return [_slice(name, machine) for name, machine in machines.items()]
 
 
@@ -73,7 +73,8 @@ def _whole() -> Machine:
     return replace(recorded, gpus=gpus, topology=topology)
 
 
-def _divided() -> Machine:
+def divided_machine() -> Machine:
+    """Return a node of eight GPUs, of which three are divided into MIG devices that an admin made."""
     whole = _whole()
     ordinals = {ordinal for ordinal, *_ in _PROFILES}
     gpus = tuple(

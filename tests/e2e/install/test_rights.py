@@ -166,6 +166,16 @@ def gpu_template(count: int = 1, name: str = "", *, is_ours: bool = True) -> dic
     }
 
 
+def mig_template(name: str = "mig-1g.10gb.me-2", *, profile: str = "1g.10gb+me", ends: str = '"') -> dict[str, Any]:
+    """A ResourceClaimTemplate for MIG devices as the controller makes it, or one that differs."""
+    expression = f'device.attributes["{DRIVER}"].profile == "{profile}{ends}'
+    exactly = {"deviceClassName": f"mig.{DRIVER}", "selectors": [{"cel": {"expression": expression}}], "count": 2}
+    return {
+        "metadata": {"name": f"{name}.mig.{DRIVER}", "labels": {"app.kubernetes.io/managed-by": "dracaena-controller"}},
+        "spec": {"spec": {"devices": {"requests": [{"name": "mig", "exactly": exactly}]}}},
+    }
+
+
 CONSUMER = {"resource": "pods", "name": "bound-here", "uid": "1"}
 
 PLUGIN_NEEDS = (
@@ -272,6 +282,8 @@ CONTROLLER_NEEDS = (
     Call("POST", TEMPLATES, gpu_template()),
     Call("GET", "/apis/resource.k8s.io/v1/resourceclaimtemplates?labelSelector=app.kubernetes.io/managed-by"),
     Call("DELETE", f"{TEMPLATES}/gpus-1.{DRIVER}"),
+    Call("POST", TEMPLATES, mig_template()),
+    Call("DELETE", f"{TEMPLATES}/mig-1g.10gb.me-2.mig.{DRIVER}"),
     Call("PATCH", f"{PODS}/gated-twice", {"spec": {"schedulingGates": [{"name": OTHER_GATE}]}}),
     Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
 )
@@ -292,6 +304,11 @@ CONTROLLER_MUST_NOT = (
     Call("POST", TEMPLATES, gpu_template(count=2)),
     Call("POST", TEMPLATES, gpu_template(name="users-own")),
     Call("POST", TEMPLATES, gpu_template(is_ours=False)),
+    Call("POST", TEMPLATES, mig_template("mig-1g.10gb-2")),
+    Call("POST", TEMPLATES, mig_template("mig-1g.10gb.me-1")),
+    Call("POST", TEMPLATES, mig_template("gpus-2")),
+    Call("POST", TEMPLATES, mig_template(ends='" || true')),
+    Call("POST", TEMPLATES, mig_template(ends='" || "" == ""')),
     Call("POST", TEMPLATES.replace("/default/", "/kube-public/"), gpu_template()),
     Call("DELETE", f"{TEMPLATES}/users-own"),
     Call("DELETE", f"{TEMPLATES}/users-own-with-our-label"),

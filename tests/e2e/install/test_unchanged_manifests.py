@@ -183,6 +183,54 @@ def test_each_name_that_the_chart_lists_becomes_claims(team: ChartCluster) -> No
     eventually(lambda: other in resources_of(dry(team, *asked)), "the second name stays again", within_s=LABEL_S)
 
 
+MIG = "nvidia.com/mig-1g.10gb.me"
+PARTS = f"mig-1g.10gb.me-2.mig.{DRIVER}"
+
+
+@pytest.fixture
+def mig_listed(team: ChartCluster) -> Iterator[None]:
+    """With the chart's value that makes claims of a MIG resource name too."""
+    team.upgrade(rewrite={"resourceNames": [GPU, MIG]})
+    asked = container("part", 0, resources={"limits": {MIG: 2}})
+    try:
+        eventually(lambda: templates_of(dry(team, asked)), "the name is rewritten", within_s=LABEL_S)
+        yield
+    finally:
+        team.upgrade()
+    eventually(lambda: MIG in resources_of(dry(team, asked)), "the name stays again", within_s=LABEL_S)
+
+
+@pytest.mark.usefixtures("mig_listed")
+def test_mig_resource_names_become_claims_for_their_profile_which_a_quota_counts(team: ChartCluster) -> None:
+    """The node has no MIG devices, so a pod waits for them; the class that it names for whole GPUs is not theirs."""
+    metadata = {"annotations": {f"{DRIVER}/class": "nvlink"}}
+    asked = container("part", 0, resources={"limits": {MIG: 2}, "requests": {MIG: "2"}})
+    ends = container("ends", 0, says="show", resources={"limits": {MIG: 1}})
+    pod = dry(team, container("main", 1), asked, metadata=metadata, initContainers=[ends])
+    assert templates_of(pod) == {"dracaena-0": f"gpus-1.nvlink.{DRIVER}", "dracaena-1-1": PARTS}
+    assert claims_of(pod) == {"main": ["dracaena-0"], "part": ["dracaena-1-1"]}
+    assert claims_of(pod, "initContainers") == {"ends": ["dracaena-1-1"]}
+    assert resources_of(pod) == set()
+
+    quota(team, f"mig.{DRIVER}.deviceclass.resource.k8s.io/devices", 2, f"mig.{DRIVER}")
+    team.api.create(PODS, {"metadata": {"name": "first"}, "spec": pod_spec(asked)})
+    eventually(lambda: told(team, "first", "WaitingForGPUs"), "the controller has looked at it", within_s=DONE_S)
+    (template,), (claim,) = team.api.items(TEMPLATES), team.api.items(CLAIMS)
+    assert template["metadata"]["name"] == PARTS
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert (request["exactly"]["deviceClassName"], request["exactly"]["count"]) == (f"mig.{DRIVER}", 2)
+    expression = f'device.attributes["{DRIVER}"].profile == "1g.10gb+me"'
+    assert request["exactly"]["selectors"] == [{"cel": {"expression": expression}}]
+    team.api.create(PODS, {"metadata": {"name": "second"}, "spec": pod_spec(asked)})
+    eventually(
+        lambda: "exceeded quota" in str(told(team, "second", "FailedResourceClaimCreation")),
+        "the second is told of the quota",
+        within_s=DONE_S,
+    )
+    team.kubectl("--namespace", TEAM, "delete", "pod", "first", "second", "--timeout=60s")
+    eventually(lambda: not team.api.items(TEMPLATES), "the template goes with the last pod", within_s=DONE_S)
+
+
 def test_without_the_label_new_pods_stay_as_they_are_and_old_ones_go_on(team: ChartCluster) -> None:
     team.api.create(PODS, {"metadata": {"name": "old"}, "spec": pod_spec(container("main", 1))})
     wait_pods(team, TEAM, "Running")

@@ -8,6 +8,8 @@ from dracaena.api.extended_resources import advice, is_extended_gpu_resource, se
 
 DRIVER = "gpu.dracaena.dev"
 LABEL = f"the label {DRIVER}/rewrite=true on the namespace"
+MIG_CLASS = f"a ResourceClaim or ResourceClaimTemplate of class mig.{DRIVER}"
+SELECTOR = f'device.attributes["{DRIVER}"].profile'
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
@@ -15,7 +17,9 @@ IMPLICIT = "deviceclass.resource.kubernetes.io/"
     ("name", "words"),
     [
         ("nvidia.com/gpu", LABEL),
-        ("nvidia.com/mig-1g.10gb", "for MIG devices"),
+        ("nvidia.com/mig-1g.10gb.me", f'{MIG_CLASS} with the selector {SELECTOR} == "1g.10gb+me", or {LABEL}, if the'),
+        ("nvidia.com/mig-1c.2g.20gb", "value rewrite.resourceNames has nvidia.com/mig-1c.2g.20gb: then new pods get"),
+        ("nvidia.com/mig-small", f"{MIG_CLASS}, with a selector for the profile"),
         ("nvidia.com/gpu.shared", "for a part of a GPU one with capacity.requests"),
         ("nvidia.com/gpumem", "for a part of a GPU one with capacity.requests"),
         (f"{IMPLICIT}{DRIVER}", f"a ResourceClaim or ResourceClaimTemplate of class {DRIVER}: "),
@@ -26,7 +30,8 @@ def test_each_resource_of_gpus_has_an_advice_that_helps(name: str, words: str) -
     assert is_extended_gpu_resource(name, DRIVER)
     assert seen(name) == f"asks for the extended resource {name}, for which Dracaena gives no devices"
     assert words in advice(name, DRIVER)
-    assert (LABEL in advice(name, DRIVER)) is (name == "nvidia.com/gpu"), "the label makes claims of no other name"
+    rewritten = name == "nvidia.com/gpu" or (name.startswith("nvidia.com/mig-") and name != "nvidia.com/mig-small")
+    assert (LABEL in advice(name, DRIVER)) is rewritten, "the label makes claims of no other name"
 
 
 @pytest.mark.parametrize(

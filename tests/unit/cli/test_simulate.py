@@ -15,7 +15,7 @@ import yaml
 
 from dracaena.api.reasons import foreign_config
 from dracaena.cli.main import main
-from support.page_cluster import node_divided_on_demand
+from support.page_cluster import node_divided_on_demand, page_cluster
 
 CLASSES = Path(__file__).parents[3] / "deploy" / "deviceclasses"
 NOTHING = "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
@@ -595,6 +595,27 @@ def test_a_gpu_that_is_cut_on_demand_is_drawn_as_each_claim_leaves_it(run: Run, 
         "[4g───────── 1g ·  1g ·]",
     ]
     assert [own for _, _, own in drawn] == ["4g.40gb at 0", "1g.10gb at 6", "1g.10gb at 4"]
+
+
+def test_pods_that_ask_for_the_resource_of_a_mig_profile_are_told_how_to_ask_for_it(tmp_path: Path, run: Run) -> None:
+    resources = {"limits": {"nvidia.com/mig-1g.10gb.me": 2}}
+    container = {"name": "main", "image": "example/app:1.0", "resources": resources}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [container]}}
+    result = run("simulate", "-f", str(written(tmp_path / "pods.yaml", document)))
+    assert 'the selector device.attributes["gpu.dracaena.dev"].profile == "1g.10gb+me"' in result.err
+    assert "or the label gpu.dracaena.dev/rewrite=true on the namespace" in result.err
+    assert result.out == f"{NOTHING}\n"
+
+
+def test_a_template_that_the_controller_makes_for_mig_devices_gets_those_of_its_profile(
+    run: Run, tmp_path: Path
+) -> None:
+    cluster = written(tmp_path / "cluster.yaml", *page_cluster())
+    files = written(tmp_path / "pods.yaml", pod("train", generated("mig-1g.10gb.me-1.mig.gpu.dracaena.dev")))
+    (outcome,) = outcomes(run, cluster, files)
+    every = [device for document in page_cluster() for device in document["spec"]["devices"]]
+    taken = [device["attributes"]["profile"] for device in every if device["name"] in devices(outcome)]
+    assert taken == [{"string": "1g.10gb+me"}]
 
 
 def test_a_template_that_the_controller_makes_when_it_is_named_need_not_be_there(

@@ -144,7 +144,7 @@ TYPED: dict[str, list[dict[str, Any]]] = {
     "ComputeDomain, IMEX channels": [claim(request("compute-domain-default-channel.nvidia.com"))],
     "network cards, cpus": [claim(request("net.example.com"))],
     EXTENDED: [limited("nvidia.com/gpu")],
-    "extended resource of a MIG profile, `nvidia.com/mig-1g.12gb`": [limited("nvidia.com/mig-1g.12gb")],
+    "extended resource of a MIG profile, `nvidia.com/mig-1g.10gb`": [limited("nvidia.com/mig-1g.10gb")],
 }
 """What a user would write for each kind of sample that no example of ours shows."""
 

@@ -51,7 +51,7 @@ def test_an_extended_resource_is_told_once_with_what_to_do(resources: dict[str, 
     containers = [{"name": "main", "image": "a", "resources": resources}]
     (told,) = warnings({**document, "spec": {"containers": containers}})
     assert words in told
-    assert ("gpu.dracaena.dev/rewrite=true on the namespace" in told) is words.endswith("nvidia.com/gpu")
+    assert ("gpu.dracaena.dev/rewrite=true on the namespace" in told) is words.endswith(("nvidia.com/gpu", "1g.10gb"))
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
     (told,) = warnings({**deployment, "spec": {"template": {"spec": {"containers": containers}}}})
     assert told.startswith("spec.template.spec.containers[0].resources.")

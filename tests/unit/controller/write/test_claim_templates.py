@@ -38,6 +38,25 @@ def test_a_template_is_made_for_the_first_pod_that_names_it_and_for_no_other() -
     assert list(bench.template_api.templates) == [KEY]
 
 
+def test_a_template_for_mig_devices_of_a_profile_is_made_and_goes_when_nobody_has_named_it_for_long() -> None:
+    api, clock, pods = FakeTemplates(), FakeClock(), dict[str, Pod]()
+    templates = ClaimTemplates(api, pods.values, lambda namespace: True, clock, unused_s=UNUSED_S)
+    name = f"mig-1g.10gb.me-2.mig.{DRIVER}"
+    pods["p"] = asking("p", name)
+    templates.make_for(pods["p"])
+    (made,) = api.templates.values()
+    assert made.spec.spec == GpuTemplate(2, f"mig.{DRIVER}", "1g.10gb+me").spec()["spec"]
+    templates.collect()
+    clock.advance(UNUSED_S)
+    templates.collect()
+    assert list(api.templates) == [f"default/{name}"], "a pod names it"
+    pods.clear()
+    templates.collect()
+    clock.advance(UNUSED_S)
+    templates.collect()
+    assert api.templates == {}
+
+
 def test_a_template_that_somebody_deleted_is_made_again_while_pods_wait_for_it() -> None:
     bench = Bench(a=machine("two", blocks(2, inside="PIX", outside="PIX")))
     bench.add(asking("p"))
@@ -47,7 +66,7 @@ def test_a_template_that_somebody_deleted_is_made_again_while_pods_wait_for_it()
     assert list(bench.template_api.templates) == [KEY]
 
 
-@pytest.mark.parametrize("template", ["my-template", "gpus-2", f"gpus-0.{DRIVER}"])
+@pytest.mark.parametrize("template", ["my-template", "gpus-2", f"gpus-0.{DRIVER}", f"mig-1g.10gb-1.{DRIVER}"])
 def test_templates_of_other_names_are_their_users_to_make(template: str) -> None:
     bench = Bench(a=machine("two", blocks(2, inside="PIX", outside="PIX")))
     bench.add(asking("p", template))
