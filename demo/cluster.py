@@ -61,6 +61,8 @@ class DemoNode:
     machine: str
     sharing: str = ""
     """The plugin's setting."""
+    mig: str = ""
+    """The plugin's setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ class NodeFolders:
     def podlist(self) -> Path:
         """The file that monitoring reads."""
         return self.kubelet_root / "pod-resources" / "podlist.json"
+
+    @property
+    def mig_instances(self) -> Path:
+        """Folder in which a recorded machine keeps the MIG instances of each GPU."""
+        return self.plugin_data / "recorded-mig"
 
     @property
     def plugin_data(self) -> Path:
@@ -212,8 +219,9 @@ class DemoCluster:
             arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)
             places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
             sharing = ("--sharing", node.sharing) if node.sharing else ()
+            mig = ("--mig", node.mig) if node.mig else ()
             program = ProgramProcess(
-                f"plugin of {node.name}", (*arguments, *places, *sharing), log / f"plugin-{node.name}.log"
+                f"plugin of {node.name}", (*arguments, *places, *sharing, *mig), log / f"plugin-{node.name}.log"
             )
             self.plugins[node.name] = program
         self._cleanup.callback(self._stop_programs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from dracaena.api.attributes import MEMORY_CAPACITY
-from dracaena.api.devicepool import decode_pool
+from dracaena.api.devicepool import DecodedMig, DecodedPool, decode_pool
 from dracaena.api.links import Link
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
@@ -26,17 +28,35 @@ STAND_INS = frozenset({"default-scheduler", "kubelet", "resource_claim"})
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedPart:
+    """A MIG device that a claim has of a GPU which is cut on demand."""
+
+    device: str
+    ordinal: int
+    profile: str
+    start: int
+    """First of the GPU's memory slices that it has."""
+    size: int
+    holders: tuple[str, ...]
+    """As in ObservedNode."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedNode:
     """A node's GPUs as decoded from its ResourceSlices, and who holds them by the allocations of all claims."""
 
     name: str
     machine: Machine
     ordinals: Mapping[str, int]
-    """Device name → ordinal."""
+    """Device name → ordinal, of a part the one of its GPU."""
     holders: Mapping[int, tuple[str, ...]]
     """Ordinal → the pods that hold the GPU, a claim that no pod has yet by `claim NAME`; free GPUs are left out."""
     shares: Mapping[int, str]
-    """Ordinal → what is taken of a GPU that is given in parts: `2 shares: 30 of 80 GiB, 40 % of the cores`."""
+    """Ordinal → what is taken of a GPU that is given in shares: `2 shares: 30 of 80 GiB, 40 % of the cores`."""
+    parts: tuple[ObservedPart, ...] = ()
+    """By GPU and start."""
+    slices: Mapping[int, int] = field(default_factory=dict)
+    """Ordinal of each GPU that is cut on demand → its memory slices."""
 
     @property
     def free(self) -> int:
@@ -45,7 +65,9 @@ class ObservedNode:
 
     def label(self, ordinal: int) -> str:
         """Return who has a GPU, behind how much of it where that is a part; `free` for nobody."""
-        told = (self.shares.get(ordinal, ""), ", ".join(self.holders.get(ordinal, ())))
+        count = sum(part.ordinal == ordinal for part in self.parts)
+        cut = f"cut into {count} part{'s' if count > 1 else ''}" if count else ""
+        told = (cut, self.shares.get(ordinal, ""), ", ".join(self.holders.get(ordinal, ())))
         return "; ".join(filter(None, told)) or "free"
 
 
@@ -62,11 +84,12 @@ class ObservedPod:
     indexes: tuple[int, ...]
     """The same GPUs by their NVML index, ascending: the numbers that tools on the node show."""
     uuids: tuple[str, ...]
-    """The same GPUs, in the order of the claims' results."""
+    """The same GPUs, in the order of the claims' results; of a part its own, once it is told."""
     links: str
     """How they are linked, in words; empty without a GPU."""
     amounts: str
-    """What it has of GPUs that are given in parts: `20 GiB of memory and 30 % of the cores`; empty for whole ones."""
+    """What it has of GPUs that are given in shares or parts: `20 GiB of memory and 30 % of the cores`; empty for whole
+    ones."""
     waits: str
     """Why it does not run, in the words of the newest Event or condition; empty when it runs."""
 
@@ -177,13 +200,13 @@ def _nodes(slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> 
         if item.spec.driver == DEFAULT_DRIVER_NAME and item.spec.node_name:
             pools.setdefault(item.spec.node_name, []).append(item)
     held: dict[tuple[str, str], list[str]] = {}
-    parts: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    taken: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for claim in claims:
         for result in claim.status.allocation.devices.results if claim.status.allocation else ():
             held.setdefault((result.pool, result.device), []).extend(_users(claim))
             if result.share_id is not None:
-                parts.setdefault((result.pool, result.device), []).append(result.consumed_capacity)
-    return tuple(_node(name, pools[name], held, parts) for name in sorted(pools))
+                taken.setdefault((result.pool, result.device), []).append(result.consumed_capacity)
+    return tuple(_node(name, pools[name], held, taken) for name in sorted(pools))
 
 
 def _users(claim: ResourceClaim) -> list[str]:
@@ -195,7 +218,7 @@ def _node(
     name: str,
     pages: Sequence[ResourceSlice],
     held: Mapping[tuple[str, str], list[str]],
-    parts: Mapping[tuple[str, str], list[Mapping[str, str]]],
+    taken: Mapping[tuple[str, str], list[Mapping[str, str]]],
 ) -> ObservedNode:
     newest = max(page.spec.pool.generation for page in pages)
     current = [page for page in pages if page.spec.pool.generation == newest]
@@ -203,6 +226,7 @@ def _node(
     machine = Machine(name=name, gpus=tuple(item.gpu for item in pool.gpus), topology=pool.topology)
     ordinals = {str(item.name): item.ordinal for item in pool.gpus}
     pool_name = current[0].spec.pool.name
+    parts = _parts(pool, {device: users for (where, device), users in held.items() if where == pool_name})
     holders = {
         ordinal: tuple(sorted(held[pool_name, device]))
         for device, ordinal in ordinals.items()
@@ -211,9 +235,31 @@ def _node(
     shares = {
         ordinal: told
         for device, ordinal in ordinals.items()
-        if (told := _shares_in_words(machine.gpus[ordinal].memory_bytes, parts.get((pool_name, device), ())))
+        if (told := _shares_in_words(machine.gpus[ordinal].memory_bytes, taken.get((pool_name, device), ())))
     }
-    return ObservedNode(name, machine, ordinals, holders, shares)
+    for ordinal in {part.ordinal for part in parts}:
+        holders[ordinal] = tuple(user for part in parts if part.ordinal == ordinal for user in part.holders)
+    cut = [(mig, place) for mig in pool.mig_devices if (place := _place(pool, mig)) is not None]
+    slices = {ordinal: max(start + size for _, (at, start, size) in cut if at == ordinal) for _, (ordinal, *_) in cut}
+    ordinals |= {str(mig.name): ordinal for mig, (ordinal, *_) in cut}
+    return ObservedNode(name, machine, ordinals, holders, shares, parts, slices)
+
+
+def _place(pool: DecodedPool, mig: DecodedMig) -> tuple[int, int, int] | None:
+    """Return ordinal, start and size of a part that is made when a claim gets it."""
+    ordinal = next((item.ordinal for item in pool.gpus if item.gpu.uuid == mig.parent_uuid), None)
+    return None if ordinal is None or mig.start is None else (ordinal, mig.start, mig.size or 0)
+
+
+def _parts(pool: DecodedPool, held: Mapping[str, Sequence[str]]) -> tuple[ObservedPart, ...]:
+    """Return the parts that claims have."""
+    found = (
+        ObservedPart(str(mig.name), ordinal, mig.profile, start, size, tuple(sorted(held[mig.name])))
+        for mig in pool.mig_devices
+        if mig.name in held and (place := _place(pool, mig)) is not None
+        for ordinal, start, size in (place,)
+    )
+    return tuple(sorted(found, key=lambda part: (part.ordinal, part.start)))
 
 
 def _shares_in_words(memory_bytes: int | None, shares: Sequence[Mapping[str, str]]) -> str:
@@ -232,24 +278,25 @@ def _pod(
 ) -> ObservedPod:
     names = [claim_name(pod, entry) for entry in pod.spec.resource_claims]
     own = tuple(claims[key] for name in names if (key := f"{pod.metadata.namespace}/{name}") in claims)
-    results = [
-        result
+    given = [
+        (claim, result)
         for claim in own
         if claim.status.allocation is not None and is_reserved_for(claim, pod)
         for result in claim.status.allocation.devices.results
     ]
+    results = [result for _, result in given]
     # A pool has its node's name: it is shown as soon as the claim is allocated, before the pod is bound.
     node_name = pod.spec.node_name or (results[0].pool if results else "")
     node = nodes.get(node_name)
     ordinals = [node.ordinals[result.device] for result in results if result.device in node.ordinals] if node else []
-    uuids = [node.machine.gpus[ordinal].uuid for ordinal in ordinals] if node else []
+    uuids = [_uuid(claim, result, node) for claim, result in given if result.device in node.ordinals] if node else []
     return ObservedPod(
         pod=pod,
         claims=own,
         node=node_name,
         ordinals=tuple(sorted(ordinals)),
         indexes=tuple(sorted(node.machine.gpus[ordinal].index for ordinal in ordinals)) if node else (),
-        uuids=tuple(uuids),
+        uuids=tuple(filter(None, uuids)),
         links=links_in_words(node.machine.topology, ordinals) if node else "",
         amounts=_amounts_of(node, results) if node else "",
         waits=""
@@ -258,9 +305,20 @@ def _pod(
     )
 
 
-def _amounts_of(node: ObservedNode, results: Iterable[DeviceResult]) -> str:
-    parts = [one for one in results if one.share_id is not None and node.ordinals.get(one.device) in node.shares]
-    return ", ".join(amounts_in_words(one.consumed_capacity) for one in parts)
+def _uuid(claim: ResourceClaim, result: DeviceResult, node: ObservedNode) -> str:
+    """Return the UUID of a device; of a part what status.devices says, "" while that says nothing."""
+    if all(part.device != result.device for part in node.parts):
+        return node.machine.gpus[node.ordinals[result.device]].uuid
+    entries = [msgspec.json.decode(bytes(entry)) for entry in claim.status.devices]
+    told = (entry["data"] for entry in entries if (entry["pool"], entry["device"]) == (result.pool, result.device))
+    return next((str(data.get("uuid", "")) for data in told), "")
+
+
+def _amounts_of(node: ObservedNode, results: Sequence[DeviceResult]) -> str:
+    shares = [one for one in results if one.share_id is not None and node.ordinals.get(one.device) in node.shares]
+    names = {one.device for one in results}
+    parts = [f"{part.profile} at memory slice {part.start}" for part in node.parts if part.device in names]
+    return ", ".join((*parts, *(amounts_in_words(one.consumed_capacity) for one in shares)))
 
 
 def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[Event]) -> str:

@@ -38,8 +38,8 @@ SETTLE_TIMEOUT_S = 40.0
 SHOWN_POD = "train"
 """The pod whose annotations are shown in full: it has enough GPUs to choose among."""
 
-SHARING_PODS = '"name":"share-'
-"""What the lines of podlist.json about pods with a part of a GPU have in common."""
+SHARING_PODS, SLICE_PODS = '"name":"share-', '"name":"slice-'
+"""What the lines of podlist.json have in common about pods with a share of a GPU, and with a slice of one."""
 
 LOGS = "logs"
 """Folder of the logs, in the cluster's folder."""
@@ -135,19 +135,22 @@ class Demo:
         self._reasons(full)
         self._trees(empty, full)
         self._shares(full)
+        self._slices(full)
         self._files(full)
         if keep:
             holds = self._checks(promises)
             self._keep()
             return holds
-        promises.append(("afterwards no claim, file or entry was left, and all GPUs were free", self._free(full)))
+        promises.append(
+            ("afterwards no claim, file, MIG device or entry was left, and all GPUs were free", self._free(full))
+        )
         return self._checks(promises)
 
     # parts
 
     def _nodes(self) -> Observation:
         view = self._view
-        view.section("Four nodes publish their GPUs and how they are linked")
+        view.section("Five nodes publish their GPUs and how they are linked")
         observation = observe(self._cluster.client)
         view.nodes(observation.nodes, {node.name: node.machine for node in self._cluster.nodes})
         view.note("NV#: NVLinks of a pair. PCIe levels from near to far: PIX, PXB, PHB, NODE, SYS.")
@@ -223,11 +226,27 @@ class Demo:
             view.document(f"Their lines of {view.path(podlist, root)}", "\n".join(sharing))
         view.note("Nothing holds them to it here. On GPUs MPS does, with strategy MPS in the claim: docs/sharing.md.")
 
+    def _slices(self, full: Observation) -> None:
+        """Draw the GPUs that are cut, and show what a pod that runs on a slice has."""
+        view, root, folders = self._view, self._cluster.root, self._cluster.folders
+        view.section("A GPU is cut into slices: each is made when its pod comes, and gone when that goes")
+        for node in (node for node in full.nodes if node.parts):
+            view.tree(node.name, node)
+            podlist = folders[node.name].podlist
+            lines = [line for line in podlist.read_text(encoding="utf-8").splitlines() if SLICE_PODS in line]
+            view.document(f"Their lines of {view.path(podlist, root)}", "\n".join(lines))
+            for part in node.parts[:1]:
+                (uid,) = {c.metadata.uid for pod in full.pods if pod.name in part.holders for c in pod.claims}
+                for path in sorted(folders[node.name].cdi_root.glob(f"*{uid}*")):
+                    text = path.read_text(encoding="utf-8")
+                    view.document(f"CDI spec of pod {part.holders[0]}: {view.path(path, root)}", text)
+        view.note("Real: the steps of the plugin and its journal. The driver's part is a file here: docs/mig.md.")
+
     def _files(self, full: Observation) -> None:
         """Show the shortest CDI spec, the podlist with the most pods, and the annotations of one pod."""
         view, root, folders = self._view, self._cluster.root, self._cluster.folders
         view.section("What the nodes keep on disk, and what a pod carries")
-        placed = [pod for pod in full.pods if pod.ordinals]
+        placed = [pod for pod in full.pods if pod.ordinals and not pod.amounts]
         smallest = min(placed, key=lambda pod: (len(pod.ordinals), pod.name))
         for path in sorted(folders[smallest.node].cdi_root.glob(f"*{smallest.claims[0].metadata.uid}*")):
             view.document(f"CDI spec of pod {smallest.name}: {view.path(path, root)}", path.read_text(encoding="utf-8"))
@@ -256,10 +275,11 @@ class Demo:
         folders = self._cluster.folders
         return [
             ("every pod that fits got as many GPUs as it asked for, on one node", verify.running(full, WAITING)),
-            ("no GPU was held by two claims, but by two shares that it has room for", verify.held_once(full)),
+            ("no GPU was held by two claims, but by two shares or slices that it has room for", verify.held_once(full)),
             ("podlist.json named each share with its memory and cores", verify.shares(full, folders)),
             ("the pods that cannot run held nothing, and were told why", verify.waiting(full, WAITING)),
             ("each claim in use had its CDI spec, and there was no other", verify.cdi_specs(full, folders)),
+            ("a MIG device was there for each slice, and no other", verify.mig_devices(full, folders)),
             ("podlist.json of every node named these GPUs", verify.podlists(full, folders)),
             ("the annotations of every pod named these GPUs", verify.pod_annotations(full)),
         ]

@@ -19,10 +19,11 @@ NODES = (
     DemoNode("box-7", "7-gpu-box"),
     DemoNode("dgx-1v", "dgx-1v"),
     DemoNode("dgx-a100", "dgx-a100"),
+    DemoNode("h100", "h100-x1", mig="onDemand"),
     DemoNode("h100-pcie", "h100-pcie-bridged-numa-3-5", sharing="all"),
 )
 """Four machines whose links have nothing in common: switches only, a mesh of NVLinks, NVSwitches, bridged pairs. Pods
-may share GPUs of the last, whose memory is known."""
+may share GPUs of h100-pcie, whose memory is known. And one GPU that is cut into MIG devices when pods ask for them."""
 
 WAITING = frozenset({"too-big", "typo"})
 """Pods that must not run: no node has 16 GPUs, and a policy with a misspelt field is refused."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dracaena.api.annotations import decode_devices, decode_uuids
 from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.errors import BadInputError
@@ -173,6 +175,24 @@ def podlists(observation: Observation, folders: Mapping[str, NodeFolders]) -> Pr
     return tuple(problems)
 
 
+def mig_devices(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
+    """The GPUs that are cut on demand have the MIG devices of claims at their places, and nothing else."""
+    problems = []
+    for node in observation.nodes:
+        expected = sorted(
+            (node.machine.gpus[part.ordinal].uuid, part.profile, part.start, part.size) for part in node.parts
+        )
+        files = sorted(folders[node.name].mig_instances.glob("*.json"))
+        seen = sorted(
+            (path.stem, each["profile"], each["start"], each["size"])
+            for path in files
+            for each in msgspec.json.decode(path.read_bytes())["instances"]
+        )
+        if seen != expected:
+            problems.append(f"{node.name}: MIG devices {seen}, the claims say {expected}")
+    return tuple(problems)
+
+
 def pod_annotations(observation: Observation) -> Problems:
     """The annotations of every running pod name its GPUs."""
     return tuple(problem for pod in observation.pods if pod.state == "Running" for problem in _annotations_of(pod))
@@ -198,6 +218,7 @@ def all_free(observation: Observation, folders: Mapping[str, NodeFolders]) -> Pr
     problems += [f"{node.name} has {len(node.holders)} GPUs in use" for node in observation.nodes if node.holders]
     problems += cdi_specs(observation, folders)
     problems += podlists(observation, folders)
+    problems += mig_devices(observation, folders)
     problems += [f"{path} is left" for node in sorted(folders) for path in _checkpoints(folders[node])]
     return tuple(problems)
 
@@ -218,6 +239,7 @@ def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[O
             *cdi_specs(observation, cluster.folders),
             *podlists(observation, cluster.folders),
             *shares(observation, cluster.folders),
+            *mig_devices(observation, cluster.folders),
             *pod_annotations(observation),
         )
         return problems[0] if problems else None

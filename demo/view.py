@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dracaena.api.decision import Decision
+from dracaena.api.slice_drawing import draw_slices
 from dracaena.api.tree import render_tree
 from dracaena.demo.observation import Observation, ObservedNode, ObservedPod, links_in_words
 
@@ -143,6 +144,8 @@ class View:
             text.highlight_regex(r"\[free\]", "dim")
             text.highlight_regex(r"\[(?!free).*\]", "bold green")
             self._indented(text)
+        for line in _cut(node):
+            self._indented(Text(line, no_wrap=True, overflow="ellipsis"))
 
     def document(self, heading: str, text: str) -> None:
         """Print a file or a value from the cluster under its name."""
@@ -198,6 +201,15 @@ def _links_or_reason(pod: ObservedPod) -> str:
     if pod.waits and pod.state != "Terminating":
         return pod.waits
     return pod.links or pod.amounts or ("one GPU" if pod.ordinals else "")
+
+
+def _cut(node: ObservedNode) -> Iterator[str]:
+    """Draw the memory slices of each GPU that is cut now, and say who has which part."""
+    for ordinal in sorted({part.ordinal for part in node.parts}):
+        parts = [part for part in node.parts if part.ordinal == ordinal]
+        drawn = draw_slices(node.slices[ordinal], [(part.start, part.size, part.profile) for part in parts])
+        yield f"GPU{node.machine.gpus[ordinal].index}  {drawn}"
+        yield from (f"  {part.profile} at {part.start}  [{', '.join(part.holders)}]" for part in parts)
 
 
 def _products(node: ObservedNode) -> str:

@@ -37,6 +37,7 @@ def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
         "ROOT:",
         "cdiVersion",
         SHARED,
+        "GPU0  [3g───────── ·  ·  1g ·]",
     ):
         assert expected in done.stdout
     assert "✗" not in done.stdout
@@ -83,7 +84,7 @@ def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
         kubeconfig = Path(line_with("export KUBECONFIG=", demo).partition("=")[2].strip())
         assert kubeconfig.is_file()
         children = [int(pid) for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()]
-        assert len(children) == 5
+        assert len(children) == 6
         yield demo, kubeconfig.parent, children
     finally:
         demo.kill()

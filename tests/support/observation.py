@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 from msgspec.structs import replace
 
 from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import mig_device_name
 from dracaena.api.names import DEFAULT_DRIVER_NAME, gpu_device_name
 from dracaena.api.objects import ObjectMeta, Pod, PodCondition, PodResourceClaim, PodSpec, PodStatus
 from dracaena.api.resource_objects import (
@@ -20,10 +22,11 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dracaena.api.resourceslice import encode_devices
+from dracaena.api.resourceslice import encode_devices, encode_mig_places
 from dracaena.api.topology import topology_from_matrix
 from dracaena.demo.observation import Observation, read_observation
 from dracaena.kube.events import Event, EventSource, Subject
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
 TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]
@@ -40,6 +43,28 @@ def slice_of(node: str, generation: int = 1, machine: Machine = MACHINE) -> Reso
         devices=list(encode_devices(machine)),
     )
     return ResourceSlice(metadata=ObjectMeta(name=f"{node}-{generation}"), spec=spec)
+
+
+CUT_MACHINE = read_machine("h100-x1")
+SMALL, LARGE = (mig_device_name(CUT_MACHINE.gpus[0].uuid, *place) for place in (("1g.10gb", 6), ("3g.40gb", 0)))
+"""Two parts of its GPU, by device name."""
+
+
+def cut_slice(node: str) -> ResourceSlice:
+    """What a node publishes whose GPU is cut on demand; the counters do not matter to who observes."""
+    whole = slice_of(node, machine=CUT_MACHINE)
+    devices = [*whole.spec.devices, *encode_mig_places(CUT_MACHINE, CUT_MACHINE.gpus[0])]
+    return replace(whole, spec=replace(whole.spec, devices=devices))
+
+
+def part(name: str, device: str, uuid: str = "", *, pod: str = "p1") -> ResourceClaim:
+    """A claim for a part; its UUID is told once it is made."""
+    found = claim(name, 0, pod=pod, count=1)
+    result = DeviceResult("gpus", DEFAULT_DRIVER_NAME, "n1", device)
+    allocation = AllocationResult(devices=AllocatedDevices(results=[result]))
+    entry = {"driver": DEFAULT_DRIVER_NAME, "pool": "n1", "device": device, "data": {"uuid": uuid}}
+    told = [msgspec.Raw(msgspec.json.encode(entry))] if uuid else []
+    return replace(found, status=replace(found.status, allocation=allocation, devices=told))
 
 
 def claim(name: str, *ordinals: int, pod: str = "p1", count: int = 2) -> ResourceClaim:

@@ -36,7 +36,7 @@ def test_the_demos_device_class_is_the_deployed_one() -> None:
 
 def test_the_demo_asks_for_1_2_3_4_and_8_gpus_and_for_what_cannot_run() -> None:
     counts = {}
-    for manifest in load_manifests()[1:-1]:
+    for manifest in load_manifests()[2:-1]:
         template, pod = manifest.documents
         asked = read(template["spec"]["spec"])
         assert isinstance(asked, Claim)
@@ -45,6 +45,18 @@ def test_the_demo_asks_for_1_2_3_4_and_8_gpus_and_for_what_cannot_run() -> None:
     assert sorted(count for name, count in counts.items() if name not in WAITING) == [1, 2, 3, 4, 8]
     assert counts.keys() > WAITING
     assert all(manifest.comment for manifest in load_manifests())
+
+
+def test_the_first_of_the_demo_are_two_slices_of_one_gpu() -> None:
+    device_class, *rest = load_manifests()[1].documents
+    deployed = ROOT / "deploy" / "deviceclasses" / f"mig.{DEFAULT_DRIVER_NAME}.yaml"
+    assert device_class == yaml.safe_load(deployed.read_text())
+    assert len(rest) == 4
+    for template, pod in zip(rest[::2], rest[1::2], strict=True):
+        asked = read(template["spec"]["spec"])
+        assert isinstance(asked, Claim)
+        assert asked.requests[0].alternatives[0].class_name == device_class["metadata"]["name"]
+        assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"]
 
 
 def test_the_last_of_the_demo_are_two_pods_that_share_a_gpu() -> None:

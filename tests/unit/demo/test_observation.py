@@ -4,7 +4,22 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
 from dracaena.demo.observation import Observation, links_in_words, read_observation
-from support.observation import SHARED_MACHINE, TOPOLOGY, UUIDS, claim, event, one_pod, pod, share, slice_of
+from support.observation import (
+    CUT_MACHINE,
+    LARGE,
+    SHARED_MACHINE,
+    SMALL,
+    TOPOLOGY,
+    UUIDS,
+    claim,
+    cut_slice,
+    event,
+    one_pod,
+    part,
+    pod,
+    share,
+    slice_of,
+)
 
 
 def test_a_running_pod_is_shown_with_its_gpus_by_nvml_index_and_their_links() -> None:
@@ -119,3 +134,25 @@ def test_a_share_of_everything_is_a_whole_gpu() -> None:
     (node,) = seen.nodes
     assert (node.label(1), node.shares) == ("p1", {})
     assert [one.amounts for one in seen.pods] == ["", ""]
+
+
+def test_a_gpu_that_is_cut_shows_its_parts_and_who_has_them() -> None:
+    pods = [pod(name, name, node="n1", phase="Running") for name in ("a", "b")]
+    claims = [part("a", SMALL, "MIG-1", pod="a"), part("b", LARGE, pod="b")]
+    seen = read_observation([cut_slice("n1")], claims, pods, [])
+    (node,) = seen.nodes
+    assert [(one.profile, one.start, one.size, one.holders) for one in node.parts] == [
+        ("3g.40gb", 0, 4, ("b",)),
+        ("1g.10gb", 6, 1, ("a",)),
+    ]
+    assert node.slices == {0: 8}
+    assert (node.free, node.label(0)) == (0, "cut into 2 parts; b, a")
+    small, large = seen.pods
+    assert (small.ordinals, small.uuids, small.amounts) == ((0,), ("MIG-1",), "1g.10gb at memory slice 6")
+    assert (large.ordinals, large.uuids) == ((0,), ()), "its UUID is not told yet"
+    assert verify.running(seen, ()) == verify.held_once(seen) == ()
+
+
+def test_a_gpu_that_can_be_cut_and_is_not_is_like_any_other() -> None:
+    (node,) = read_observation([cut_slice("n1")], [], [], []).nodes
+    assert (node.parts, node.free, node.label(0)) == ((), len(CUT_MACHINE.gpus), "free")

@@ -12,7 +12,19 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
 from dracaena.demo.cluster import NodeFolders
 from dracaena.demo.observation import Observation, read_observation
-from support.observation import SHARED_MACHINE, UUIDS, claim, one_pod, pod, share, slice_of
+from support.observation import (
+    CUT_MACHINE,
+    SHARED_MACHINE,
+    SMALL,
+    UUIDS,
+    claim,
+    cut_slice,
+    one_pod,
+    part,
+    pod,
+    share,
+    slice_of,
+)
 
 
 @pytest.fixture
@@ -104,3 +116,14 @@ def test_the_podlist_must_name_each_share_with_its_amounts(folders: dict[str, No
         assert len(verify.shares(seen, folders)) == 1
     folders["n1"].podlist.unlink()
     assert len(verify.shares(seen, folders)) == 1
+
+
+def test_each_part_needs_its_mig_device_and_no_other_may_lie_there(folders: dict[str, NodeFolders]) -> None:
+    seen = read_observation([cut_slice("n1")], [part("a", SMALL)], [pod("p1", "a", node="n1")], ())
+    assert len(verify.mig_devices(seen, folders)) == 1
+    path = folders["n1"].mig_instances / f"{CUT_MACHINE.gpus[0].uuid}.json"
+    path.parent.mkdir(parents=True)
+    instance = {"profile": "1g.10gb", "start": 6, "size": 1}
+    for instances, right in (([instance], True), ([{**instance, "start": 5}], False), ([instance, instance], False)):
+        path.write_text(json.dumps({"instances": instances}))
+        assert (verify.mig_devices(seen, folders) == ()) is right

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.demo.observation import Observation
+from dracaena.demo.observation import Observation, read_observation
 from dracaena.demo.view import View, fold, spans
-from support.observation import claim, one_pod, pod
+from support.observation import LARGE, SMALL, claim, cut_slice, one_pod, part, pod
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,12 @@ def test_plain_output_has_no_colours_and_no_blanks_at_line_ends(capsys: pytest.C
     assert "✗ does not" in out
     assert "[p1]" in out
     assert "[free]" in out
+
+
+def test_the_slices_of_a_gpu_that_is_cut_are_drawn_below_its_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = [part("a", SMALL, pod="p1"), part("b", LARGE, pod="p2")]
+    (node,) = read_observation([cut_slice("n1")], claims, [], []).nodes
+    plain_view().tree("n1", node)
+    *_, drawn, first, second = capsys.readouterr().out.splitlines()
+    assert drawn == "  GPU0  [3g───────── ·  ·  1g ·]"
+    assert (first, second) == ("    3g.40gb at 0  [p2]", "    1g.10gb at 6  [p1]")
