@@ -217,7 +217,7 @@ def test_an_instance_that_somebody_made_in_place_of_ours_is_not_destroyed_and_no
     journal.make(node)
     node.hardware.gpus[0].instances.clear()
     node.hardware.put(0, "1g.10gb", 4)
-    with pytest.raises(TemporaryError, match="are taken by GPU instance 1"):
+    with pytest.raises(TemporaryError, match="is taken by GPU instance 1"):
         journal.make(node)
     journal.undo(node)
     assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
