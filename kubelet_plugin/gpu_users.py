@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dracaena.api.names import ClaimUid, DeviceName, PoolName
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.ports import PodCache
+from dracaena.kubelet_plugin.ports import NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
@@ -28,6 +28,7 @@ class GpuUsers:
         salvage: Callable[[Broken], PreparedClaim],
         pods: PodCache,
         find_claim: FindClaim,
+        lock: NodeLock,
     ) -> None:
         """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage)."""
         self._driver = driver
@@ -36,6 +37,7 @@ class GpuUsers:
         self._salvage = salvage
         self._pods = pods
         self._find_claim = find_claim
+        self._lock = lock
 
     def prepared(self, gpu: DeviceName) -> str | None:
         """Return who has something of a GPU here, None where nobody has. The caller holds the lock of the calls.
@@ -62,7 +64,9 @@ class GpuUsers:
         """
         if not self._pods.synced:
             return "the pods of this node are not known yet"
-        prepared = {(c.prepared.claim.namespace, c.prepared.claim.name) for c in self._checkpoints.load_all()[0]}
+        with self._lock.hold():
+            now, _ = self._checkpoints.load_all()
+        prepared = {(c.prepared.claim.namespace, c.prepared.claim.name) for c in now}
         for namespace, name in sorted(set(self._claims_of_pods()) - prepared):
             claim = self._find_claim(namespace, name)
             if claim is not None and any(_is_of(device, gpu) for device in self._devices(claim)):

@@ -42,6 +42,7 @@ class Node:
             salvage=lambda broken: PreparedClaim(ClaimReference("", "", broken.uid), self.salvaged),
             pods=pods,
             find_claim=self._find,
+            lock=self.plugin.lock,
         )
 
     def _find(self, namespace: str, name: str) -> ResourceClaim | None:
