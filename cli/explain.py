@@ -142,11 +142,12 @@ class _Reader:
 
     def _explain_pod(self, pod: Pod) -> PodAnswer:
         from dracaena.api.gates import is_at_our_gate
+        from dracaena.api.pod_states import pod_state
         from dracaena.api.podclaims import pod_claims
 
         events = self._events(pod.metadata.uid)
         claims = tuple(self._named_claim(pod, entry, events or ()) for entry in pod_claims(pod))
-        state = _pod_state(pod, claims)
+        state = pod_state(pod, allocated=all(claim.state == "allocated" for claim in claims))
         is_gated = is_at_our_gate(pod, self._driver)
         told = newest(events or ()) if state == "waiting" or is_gated else None
         nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
@@ -330,20 +331,6 @@ def _class_names(spec: Mapping[str, Any]) -> list[str]:
             parts += [request.get("exactly"), *(request.get("firstAvailable") or ())]
     names = [part.get("deviceClassName") for part in parts if isinstance(part, dict)]
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
-
-
-def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
-    if pod.status.phase in ("Succeeded", "Failed"):
-        return "ended"
-    if pod.metadata.deletion_timestamp is not None:
-        return "deleting"
-    if not pod.spec.resource_claims:
-        return "no-claims"
-    if pod.status.phase == "Running":
-        return "running"
-    if all(claim.state == "allocated" for claim in claims):
-        return "bound" if pod.spec.node_name else "allocated"
-    return "waiting"
 
 
 def _pod_reasons(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dracaena.cli.columns import wrapped
 
@@ -57,21 +57,12 @@ class PodAnswer:
     told: Told | None = field(default=None)
 
 
-_STATES: Final = {
-    "running": "runs",
-    "ended": "has ended, its claims are free or will be",
-    "deleting": "is being deleted",
-    "bound": "has its GPUs and is starting",
-    "allocated": "has its GPUs and is not bound yet",
-    "waiting": "waits",
-    "no-claims": "asks for nothing that Dracaena gives",
-}
-
-
 def pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:
     """Yield everything about one pod; `claims` adds its claims, `wide` all parts of their scores."""
+    from dracaena.api.pod_states import POD_STATES
+
     where = f" on {pod.node}" if pod.node and pod.state != "no-claims" else ""
-    yield f"pod {pod.name} {_STATES[pod.state]}{where}"
+    yield f"pod {pod.name} {POD_STATES[pod.state]}{where}"
     for reason in pod.reasons:
         yield from wrapped(reason, first=2, rest=4)
     if claims:
