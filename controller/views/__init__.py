@@ -1,0 +1,1 @@
+"""What the controller's page shows, from values: no clock, no server, no thread."""

@@ -1,0 +1,167 @@
+"""A node in one line: what is free there and how it hangs together, at a cost that 5,000 nodes allow.
+
+It reads a few attributes of each device. Whoever wants links and names of one node asks dracaena.api.node_status, which
+decodes all of it and costs a hundred times as much; where all devices decode, both count the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dracaena.api import attributes as table
+from dracaena.api.attributes import AttributeSpec
+from dracaena.api.names import taint_key
+from dracaena.api.node_status import DeviceStatus, Held, Holder, current_pages, remarks_of
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import Device, ResourceSlice
+
+FREE: Final = "."
+SHARED: Final = "+"
+"""Of a GPU of which somebody has a part."""
+TAKEN: Final = "#"
+NOT_PUBLISHED: Final = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """A whole GPU that is published."""
+
+    name: str
+    uuid: str
+    ordinal: int
+    nvlink_group: int | None
+    """The same number for GPUs that NVLinks connect; None: not told."""
+    is_open: bool
+    """Whether a pod without tolerations could get it: it carries our taint and no other."""
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    """Of one that is given in shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLine:
+    """What a node publishes. It follows from slices and Node alone, so it is made again only when these change."""
+
+    pool: str
+    product: str
+    gpus: tuple[GpuPlace, ...]
+    """By ordinal."""
+    migs: tuple[str, ...]
+    """Names of the MIG devices that exist."""
+    parts: Mapping[str, str]
+    """Device that a GPU is cut into on demand → UUID of that GPU."""
+    remarks: tuple[str, ...]
+    takes_pods: bool
+    """Whether there is a Node, and it is not cordoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node in one line."""
+
+    name: str
+    product: str
+    devices: int
+    """Whole GPUs and MIG devices, as PublishedNode.devices has them."""
+    free: int
+    cells: str
+    """One sign a GPU by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
+    mig_cells: str
+    """The same for MIG devices, by name."""
+    open_gpus: tuple[int, ...]
+    """Free GPUs that a pod without tolerations could get, counted by NVLink group; each without a group by itself."""
+    remarks: tuple[str, ...]
+
+
+def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
+    """Read the slices of one node, at least one. Cost: O(devices)."""
+    current = current_pages(pages)
+    gpus: list[GpuPlace] = []
+    migs: list[str] = []
+    parts: dict[str, str] = {}
+    products: Counter[str] = Counter()
+    for device in (device for page in current for device in page.spec.devices):
+        if _text(device, table.TYPE) != table.MIG_TYPE:
+            gpus.append(_gpu(device, taint_key(driver)))
+            products[_text(device, table.PRODUCT_NAME) or "unknown product"] += 1
+        elif _number(device, table.PLACEMENT_START) is None:
+            migs.append(device.name)
+        else:
+            parts[device.name] = _text(device, table.PARENT_UUID) or ""
+    return PoolLine(
+        current[0].spec.pool.name,
+        _product(products, has_migs=bool(migs or parts)),
+        tuple(sorted(gpus, key=lambda gpu: (gpu.ordinal, gpu.name))),
+        tuple(sorted(migs)),
+        parts,
+        tuple(remarks_of(driver, current, node)),
+        takes_pods=node is not None and not node.spec.unschedulable,
+    )
+
+
+def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
+    """Put together what a node publishes and who has what. Cost: O(devices)."""
+    had_parts = {device: uuid for device, uuid in pool.parts.items() if (pool.pool, device) in held}
+    cut = set(had_parts.values())
+    signs = {gpu.ordinal: _sign(gpu, held.get((pool.pool, gpu.name), ()), cut) for gpu in pool.gpus}
+    mig_cells = "".join(TAKEN if (pool.pool, device) in held else FREE for device in pool.migs)
+    return NodeLine(
+        name,
+        pool.product,
+        devices=len(pool.gpus) + len(pool.migs) + len(had_parts),
+        free=[*signs.values()].count(FREE) + mig_cells.count(FREE),
+        cells="".join(signs.get(ordinal, NOT_PUBLISHED) for ordinal in range(max(signs, default=-1) + 1)),
+        mig_cells=mig_cells,
+        open_gpus=_open_gpus(pool, signs) if pool.takes_pods else (),
+        remarks=pool.remarks,
+    )
+
+
+def _sign(gpu: GpuPlace, holders: Sequence[Holder], cut: set[str]) -> str:
+    if gpu.uuid in cut:
+        return SHARED
+    if not holders:
+        return FREE
+    return SHARED if DeviceStatus(gpu.name, tuple(holders), capacity=gpu.capacity).shares else TAKEN
+
+
+def _open_gpus(pool: PoolLine, signs: Mapping[int, str]) -> tuple[int, ...]:
+    # A GPU of no known group is one of its own: below zero, where no group is.
+    groups = Counter(
+        -1 - gpu.ordinal if gpu.nvlink_group is None else gpu.nvlink_group
+        for gpu in pool.gpus
+        if gpu.is_open and signs[gpu.ordinal] == FREE
+    )
+    return tuple(sorted(groups.values(), reverse=True))
+
+
+def _gpu(device: Device, own_taint: str) -> GpuPlace:
+    keys = {taint.key for taint in device.taints}
+    shared = device.allow_multiple_allocations
+    return GpuPlace(
+        device.name,
+        _text(device, table.UUID) or "",
+        min(_number(device, table.ORDINAL) or 0, table.MAX_ORDINAL),
+        _number(device, table.NVLINK_GROUP),
+        is_open=keys == {own_taint},
+        capacity={name: capacity.value for name, capacity in device.capacity.items()} if shared else {},
+    )
+
+
+def _product(products: Mapping[str, int], *, has_migs: bool) -> str:
+    if len(products) < 2:
+        return next(iter(products), "MIG devices only" if has_migs else "no GPU")
+    return ", ".join(f"{count} × {name}" for name, count in sorted(products.items()))
+
+
+def _text(device: Device, spec: AttributeSpec) -> str | None:
+    attribute = device.attributes.get(spec.name)
+    return None if attribute is None else attribute.string
+
+
+def _number(device: Device, spec: AttributeSpec) -> int | None:
+    attribute = device.attributes.get(spec.name)
+    number = None if attribute is None else attribute.int_value
+    return None if number is None or number < 0 else number

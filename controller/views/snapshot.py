@@ -1,0 +1,96 @@
+"""What the page knows of the cluster at one moment, and how it is made from what is watched, in short turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dracaena.api.node_status import Held, PublishedNode, holders_of, node_status
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
+
+NODES_A_TURN = 25
+"""Nodes between two turns: one node of eight GPUs takes some 50 µs, so a turn takes about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that waits for devices."""
+
+    namespace: str
+    name: str
+    reason: str
+    """In a word, as the metrics have it."""
+    why: str
+    """For people; empty while it is worked out."""
+    waited_s: float = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the caches hold at one moment, in any order. Equal where nothing has changed."""
+
+    nodes: Sequence[Node]
+    slices: Sequence[ResourceSlice]
+    claims: Sequence[ResourceClaim]
+    waiting: Sequence[WaitingPod] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """What the page is made of."""
+
+    driver: str
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    pages: Mapping[str, Sequence[ResourceSlice]] = field(default_factory=dict)
+    """Node → all its slices of our driver."""
+    held: Held = field(default_factory=dict)
+    claims: Sequence[ResourceClaim] = ()
+    lines: tuple[NodeLine, ...] = ()
+    """All nodes that publish devices of ours, by name."""
+    waiting: tuple[WaitingPod, ...] = ()
+    """Who has waited longest first."""
+
+    def node(self, name: str) -> PublishedNode | None:
+        """Return all that is known of one node; None where it publishes no devices of ours. Cost: O(GPUs²)."""
+        pages = self.pages.get(name)
+        return None if pages is None else node_status(self.driver, name, pages, self.nodes.get(name), self.held)
+
+
+class SnapshotMaker:
+    """Makes snapshots, one after the other, and keeps what has not changed. One thread."""
+
+    def __init__(self, driver: str) -> None:
+        self._driver = driver
+        self._pools: dict[str, tuple[tuple[ResourceSlice, ...], Node | None, PoolLine]] = {}
+
+    def turns(self, watched: Watched) -> Iterator[ClusterSnapshot | None]:
+        """Yield None after each turn, and the snapshot at last."""
+        pages: dict[str, list[ResourceSlice]] = {}
+        for item in watched.slices:
+            if item.spec.node_name:
+                pages.setdefault(item.spec.node_name, []).append(item)
+        nodes = {node.metadata.name: node for node in watched.nodes}
+        yield None
+        held = holders_of(self._driver, watched.claims)
+        yield None
+        lines = []
+        for count, name in enumerate(sorted(pages), start=1):
+            lines.append(node_line(name, self._pool(name, pages[name], nodes.get(name)), held))
+            if count % NODES_A_TURN == 0:
+                yield None
+        for name in self._pools.keys() - pages.keys():
+            del self._pools[name]
+        waiting = sorted(watched.waiting, key=lambda pod: (-pod.waited_s, pod.namespace, pod.name))
+        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), tuple(waiting))
+
+    def _pool(self, name: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
+        """Read a node's slices again only where the objects are other ones than last time."""
+        found = tuple(sorted(pages, key=lambda page: page.metadata.name))
+        known = self._pools.get(name)
+        if known is not None and known[1] is node and list(map(id, known[0])) == list(map(id, found)):
+            return known[2]
+        line = pool_line(self._driver, found, node)
+        self._pools[name] = (found, node, line)
+        return line

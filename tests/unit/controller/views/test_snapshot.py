@@ -1,0 +1,76 @@
+"""Snapshots are made in turns, and what has not changed is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceSlice
+from dracaena.controller.views.node_line import PoolLine, pool_line
+from dracaena.controller.views.snapshot import NODES_A_TURN, ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
+from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
+
+FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"))
+
+
+def watched(names: list[str], *held: str, pods: tuple[WaitingPod, ...] = ()) -> Watched:
+    claims = [holding(claim(f"of-{name}"), name, device_name(FOUR, 0)) for name in held]
+    nodes: list[Node] = [node(name) for name in names]
+    return Watched(nodes, [pool_slice(name, FOUR) for name in names], claims, pods)
+
+
+def made(maker: SnapshotMaker, what: Watched) -> tuple[ClusterSnapshot, int]:
+    *turns, last = maker.turns(what)
+    assert last is not None
+    assert set(turns) == {None}
+    return last, len(turns)
+
+
+def test_a_snapshot_has_all_nodes_by_name_and_who_has_what() -> None:
+    found, _ = made(SnapshotMaker(DRIVER), watched(["b", "a"], "b"))
+    assert [(line.name, line.free) for line in found.lines] == [("a", 4), ("b", 3)]
+    seen = found.node("b")
+    assert seen is not None
+    assert [holder.claim for holder in seen.gpus[0].holders] == ["default/of-b"]
+    assert found.node("c") is None
+
+
+def test_many_nodes_take_many_turns() -> None:
+    _, turns = made(SnapshotMaker(DRIVER), watched([f"n{number}" for number in range(4 * NODES_A_TURN)]))
+    assert turns >= 4
+
+
+def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(driver: str, pages: Sequence[ResourceSlice], seen: Node | None) -> PoolLine:
+        read.append(pages[0].spec.node_name or "")
+        return pool_line(driver, pages, seen)
+
+    monkeypatch.setattr("dracaena.controller.views.snapshot.pool_line", noted)
+    maker, first = SnapshotMaker(DRIVER), watched(["a", "b"])
+    made(maker, first)
+    assert read == ["a", "b"]
+    changed = Watched(first.nodes, (first.slices[0], pool_slice("b", FOUR)), watched([], "a").claims)
+    found, _ = made(maker, changed)
+    assert read == ["a", "b", "b"]
+    assert [line.free for line in found.lines] == [3, 4]
+    made(maker, Watched((node("a"), *first.nodes[1:]), changed.slices, ()))
+    assert read == ["a", "b", "b", "a"], "a Node that changed says whether pods may come"
+    made(maker, Watched(first.nodes, first.slices[:1], ()))
+    assert read[4:] == ["a"]
+    made(maker, Watched(first.nodes, first.slices, ()))
+    assert read[5:] == ["b"], "what had gone is read again"
+
+
+def test_who_waited_longest_comes_first_and_time_alone_is_no_change() -> None:
+    pods = tuple(WaitingPod("team", name, "unsatisfiable", "", waited_s) for name, waited_s in (("a", 1.0), ("b", 9.0)))
+    found, _ = made(SnapshotMaker(DRIVER), watched(["a"], pods=pods))
+    assert [pod.name for pod in found.waiting] == ["b", "a"]
+    later = tuple(WaitingPod(pod.namespace, pod.name, pod.reason, pod.why, pod.waited_s + 1) for pod in pods)
+    one = watched(["a"], pods=pods)
+    assert one == Watched(one.nodes, one.slices, one.claims, later)
+    other = (WaitingPod("team", "a", "unsatisfiable", "0/1 nodes fit", 1.0), pods[1])
+    assert one != Watched(one.nodes, one.slices, one.claims, other)
