@@ -131,6 +131,12 @@ def is_all_memory(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> b
     return left < _MIB_NANO
 
 
+def memory_percent(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> int:
+    """Return how much of a GPU's memory a share takes, in percent, rounded; 0 where the GPU tells of none."""
+    every = _nano(capacity.get(MEMORY_CAPACITY, "0"))
+    return round(100 * _nano(consumed.get(MEMORY_CAPACITY, "0")) / every) if every > 0 else 0
+
+
 def _nano(text: str) -> int:
     try:
         return parse_quantity(text).nano

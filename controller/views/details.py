@@ -1,0 +1,227 @@
+"""What the page shows of one node and of one pod, and what it serves as /graph and /usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dracaena.api.decision import Decision, decode_decision, describe, part_in_words, value_in_words
+from dracaena.api.errors import BadInputError
+from dracaena.api.groups import lowest_in_group
+from dracaena.api.names import decision_annotation
+from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode, counted, label_of, tree_lines
+from dracaena.api.objects import Pod
+from dracaena.api.pod_states import POD_STATES, pod_state
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.sharing import amounts_in_words, is_all_memory, memory_percent
+from dracaena.api.topology import Topology
+from dracaena.api.tree import TreeNode, build_tree
+from dracaena.controller.views.names import Sight, shown_text, without_names
+from dracaena.controller.views.node_line import NodeLine
+from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
+from dracaena.controller.views.summary import waiting_pod
+
+MOST_TREES: Final = 50
+"""Nodes that /graph draws as trees: some 100 KiB. Of more it says one line each, and ?node=NAME draws one."""
+
+
+def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
+    """Return the JSON form of one node; docs/page.md promises it."""
+    shown = without_names(node, sight)
+    topology = shown.machine.topology
+    groups = _nvlink_groups(topology)
+    return {
+        "name": shown.name,
+        "product": shown_text(shown.product),
+        "devices": len(shown.devices),
+        "free": shown.free,
+        "remarks": [shown_text(remark) for remark in shown.remarks],
+        "tree": _tree(build_tree(topology)),
+        "gpus": [_gpu(shown, ordinal, groups) for ordinal in range(topology.gpu_count)],
+        "matrix": [list(row) for row in topology.matrix()],
+        "migs": [_device(mig) for mig in shown.migs if mig.start is None],
+        "cut": [_cut(shown, uuid, slices) for uuid, slices in shown.slices.items()],
+    }
+
+
+def _nvlink_groups(topology: Topology) -> Sequence[int | None]:
+    """Return for each GPU the number of its NVLink group, from 1 in the order of ordinals; None: it has no NVLink."""
+    count = topology.gpu_count
+    joins = [(ordinal, peer) for ordinal in range(count) for peer in topology.nvlink_peers(ordinal)]
+    lowest = lowest_in_group(count, joins)
+    linked = {ordinal for pair in joins for ordinal in pair}
+    numbers = {low: place for place, low in enumerate(sorted({lowest[each] for each in linked}), start=1)}
+    return [numbers[lowest[ordinal]] if ordinal in linked else None for ordinal in range(count)]
+
+
+def _tree(node: TreeNode) -> dict[str, Any]:
+    if node.is_leaf:
+        return {"gpu": node.ordinals[0]}
+    level = None if node.level is None else node.level.name
+    return {"level": level, "assumed": node.assumed, "children": [_tree(child) for child in node.children]}
+
+
+def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dict[str, Any]:
+    gpu, device = node.machine.gpus[ordinal], node.gpus.get(ordinal)
+    found: dict[str, Any] = {
+        "index": gpu.index,
+        "numaNode": node.machine.topology.numa_nodes[ordinal],
+        "nvlinkGroup": groups[ordinal],
+    }
+    if device is None:
+        return {**found, "state": "not published", "label": "not published", "heldBy": []}
+    parts = sum(part.parent_uuid == gpu.uuid and part.start is not None for part in node.migs)
+    label = f"cut into {counted(parts, 'part')}" if parts else label_of(device)
+    state = "shared" if parts or device.shares else "taken" if device.holders else "free"
+    product = {"product": shown_text(gpu.product_name or ""), "uuid": shown_text(gpu.uuid)}
+    return {**found, **product, **_device(device), "state": state, "label": shown_text(label)}
+
+
+def _device(device: DeviceStatus) -> dict[str, Any]:
+    return {
+        "device": shown_text(device.name),
+        **({} if device.profile is None else {"profile": shown_text(device.profile)}),
+        "label": shown_text(label_of(device)),
+        "capacity": dict(device.capacity),
+        "heldBy": [{**_name(holder), **_amount(holder, device.capacity)} for holder in device.holders],
+    }
+
+
+def _name(holder: Holder) -> dict[str, Any]:
+    if holder.hidden:
+        return {"hidden": True}
+    namespace, _, claim = holder.claim.partition("/")
+    return {"namespace": namespace, "claim": claim, "pods": list(holder.pods)}
+
+
+def _amount(holder: Holder, capacity: Mapping[str, str]) -> dict[str, Any]:
+    """Say what a share takes; of a device that is had whole there is no amount."""
+    if holder.consumed is None or is_all_memory(holder.consumed, capacity):
+        return {"amount": None, "percent": None, "mode": None}
+    percent = memory_percent(holder.consumed, capacity)
+    return {"amount": shown_text(amounts_in_words(holder.consumed)), "percent": percent, "mode": holder.mode}
+
+
+def _cut(node: PublishedNode, uuid: str, slices: int) -> dict[str, Any]:
+    parts = sorted((part for part in node.migs if part.parent_uuid == uuid and part.start is not None), key=_start)
+    index = next((gpu.index for gpu in node.machine.gpus if gpu.uuid == uuid), None)
+    return {
+        "gpu": index,
+        "slices": slices,
+        "parts": [{**_device(part), "start": part.start, "size": part.size} for part in parts],
+    }
+
+
+def _start(part: DeviceStatus) -> int:
+    return part.start or 0
+
+
+def pod_view(
+    driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], told: WaitingPod | None
+) -> dict[str, Any]:
+    """Return the JSON form of one pod; docs/page.md promises it. `claims`: its claims by what it calls them, None: not
+    there. `told`: why it waits, None where nothing is known of that."""
+    allocated = all(claim is not None and claim.status.allocation is not None for claim in claims.values())
+    state = pod_state(pod, allocated=allocated)
+    return {
+        "namespace": pod.metadata.namespace,
+        "name": pod.metadata.name,
+        "state": state,
+        "words": POD_STATES[state],
+        "node": pod.spec.node_name or None,
+        "waiting": waiting_pod(told) if told is not None and state == "waiting" else None,
+        "claims": [_claim(driver, alias, claim) for alias, claim in claims.items()],
+    }
+
+
+def _claim(driver: str, alias: str, claim: ResourceClaim | None) -> dict[str, Any]:
+    if claim is None:
+        return {"alias": alias, "claim": None, "devices": [], "decision": None}
+    allocation = claim.status.allocation
+    devices = [] if allocation is None else [f"{one.pool}/{one.device}" for one in allocation.devices.results]
+    decision = None
+    text = claim.metadata.annotations.get(decision_annotation(driver))
+    if text is not None and allocation is not None:
+        try:
+            decision = _decision(decode_decision(text))
+        except BadInputError as error:
+            decision = {"words": shown_text(str(error)), "parts": []}
+    return {
+        "alias": alias,
+        "claim": claim.metadata.name,
+        "devices": [shown_text(device) for device in devices],
+        "decision": decision,
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    second = decision.runner_up
+    theirs = dict(second.score) if second is not None else {}
+    return {
+        "words": shown_text(describe(decision)),
+        "node": decision.node,
+        "links": shown_text(decision.links),
+        "runnerUp": None if second is None else {"node": second.node, "links": shown_text(second.links)},
+        "lostBy": None if second is None else part_in_words(second.lost_by),
+        "parts": [
+            {
+                "part": shown_text(part_in_words(name)),
+                "chosen": value_in_words(name, value),
+                "runnerUp": value_in_words(name, theirs[name]) if name in theirs else None,
+                "decided": second is not None and name == second.lost_by,
+            }
+            for name, value in decision.score
+        ],
+    }
+
+
+def graph_text(snapshot: ClusterSnapshot, sight: Sight, *, node: str = "") -> str | None:
+    """Return the nodes as trees with who has what, after gpu-manager's /graph; None where there is no such node.
+
+    With more than MOST_TREES nodes and none named there is one line for each.
+    """
+    if node:
+        found = snapshot.node(node)
+        return None if found is None else "\n".join(_printable(tree_lines(without_names(found, sight)))) + "\n"
+    if len(snapshot.lines) > MOST_TREES:
+        return "\n".join((*_printable(map(_line, snapshot.lines)), "?node=NAME draws the tree of a node")) + "\n"
+    trees = []
+    for line in snapshot.lines:
+        found = snapshot.node(line.name)
+        trees += [] if found is None else [*_printable(tree_lines(without_names(found, sight))), ""]
+    return "\n".join(trees or [f"no node publishes devices of {snapshot.driver}", ""])
+
+
+def _line(line: NodeLine) -> str:
+    return f"{line.name}: {line.free} of {counted(line.devices, 'device')} free, {line.product}"
+
+
+def _printable(lines: Iterator[str]) -> Iterator[str]:
+    return (shown_text(line) for line in lines)
+
+
+def usage_document(snapshot: ClusterSnapshot, sight: Sight) -> dict[str, Any]:
+    """Return what each pod has, by pod, after gpu-manager's /usage. Of pods that may not be seen the number alone."""
+    pods: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    hidden, hidden_devices = set(), 0
+    for claim in snapshot.claims:
+        allocation = claim.status.allocation
+        if allocation is None:
+            continue
+        ours = [one for one in allocation.devices.results if one.driver == snapshot.driver and not one.admin_access]
+        users = [user for user in claim.status.reserved_for if user.resource == "pods"]
+        if not sight(claim.metadata.namespace):
+            hidden |= {user.uid for user in users}
+            hidden_devices += len(ours)
+            continue
+        for user in users:
+            devices = pods.setdefault((claim.metadata.namespace, user.name, user.uid), [])
+            devices += [{"claim": claim.metadata.name, "pool": one.pool, "device": one.device} for one in ours]
+    return {
+        "pods": [
+            {"namespace": namespace, "pod": pod, "uid": uid, "devices": sorted(devices, key=str)}
+            for (namespace, pod, uid), devices in sorted(pods.items())
+            if devices
+        ],
+        "hidden": {"pods": len(hidden), "devices": hidden_devices},
+    }

@@ -1,0 +1,40 @@
+"""Whose names a reader of the page may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode
+
+Sight = Callable[[str], bool]
+"""Says of a namespace whether its pods and claims may be named."""
+
+MOST_LETTERS: Final = 1_000
+"""Of a text that somebody else wrote: an Event has as many."""
+
+
+def shown_text(text: str) -> str:
+    """Return a text that stays on its line and is bounded: control characters and those that turn the direction of
+    writing are replaced. Markup is left alone: whoever shows it must show it as text."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:MOST_LETTERS])
+
+
+def without_names(node: PublishedNode, sight: Sight) -> PublishedNode:
+    """Return the same with the names left out that may not be seen."""
+    return replace(
+        node,
+        gpus={ordinal: _device(device, sight) for ordinal, device in node.gpus.items()},
+        migs=tuple(_device(mig, sight) for mig in node.migs),
+    )
+
+
+def _device(device: DeviceStatus, sight: Sight) -> DeviceStatus:
+    return replace(device, holders=tuple(_holder(holder, sight) for holder in device.holders))
+
+
+def _holder(holder: Holder, sight: Sight) -> Holder:
+    if sight(holder.claim.partition("/")[0]):
+        return holder
+    return replace(holder, claim="", pods=(), hidden=True)

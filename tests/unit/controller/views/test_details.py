@@ -1,0 +1,163 @@
+"""What is shown of one node and one pod, and as text and JSON; with names made of markup, and with names hidden."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.names import decision_annotation
+from dracaena.api.node_status import HIDDEN, node_statuses
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view, usage_document
+from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
+from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.mig_nodes import mig_slices, part_name
+from support.mig_tables import A100, MigPart
+from support.shares import holding_share, in_shares
+
+FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name='<b>"T4"</b>\n\x1b[31m')
+DECISION = Decision(
+    "n", ("gpu-x",), "1 pair NV12", (("bandwidth_gb_s", 300), ("numa_nodes", 1)), 2,
+    RunnerUp("m", ("gpu-y",), "1 pair SYS", "bandwidth_gb_s", (("bandwidth_gb_s", 20),)),
+)  # fmt: skip
+
+
+def everything(namespace: str) -> bool:
+    return True
+
+
+def nothing(namespace: str) -> bool:
+    return False
+
+
+def used(name: str, device: str, *users: Pod, node_name: str = "n") -> ResourceClaim:
+    held = holding(claim(name), node_name, device)
+    assert held.status.allocation is not None
+    return allocated(claim(name), msgspec.to_builtins(held.status.allocation), *users)
+
+
+def cluster(*claims: ResourceClaim, names: tuple[str, ...] = ("n",)) -> ClusterSnapshot:
+    watched = Watched([node(name) for name in names], [pool_slice(name, FOUR) for name in names], claims)
+    *_, snapshot = SnapshotMaker(DRIVER).turns(watched)
+    assert snapshot is not None
+    return snapshot
+
+
+def test_a_node_is_a_tree_with_links_and_who_has_what() -> None:
+    found = cluster(used("c", device_name(FOUR, 1), pod("a"))).node("n")
+    assert found is not None
+    view = node_view(found, everything)
+    assert [branch["level"] for branch in view["tree"]["children"]] == ["SYS"]
+    assert [gpu["nvlinkGroup"] for gpu in view["gpus"]] == [1, 1, 2, 2]
+    assert view["matrix"][0] == ["X", "NV12", "SYS", "SYS"]
+    assert [gpu["state"] for gpu in view["gpus"]] == ["free", "taken", "free", "free"]
+    (holder,) = view["gpus"][1]["heldBy"]
+    assert (holder["namespace"], holder["claim"], holder["pods"]) == ("default", "c", ["a"])
+
+
+def test_a_reader_who_may_see_no_names_sees_that_devices_are_taken_and_nothing_else() -> None:
+    snapshot = cluster(used("secret-claim", device_name(FOUR, 1), pod("secret-pod")))
+    found = snapshot.node("n")
+    assert found is not None
+    shown = json.dumps([node_view(found, nothing), usage_document(snapshot, nothing), graph_text(snapshot, nothing)])
+    assert "secret" not in shown
+    assert "default" not in shown
+    assert HIDDEN in shown
+    assert [gpu["state"] for gpu in node_view(found, nothing)["gpus"]] == ["free", "taken", "free", "free"]
+    assert usage_document(snapshot, nothing) == {"pods": [], "hidden": {"pods": 1, "devices": 1}}
+
+
+def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
+    snapshot = cluster(used("c", device_name(FOUR, 1), pod('"><script>\n')))
+    text = graph_text(snapshot, everything)
+    assert text is not None
+    assert "\x1b" not in text
+    assert text.count("\n") == len(text.splitlines())
+    found = snapshot.node("n")
+    assert found is not None
+    assert "\\u001b" not in json.dumps(node_view(found, everything)["gpus"][0])
+
+
+def test_parts_and_shares_are_told_with_where_and_how_much() -> None:
+    made = machine("pairs", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
+    part = part_name(made, 1, MigPart("4g.40gb", 0, 4, 4))
+    (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), [holding(claim("c"), "a", part)])
+    view = node_view(found, everything)
+    assert [gpu["state"] for gpu in view["gpus"]] == ["free", "shared"]
+    (cut,) = [each for each in view["cut"] if each["parts"]]
+    assert (cut["gpu"], [(each["start"], each["size"], each["profile"]) for each in cut["parts"]]) == (
+        1,
+        [(0, 4, "4g.40gb")],
+    )
+    share = holding_share("s", "n", device_name(FOUR, 3), {"memory": "20Gi", "cores": "30"}, mode="MPS")
+    (found,) = node_statuses(DRIVER, [node("n")], [in_shares(pool_slice("n", FOUR))], [share])
+    (holder,) = node_view(found, everything)["gpus"][3]["heldBy"]
+    assert (holder["amount"], holder["percent"], holder["mode"]) == (
+        "20 GiB of memory and 30 % of the cores",
+        25,
+        "MPS",
+    )
+
+
+def test_a_pod_is_followed_from_waiting_to_running() -> None:
+    waits = pod("p", "c")
+    told = WaitingPod("default", "p", "unsatisfiable", "0/1 nodes fit", 3.0)
+    view = pod_view(DRIVER, waits, {"c": claim("c")}, told)
+    assert (view["state"], view["waiting"]["why"]) == ("waiting", "0/1 nodes fit")
+    has = used("c", device_name(FOUR, 1), waits)
+    assert pod_view(DRIVER, waits, {"c": has}, told)["state"] == "allocated"
+    assert pod_view(DRIVER, waits, {"c": has}, told)["waiting"] is None
+    running = msgspec.structs.replace(waits, status=msgspec.structs.replace(waits.status, phase="Running"))
+    assert pod_view(DRIVER, running, {"c": has}, None)["words"] == "runs"
+    assert pod_view(DRIVER, waits, {"c": None}, None)["claims"][0]["claim"] is None
+
+
+def test_a_decision_is_told_beside_the_next_best() -> None:
+    has = used("c", device_name(FOUR, 1), pod("p"))
+    annotations = {decision_annotation(DRIVER): encode_decision(DECISION)}
+    noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None)["claims"]
+    decision = shown["decision"]
+    assert decision["runnerUp"] == {"node": "m", "links": "1 pair SYS"}
+    assert decision["parts"][0] == {"part": "bandwidth", "chosen": "300 GB/s", "runnerUp": "20 GB/s", "decided": True}
+    assert decision["parts"][1]["runnerUp"] is None
+    assert "next best: 1 pair SYS on m" in decision["words"]
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", '{"v": 99}'])
+def test_a_decision_that_cannot_be_read_says_so(text: str) -> None:
+    has = used("c", device_name(FOUR, 1), pod("p"))
+    annotations = {decision_annotation(DRIVER): text}
+    noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None)["claims"]
+    assert "the decision annotation" in shown["decision"]["words"]
+
+
+def test_the_graph_draws_few_nodes_as_trees_and_many_as_lines() -> None:
+    few = graph_text(cluster(used("c", device_name(FOUR, 1), pod("a"))), everything)
+    assert few is not None
+    assert "[default/c for a]" in few
+    many = cluster(names=tuple(f"n{number:03}" for number in range(MOST_TREES + 1)))
+    lines = (graph_text(many, everything) or "").splitlines()
+    assert len(lines) == MOST_TREES + 2
+    assert lines[0].startswith("n000: 4 of 4 devices free")
+    one = graph_text(many, everything, node="n007")
+    assert one is not None
+    assert one.startswith("n007: 4 of 4 devices free")
+    assert graph_text(many, everything, node="other") is None
+    assert graph_text(cluster(names=()), everything) == f"no node publishes devices of {DRIVER}\n"
+
+
+def test_usage_names_each_pod_once_with_all_that_it_has() -> None:
+    both = pod("a")
+    claims = used("c", device_name(FOUR, 1), both), used("d", device_name(FOUR, 2), both, pod("b")), claim("e")
+    found = usage_document(cluster(*claims), everything)
+    assert [(one["namespace"], one["pod"], len(one["devices"])) for one in found["pods"]] == [
+        ("default", "a", 2),
+        ("default", "b", 1),
+    ]
+    assert found["hidden"] == {"pods": 0, "devices": 0}
