@@ -68,3 +68,30 @@ def profile_of_resource(text: str) -> str | None:
         return None
     size, memory, suffix = text.partition("gb")
     return f"{size}{memory}+{suffix[1:]}" if suffix.startswith(".") else text
+
+
+_IN_DEVICE_NAME = re.compile(
+    r"mig-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-"
+    r"(?P<part>[0-9]+c-)?(?P<size>[0-9]+g)-(?P<memory>[0-9]+gb)(?P<more>(?:-[a-z][a-z0-9]*)*)-[0-9]+(?:-[0-9]+)?"
+)
+
+
+def profile_in(device_name: str) -> str | None:
+    """Return the profile in the name of a MIG device as NVML writes it, `1g.10gb+me`; None for any other name.
+
+    The inverse of mig_device_name(): a claim names its devices also when their slice is gone.
+    """
+    found = _IN_DEVICE_NAME.fullmatch(device_name)
+    if found is None:
+        return None
+    part = (found["part"] or "").replace("-", ".")
+    more = found["more"].removeprefix("-")
+    extras = "-me" if more == "nome" else "+" + more.replace("-", ".") if more else ""
+    return f"{part}{found['size']}.{found['memory']}{extras}"
+
+
+def slices_in(profile: str) -> int:
+    """Return how many seventh parts of a GPU's processors a profile has by its name: 3 for `3g.40gb`, 1 for
+    `1c.3g.40gb`, which shares them; 0 for what is no profile."""
+    digits = re.match(r"[0-9]+(?=[cg]\.)", profile)
+    return 0 if digits is None else int(digits[0])

@@ -72,6 +72,11 @@ def allocation_gate(driver: str) -> str:
     return f"{driver}/allocation"
 
 
+def quota_annotation(driver: str) -> str:
+    """Annotation of a Namespace: how much of our devices it may hold (api.gpu_quota)."""
+    return f"{driver}/quota"
+
+
 def rewrite_label(driver: str) -> str:
     """Namespace label: with `true`, pods that ask for extended resources get claims from templates that the controller
     makes. On a pod `false` opts out."""
