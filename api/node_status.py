@@ -14,7 +14,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
-from dracaena.api.slice_drawing import CutGpu, cut_gpus
+from dracaena.api.slice_drawing import DrawnGpu, cut_gpus
 from dracaena.api.tree import render_tree
 
 HIDDEN: Final = "somebody of a namespace that you may not see"
@@ -83,7 +83,7 @@ class PublishedNode:
     """By ordinal; a GPU that is not published is left out."""
     migs: tuple[DeviceStatus, ...]
     """Those that exist, and the parts that somebody has of GPUs that are cut on demand."""
-    cut: tuple[CutGpu, ...]
+    cut: tuple[DrawnGpu, ...]
     """Those that are cut on demand, with the parts that somebody has."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""

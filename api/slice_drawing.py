@@ -35,7 +35,7 @@ def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]], foreign: Ite
 
 
 @dataclass(frozen=True, slots=True)
-class CutGpu:
+class DrawnGpu:
     """A GPU that is cut on demand, with the parts of it that claims have."""
 
     uuid: str
@@ -48,7 +48,7 @@ class CutGpu:
         return f"{self.uuid}  {draw_slices(self.slices, parts)}"
 
 
-def cut_gpus(migs: Iterable[DecodedMig], taken: Collection[str]) -> tuple[CutGpu, ...]:
+def cut_gpus(migs: Iterable[DecodedMig], taken: Collection[str]) -> tuple[DrawnGpu, ...]:
     """Return the GPUs of one pool of which claims have parts, in the order in which they are published.
 
     `migs` are all MIG devices of the pool, `taken` the names of those that claims have. A GPU has as many slices as it
@@ -63,7 +63,7 @@ def cut_gpus(migs: Iterable[DecodedMig], taken: Collection[str]) -> tuple[CutGpu
         if mig.name in taken:
             parts.setdefault(mig.parent_uuid, []).append(mig)
     return tuple(
-        CutGpu(uuid, count, tuple(sorted(parts[uuid], key=lambda part: part.start or 0)))
+        DrawnGpu(uuid, count, tuple(sorted(parts[uuid], key=lambda part: part.start or 0)))
         for uuid, count in slices.items()
         if uuid in parts
     )

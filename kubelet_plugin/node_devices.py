@@ -71,16 +71,12 @@ class NodeDevices:
         places where MIG devices of claims lie or may lie, `made_devices` those that must be there. `on_troubles` is
         told at each take() which devices cannot be published and what of the settings is unclear.
         """
-        self._driver = driver
-        self._name = name
-        self._tainted = tainted
+        self._driver, self._name, self._tainted = driver, name, tainted
         self._publish = publish
         self._waiting_for = waiting_for
         self._metrics = metrics
-        self._sharing = sharing
-        self._mig_gpus = mig_gpus
-        self._own_places = own_places
-        self._made_devices = made_devices
+        self._sharing, self._mig_gpus = sharing, mig_gpus
+        self._own_places, self._made_devices = own_places, made_devices
         # Only for the thread that calls take() and look_again():
         self._first_indices: dict[int, str] = {}  # UUID that each index had first
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand

@@ -14,6 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.pod_states import POD_STATES, pod_state
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.sharing import amounts_in_words, is_all_memory, memory_percent
+from dracaena.api.slice_drawing import DrawnGpu
 from dracaena.api.topology import Topology
 from dracaena.api.tree import TreeNode, build_tree
 from dracaena.controller.views.names import Sight, shown_text, without_names
@@ -40,7 +41,7 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
         "gpus": [_gpu(shown, ordinal, groups) for ordinal in range(topology.gpu_count)],
         "matrix": [list(row) for row in topology.matrix()],
         "migs": [_device(mig) for mig in shown.migs if mig.start is None],
-        "cut": [_cut(shown, uuid, slices) for uuid, slices in shown.slices.items()],
+        "cut": [_cut(shown, gpu) for gpu in shown.cut],
     }
 
 
@@ -102,18 +103,14 @@ def _amount(holder: Holder, capacity: Mapping[str, str]) -> dict[str, Any]:
     return {"amount": shown_text(amounts_in_words(holder.consumed)), "percent": percent, "mode": holder.mode}
 
 
-def _cut(node: PublishedNode, uuid: str, slices: int) -> dict[str, Any]:
-    parts = sorted((part for part in node.migs if part.parent_uuid == uuid and part.start is not None), key=_start)
-    index = next((gpu.index for gpu in node.machine.gpus if gpu.uuid == uuid), None)
+def _cut(node: PublishedNode, gpu: DrawnGpu) -> dict[str, Any]:
+    devices = {mig.name: mig for mig in node.migs}
+    index = next((each.index for each in node.machine.gpus if each.uuid == gpu.uuid), None)
     return {
         "gpu": index,
-        "slices": slices,
-        "parts": [{**_device(part), "start": part.start, "size": part.size} for part in parts],
+        "slices": gpu.slices,
+        "parts": [{**_device(devices[part.name]), "start": part.start, "size": part.size} for part in gpu.parts],
     }
-
-
-def _start(part: DeviceStatus) -> int:
-    return part.start or 0
 
 
 def pod_view(

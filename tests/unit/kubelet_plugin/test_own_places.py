@@ -36,7 +36,8 @@ def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it(tmp_p
     with mig_node() as mig:
         effect = instance(mig, "1g.10gb", 4)
     started = node.checkpoints.start(prepared_claim())
-    for outcome, expected in ((None, False), ({"making": True}, False), ({"making": True, "uuid": "MIG-1"}, True)):
+    outcomes: list[dict[str, str | int | bool] | None] = [None, {"making": True}, {"making": True, "uuid": "MIG-1"}]
+    for outcome, expected in zip(outcomes, (False, False, True), strict=True):
         node.checkpoints.journal(started, [replace(effect, outcome=outcome)])
         node.checkpoints.look_at_each()
         assert (effect.device in places.made()) is expected

@@ -21,6 +21,9 @@ class Client:
         self._then()
         self.answered.set()
 
+    def more(self, data: bytes) -> None:
+        raise AssertionError("no page streams")
+
 
 def answered_twice(compute: Callable[[FakeClock], object], then: Callable[[FakeClock], object]) -> bool:
     """Whether a second client is answered although no time goes by after the first one was."""
