@@ -42,7 +42,7 @@ test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, half 
 	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit tests/integration
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
-	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) tests/integration
+	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration
 
 e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; KUBERNETES=1.37|1.36; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)

@@ -29,6 +29,8 @@ from support.embedded_cluster import (
 from support.page_cluster import divided_machine
 from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
 
+pytestmark = pytest.mark.xdist_group("one cluster for all tests of this file")
+
 
 @pytest.fixture(scope="module")
 def running_cluster() -> Iterator[DemoCluster]:

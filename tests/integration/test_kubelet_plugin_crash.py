@@ -6,8 +6,7 @@ the node (support.effects) with 20 + 14 + 7 + 14 = 55 steps. Killed in each step
 After each the plugin starts again six times over copies of what was left: kubelet asks to prepare, the same with GPUs
 that the driver numbered anew meanwhile, those while nobody asks, kubelet asks to unprepare, nobody asks (the start and
 a sweep alone), and nobody asks while the claim is gone. With metadata a seventh time: the setting was turned off
-meanwhile. 234 * 6 + 98 * 7 = 2,090 starts: `make test` goes on after a third of the crashes, and `make test-long` after
-all of them.
+meanwhile. 234 * 6 + 98 * 7 = 2,090 starts: `make test` takes a third of the crashes, and `make test-long` all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -39,6 +38,8 @@ from support.plugin import PluginNode
 
 SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
 TESTS = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.xdist_group("one plugin that forks")
 
 STEPS = {
     "prepare": 8,  # four files, each: write, rename
@@ -63,14 +64,17 @@ STEPS = {
     "sweep-with-effects": 14,
 }
 SAMPLE = 3
-"""`make test` goes on after each third crash; which one is first differs from operation to operation."""
+"""`make test` takes each third step; which one is first differs from operation to operation."""
 
 FORMER = frozenset({"renumber", "renumber-with-metadata", "renumber-with-effects", "lose-a-gpu", "find-it-again"})
 """After those the checkpoint may remember nodes that the claim had for a while."""
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
 
-Crashes = Callable[[Path, str, str], list[Path]]
+class Crashes(Protocol):
+    def __call__(self, folder: Path, operation: str, moment: str, first: int = 1, stride: int = 1) -> list[Path]:
+        """Kill an operation in its first of these steps, and each stride-th after it; return what each left."""
+        ...
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +92,12 @@ def crashes() -> Iterator[Crashes]:
         assert plugin.stderr is not None
         asked, answers = plugin.stdin, plugin.stderr
 
-        def crash(folder: Path, operation: str, moment: str) -> list[Path]:
-            asked.write(f"{operation} {moment} {folder}\n")
+        def crash(folder: Path, operation: str, moment: str, first: int = 1, stride: int = 1) -> list[Path]:
+            asked.write(f"{operation} {moment} {first} {stride} {folder}\n")
             asked.flush()
-            return [folder / str(step) for step in range(1, int(answers.readline()) + 1)]
+            count = int(answers.readline())
+            assert count == STEPS[operation]
+            return [folder / str(step) for step in range(first, count + 1, stride)]
 
         yield crash
         asked.close()
@@ -141,13 +147,11 @@ def whole(tmp_path: Path, *, metadata: bool = False, **parts: Any) -> dict[str, 
 def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
     tmp_path: Path, crashes: Crashes, operation: str, moment: str, stride: int
 ) -> None:
-    folders = crashes(tmp_path / "crashed", operation, moment)
-    assert len(folders) == STEPS[operation]
-    first = (list(OPERATIONS).index(operation) + (moment == "after")) % stride
+    first = 1 + (list(OPERATIONS).index(operation) + (moment == "after")) % stride
     metadata, effects = operation.endswith("-with-metadata"), operation.endswith("-with-effects")
     wanted = whole(tmp_path, metadata=metadata, effects=effects)
     renumbered = whole(tmp_path, metadata=metadata, effects=effects, pool=renumbered_pool())
-    for folder in folders[first::stride]:
+    for folder in crashes(tmp_path / "crashed", operation, moment, first, stride):
         node = started_again(folder, "prepare", metadata=metadata, effects=effects)
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()

@@ -1,9 +1,11 @@
-"""A plugin that is killed in the middle: `python -m support.crashing_plugin`, then lines `OPERATION MOMENT FOLDER`.
+"""A plugin that is killed in the middle: `python -m support.crashing_plugin`, then lines
+`OPERATION MOMENT FIRST STRIDE FOLDER`.
 
-For each step of file work of the operation it forks a child that works below FOLDER/<step> and kills itself there with
-SIGKILL: no handler, no buffer, no clean-up. MOMENT says when: `in` the step (a write in the middle of it, all else just
-before) or `after` it. Answers each line with the number of steps. Forking from one plain process is quick and, as it
-has no threads, safe; what no operation leaves in it is left to the next.
+For the first of these steps of file work of the operation, and each STRIDE-th after it, it forks a child that works
+below FOLDER/<step> and kills itself there with SIGKILL: no handler, no buffer, no clean-up. MOMENT says when: `in` the
+step (a write in the middle of it, all else just before) or `after` it. Answers each line with the number of all steps,
+as a child that is not killed counts them. Forking from one plain process is quick and, as it has no threads, safe; what
+no operation leaves in it is left to the next.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ class KilledAt(FileSteps):
     """Ends the process in its n-th step or after it."""
 
     def __init__(self, step: int, moment: str) -> None:
-        self._left = step
+        self._at = step
         self._after = moment == "after"
+        self.done = 0
+        """Steps until now."""
 
     def write(self, descriptor: int, data: bytes) -> None:
-        if self._left == 1 and not self._after:
+        if self.done + 1 == self._at and not self._after:
             os.write(descriptor, data[: len(data) // 2])
         self._step(lambda: super(KilledAt, self).write(descriptor, data))
 
@@ -53,11 +57,11 @@ class KilledAt(FileSteps):
         self._step(lambda: super(KilledAt, self).remove_folder(path))
 
     def _step(self, work: Callable[[], None]) -> None:
-        self._left -= 1
-        if self._left == 0 and not self._after:
+        self.done += 1
+        if self.done == self._at and not self._after:
             os.kill(os.getpid(), signal.SIGKILL)
         work()
-        if self._left == 0:
+        if self.done == self._at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -205,33 +209,37 @@ OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps
 """What comes before, and what is killed."""
 
 
-def _killed(folder: Path, operation: str, step: int, moment: str) -> bool:
+FAILED = 255
+"""Exit status of a child that raised; any other is the number of its steps."""
+
+
+def _child(folder: Path, operation: str, steps: KilledAt) -> int:
+    """Return how a child ended that was to be killed at a step, as subprocess does: negative for a signal."""
     arrange, work = OPERATIONS[operation]
     child = os.fork()
     if child == 0:
-        status = 1
+        status = FAILED
         try:
             arrange(folder)
-            work(folder, KilledAt(step, moment))
-            status = 0
+            work(folder, steps)
+            status = steps.done
         finally:
             os._exit(status)
-    _, result = os.waitpid(child, 0)
-    if os.WIFSIGNALED(result) and os.WTERMSIG(result) == signal.SIGKILL:
-        return True
-    if os.waitstatus_to_exitcode(result) != 0:
-        raise RuntimeError(f"the child of step {step} failed")
-    return False
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _crashes(folder: Path, operation: str, moment: str) -> int:
-    step = 1
-    while _killed(folder / str(step), operation, step, moment):
-        step += 1
-    return step - 1
+def _crashes(folder: Path, operation: str, moment: str, first: int, stride: int) -> int:
+    count = _child(folder / "whole", operation, KilledAt(FAILED, moment))
+    if not 0 < count < FAILED:
+        raise RuntimeError(f"{operation} ended with {count}")
+    for step in range(first, count + 1, stride):
+        if _child(folder / str(step), operation, KilledAt(step, moment)) != -signal.SIGKILL:
+            raise RuntimeError(f"{operation} was not killed in step {step} of {count}")
+    return count
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        operation, moment, folder = line.rstrip("\n").split(" ", 2)
-        sys.stderr.write(f"{_crashes(Path(folder), operation, moment)}\n")  # its logs go to standard output
+        operation, moment, first, stride, folder = line.rstrip("\n").split(" ", 4)
+        count = _crashes(Path(folder), operation, moment, int(first), int(stride))
+        sys.stderr.write(f"{count}\n")  # its logs go to standard output
