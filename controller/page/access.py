@@ -1,0 +1,273 @@
+"""Who may look at the page, and whose names he sees.
+
+Users of the web-config file have a password that somebody chose for this page: they see all names. Whoever shows a
+bearer token is asked about at the API server: a token that it takes lets its owner in, and he sees the names of those
+namespaces whose pods he may list. Where the server does not answer, nobody gets in with a token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from dracaena.controller.adapters.reviews import Identity
+from dracaena.kube.errors import KubeError
+from dracaena.process.basic_auth import BasicAuth
+from dracaena.process.clock import Clock
+from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
+
+TRUST_S: Final = 60.0
+"""How long an answer of the API server holds: so long somebody still sees what he may no longer see."""
+
+REFUSED_S: Final = 10.0
+"""How long a token that was refused is refused unasked."""
+
+MOST_KNOWN: Final = 4_096
+"""Answers that are kept, of each kind."""
+
+MOST_ASKED: Final = 64
+"""Tokens that wait to be asked about."""
+
+REST_PER_QUESTION: Final = 1
+"""Times as long as a question took for which the thread rests: made-up tokens load the API server half the time with
+one request at a time."""
+
+REVIEWS_AN_ANSWER: Final = 24
+"""Namespaces that are asked about for one answer of the page; the names of further ones stay hidden in it, and are
+asked about for the next. With 5 ms each it is an eighth of a second."""
+
+NO_ANSWER: Final = "the API server does not answer: no token can be checked"
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+log = structlog.get_logger()
+
+
+class Reviews(Protocol):
+    """How the API server is asked (adapters.reviews)."""
+
+    def identify(self, token: str) -> Identity | None:
+        """Return whose token it is, None: nobody's. Raises KubeError."""
+        ...
+
+    def may_list_pods(self, who: Identity, namespace: str) -> bool:
+        """Return whether somebody may list pods there, in all namespaces where it is empty. Raises KubeError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Somebody who may look."""
+
+    identity: Identity | None
+    """None: he sees all names."""
+
+
+EVERYTHING: Final = Viewer(None)
+
+Then = Callable[[Viewer | HttpAnswer], None]
+"""Told who it is, or with what he is refused. From any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    token: str
+    proof: bytes
+    wanted: Callable[[], bool]
+    then: Then
+
+
+class TokenChecks:
+    """Asks about tokens in a thread of its own, one at a time. start() once, then stop() once."""
+
+    def __init__(self, reviews: Reviews, clock: Clock) -> None:
+        self._reviews, self._clock = reviews, clock
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, tuple[float, Viewer | None]] = OrderedDict()  # no token is kept
+        self._asked: deque[_Question] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="page-tokens", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, but wait for no server: the process is ending."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def check(self, token: str, *, wanted: Callable[[], bool], then: Then) -> None:
+        """Tell `then`, now or later, whose token it is. Never blocks."""
+        proof = hmac.digest(self._key, token.encode("utf-8", "replace"), "sha256")
+        answer: Viewer | HttpAnswer | None
+        with self._changed:
+            until_s, viewer = self._known.get(proof, (-1.0, None))
+            if until_s > self._clock.monotonic():
+                answer = viewer or token_refused()
+            else:
+                self._asked = deque(each for each in self._asked if each.wanted())
+                if len(self._asked) < MOST_ASKED:
+                    self._asked.append(_Question(token, proof, wanted, then))
+                    self._changed.notify()
+                    return
+                answer = text_answer(429, "too many tokens are being checked", ("Retry-After", "5"))
+        then(answer)
+
+    def _run(self) -> None:
+        while (question := self._take()) is not None:
+            began_s = self._clock.monotonic()
+            question.then(self._answer(question))
+            self._rest(REST_PER_QUESTION * (self._clock.monotonic() - began_s))
+
+    def _take(self) -> _Question | None:
+        with self._changed:
+            while not self._stopping:
+                if self._asked:
+                    question = self._asked.popleft()
+                    if question.wanted():
+                        return question
+                else:
+                    self._clock.wait(self._changed, None)
+            return None
+
+    def _answer(self, question: _Question) -> Viewer | HttpAnswer:
+        with self._changed:  # of several with one token, the first was asked about
+            until_s, known = self._known.get(question.proof, (-1.0, None))
+        if until_s > self._clock.monotonic():
+            return known or token_refused()
+        try:
+            identity = self._reviews.identify(question.token)
+        except KubeError as error:
+            log.warning("a token cannot be checked", error=str(error))
+            return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
+        except Exception:  # outermost on this thread: whatever a token leads to, the next one has to be checked
+            log.exception("a token cannot be checked")
+            return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
+        viewer = None if identity is None else Viewer(identity)
+        hold_s = REFUSED_S if viewer is None else TRUST_S
+        with self._changed:
+            _remember(self._known, question.proof, (self._clock.monotonic() + hold_s, viewer))
+        return viewer or token_refused()
+
+    def _rest(self, rest_s: float) -> None:
+        until_s = self._clock.monotonic() + rest_s
+        with self._changed:
+            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._changed, left_s)
+
+
+class Access:
+    """Lets somebody in, or says why not. start() once, then stop() once."""
+
+    def __init__(
+        self, reviews: Reviews, clock: Clock, users: Callable[[], Mapping[str, bytes]], *, is_open: bool = False
+    ) -> None:
+        """`users` of the web-config file; `is_open`: whoever reaches the port sees everything."""
+        self._reviews, self._clock, self._users, self._is_open = reviews, clock, users, is_open
+        self._passwords = BasicAuth(clock)
+        self._tokens = TokenChecks(reviews, clock)
+        self._lock = threading.Lock()
+        self._rights: OrderedDict[tuple[Identity, str], tuple[float, bool]] = OrderedDict()
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._passwords.start()
+        self._tokens.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._tokens.stop()
+        self._passwords.stop()
+
+    def check(self, request: HttpRequest, address: str, *, wanted: Callable[[], bool], then: Then) -> None:
+        """Tell `then`, now or later, who asks or why he is refused. Never blocks."""
+        if self._is_open:
+            then(EVERYTHING)
+            return
+        authorization = request.headers.get("authorization", "")
+        scheme, _, rest = authorization.partition(" ")
+        users = self._users()
+        if scheme.lower() == "bearer" and rest.strip():
+            self._tokens.check(rest.strip(), wanted=wanted, then=then)
+        elif scheme.lower() == "basic" and users:
+            self._check_password(users, authorization, address, wanted, then)
+        else:
+            then(_nobody(users))
+
+    def _check_password(
+        self,
+        users: Mapping[str, bytes],
+        authorization: str,
+        address: str,
+        wanted: Callable[[], bool],
+        then: Then,
+    ) -> None:
+        def decided(right: bool) -> None:  # noqa: FBT001 - the one thing that it is told
+            then(EVERYTHING if right else _nobody(users))
+
+        if not self._passwords.check(users, authorization, address, wanted=wanted, then=decided):
+            then(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
+
+    def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> Callable[[str], bool]:
+        """Return which of the namespaces somebody may see. It may ask the API server, and blocks meanwhile; what the
+        server does not answer may not be seen."""
+        who = viewer.identity
+        if who is None:
+            return lambda namespace: True
+        asked = 0
+        seen = set()
+        try:
+            for namespace in ("", *sorted(set(namespaces))):
+                allowed = self._known(who, namespace)
+                if allowed is None and asked < REVIEWS_AN_ANSWER:
+                    asked += 1
+                    allowed = self._ask(who, namespace)
+                if allowed and not namespace:
+                    return lambda namespace: True
+                if allowed:
+                    seen.add(namespace)
+        except KubeError as error:
+            log.warning("names stay hidden: the right to see them cannot be checked", error=str(error))
+        return seen.__contains__
+
+    def _known(self, who: Identity, namespace: str) -> bool | None:
+        with self._lock:
+            until_s, allowed = self._rights.get((who, namespace), (-1.0, False))
+        return allowed if until_s > self._clock.monotonic() else None
+
+    def _ask(self, who: Identity, namespace: str) -> bool:
+        allowed = self._reviews.may_list_pods(who, namespace)
+        with self._lock:
+            _remember(self._rights, (who, namespace), (self._clock.monotonic() + TRUST_S, allowed))
+        return allowed
+
+
+def _remember(known: OrderedDict[K, V], key: K, value: V) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > MOST_KNOWN:
+        known.popitem(last=False)
+
+
+def token_refused() -> HttpAnswer:
+    """Return what the owner of a token is told that the API server does not take."""
+    return text_answer(401, "the API server does not take this token", ("WWW-Authenticate", "Bearer"))
+
+
+def _nobody(users: Mapping[str, bytes]) -> HttpAnswer:
+    what = "a user and its password, or a bearer token of the cluster," if users else "a bearer token of the cluster"
+    # A browser asks for user and password by itself where it is told Basic, and the page asks for a token.
+    return text_answer(401, f"{what} is needed", ("WWW-Authenticate", "Basic" if users else "Bearer"))

@@ -1,0 +1,174 @@
+"""What is asked of the API server, how long its answers hold, and how much of it made-up tokens can cause."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dracaena.controller.adapters.reviews import Identity
+from dracaena.controller.page.access import (
+    EVERYTHING,
+    MOST_ASKED,
+    REFUSED_S,
+    REVIEWS_AN_ANSWER,
+    TRUST_S,
+    Access,
+    TokenChecks,
+    Viewer,
+)
+from dracaena.process.http_message import HttpAnswer
+from support.clock import FakeClock
+from support.reviews import ScriptedReviews
+
+DEV = Identity("dev")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def reviews() -> ScriptedReviews:
+    made = ScriptedReviews()
+    made.tokens = {"of-dev": DEV}
+    return made
+
+
+@pytest.fixture
+def tokens(reviews: ScriptedReviews, clock: FakeClock) -> Iterator[TokenChecks]:
+    made = TokenChecks(reviews, clock)
+    made.start()
+    yield made
+    made.stop()
+
+
+def answer(tokens: TokenChecks, token: str) -> Viewer | HttpAnswer:
+    told = threading.Event()
+    answers: list[Viewer | HttpAnswer] = []
+
+    def then(who: Viewer | HttpAnswer) -> None:
+        answers.append(who)
+        told.set()
+
+    tokens.check(token, wanted=lambda: True, then=then)
+    assert told.wait(30)
+    return answers[0]
+
+
+def status(found: Viewer | HttpAnswer) -> int:
+    return found.status if isinstance(found, HttpAnswer) else 200
+
+
+def test_an_answer_holds_for_a_while_and_is_then_asked_for_again(
+    tokens: TokenChecks, reviews: ScriptedReviews, clock: FakeClock
+) -> None:
+    assert answer(tokens, "of-dev") == Viewer(DEV)
+    assert answer(tokens, "of-dev") == Viewer(DEV)
+    assert reviews.identified == ["of-dev"]
+    reviews.tokens.clear()
+    clock.advance(TRUST_S)
+    assert status(answer(tokens, "of-dev")) == 401
+    assert status(answer(tokens, "of-dev")) == 401
+    assert len(reviews.identified) == 2
+    reviews.tokens["of-dev"] = DEV
+    clock.advance(REFUSED_S)
+    assert status(answer(tokens, "of-dev")) == 200
+
+
+def test_what_the_server_did_not_answer_is_refused_and_not_kept(tokens: TokenChecks, reviews: ScriptedReviews) -> None:
+    reviews.is_down = True
+    assert status(answer(tokens, "of-dev")) == 503
+    reviews.is_down = False
+    assert status(answer(tokens, "of-dev")) == 200
+
+
+def test_a_fault_of_ours_refuses_and_the_next_token_is_checked(
+    tokens: TokenChecks, reviews: ScriptedReviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(token: str) -> Identity | None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reviews, "identify", broken)
+        assert status(answer(tokens, "of-dev")) == 503
+    assert status(answer(tokens, "of-dev")) == 200
+
+
+def test_of_a_flood_of_tokens_few_wait_and_one_is_asked_about_at_a_time(
+    tokens: TokenChecks, reviews: ScriptedReviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    at_once, most = 0, 0
+    real = reviews.identify
+
+    def slow(token: str) -> Identity | None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        assert go.wait(30)
+        at_once -= 1
+        return real(token)
+
+    monkeypatch.setattr(reviews, "identify", slow)
+    statuses: list[int] = []
+    for number in range(10 * MOST_ASKED):
+        tokens.check(f"made-up-{number}", wanted=lambda: True, then=lambda who: statuses.append(status(who)))
+    assert statuses.count(429) >= 9 * MOST_ASKED - 1
+    go.set()
+    assert most == 1
+
+
+def test_tokens_of_clients_that_left_are_not_asked_about(tokens: TokenChecks, reviews: ScriptedReviews) -> None:
+    for number in range(10):
+        tokens.check(f"left-{number}", wanted=lambda: False, then=lambda who: None)
+    assert status(answer(tokens, "of-dev")) == 200
+    assert reviews.identified == ["of-dev"]
+
+
+def seen(access: Access, names: list[str], who: Identity | None = DEV) -> Callable[[str], bool]:
+    return access.seen(Viewer(who), names)
+
+
+def test_rights_are_asked_for_once_and_again_after_a_while(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    access = Access(reviews, clock, dict)
+    reviews.rights = {("dev", "team")}
+    for _ in range(3):
+        sight = seen(access, ["team", "other"])
+        assert (sight("team"), sight("other"), sight("not-asked")) == (True, False, False)
+    assert reviews.asked == [("dev", ""), ("dev", "other"), ("dev", "team")]
+    reviews.rights.clear()
+    clock.advance(TRUST_S)
+    assert not seen(access, ["team"])("team")
+
+
+def test_the_right_to_list_all_pods_needs_one_question(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    reviews.rights = {("dev", "")}
+    sight = seen(Access(reviews, clock, dict), [f"n{number}" for number in range(999)])
+    assert sight("n5")
+    assert reviews.asked == [("dev", "")]
+
+
+def test_one_answer_asks_about_few_namespaces_and_the_next_goes_on(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    access = Access(reviews, clock, dict)
+    names = [f"n{number:03}" for number in range(3 * REVIEWS_AN_ANSWER)]
+    reviews.rights = {("dev", name) for name in names}
+    counts = [sum(map(seen(access, names), names)) for _ in range(4)]
+    assert counts[0] == REVIEWS_AN_ANSWER - 1
+    assert counts == sorted(counts)
+    assert counts[3] == len(names)
+
+
+def test_names_are_hidden_where_the_server_does_not_answer(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    access = Access(reviews, clock, dict)
+    reviews.rights, reviews.is_down = {("dev", "team")}, True
+    assert not seen(access, ["team"])("team")
+    reviews.is_down = False
+    assert seen(access, ["team"])("team")
+
+
+def test_whoever_has_a_password_sees_all_names_unasked(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    assert Access(reviews, clock, dict).seen(EVERYTHING, ["team"])("anything")
+    assert not reviews.asked
