@@ -211,6 +211,11 @@ class Reflector(Generic[T]):
         with self._lock:
             return tuple(self._objects[key] for key in sorted(self._objects))
 
+    def snapshot(self) -> tuple[T, ...]:
+        """Return all objects in no order, at the cost of a copy of their references."""
+        with self._lock:
+            return tuple(self._objects.values())
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:

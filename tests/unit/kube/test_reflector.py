@@ -199,6 +199,7 @@ def test_expired_version_lists_again_and_finds_what_was_missed(clock: FakeClock,
         assert seen[2:] == [("a@5", None), ("b@6", "b@50"), (None, "c@60")]
         wait_for(lambda: len(server.watches()) == 2, "a watch from the new list")
         assert [label(item) for item in cache.values()] == ["b@50", "c@60"]
+        assert {label(item) for item in cache.snapshot()} == {"b@50", "c@60"}
     assert server.watches()[1].query["resourceVersion"] == "90"
 
 

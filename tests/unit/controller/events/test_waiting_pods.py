@@ -216,3 +216,19 @@ def test_reasons_that_take_long_to_work_out_leave_most_of_each_second_to_others(
         bench.waiting.tell_due()
         assert len(asked) == 2 * (turn + 1)
     assert sorted(set(asked)) == [one.metadata.name for one in pods]
+
+
+def test_who_waits_is_told_with_why_and_for_how_long() -> None:
+    bench = Bench()
+    bench.report("full")
+    bench.clock.advance(7)
+    bench.waiting.report(pod("late"), "no-node", lambda: "worked out", tell=True, patience_s=5.0)
+    assert sorted(bench.waiting.waiting()) == [
+        ("default/late", "no-node", "", 0.0),
+        ("default/p", "no-node", "full", 7.0),
+    ]
+    bench.clock.advance(5)
+    bench.waiting.tell_due()
+    assert ("default/late", "no-node", "worked out", 5.0) in bench.waiting.waiting()
+    bench.waiting.forget(POD.key)
+    assert [key for key, *_ in bench.waiting.waiting()] == ["default/late"]

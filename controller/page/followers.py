@@ -1,0 +1,60 @@
+"""Those who follow the page by server-sent events: each is told the number of each new snapshot, and asks for what it
+shows. So an event names nobody and is the same for all."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from dracaena.process.http_message import HttpAnswer, text_answer
+from dracaena.process.http_pages import Reply
+
+MOST_FOLLOWERS: Final = 64
+"""Half of the connections: the other half is for those who ask. Who comes later asks at intervals."""
+
+RECONNECT_MS: Final = 2_000
+
+
+class Followers:
+    """Who follows now. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._replies: list[Reply] = []
+
+    def add(self, reply: Reply, number: int) -> None:
+        """Let a client follow, and tell it the number of the newest snapshot; refuse it where there are too many."""
+        with self._lock:
+            self._replies = [each for each in self._replies if each.wanted]
+            is_full = len(self._replies) >= MOST_FOLLOWERS
+            if not is_full:
+                self._replies.append(reply)
+        if is_full:
+            reply(text_answer(503, "too many follow already: ask at intervals", ("Retry-After", "10")))
+        else:
+            body = f"retry: {RECONNECT_MS}\n\n".encode() + _event(number)
+            reply(HttpAnswer(200, body, "text/event-stream", streams=True))
+
+    def any(self) -> bool:
+        """Return whether somebody follows."""
+        with self._lock:
+            self._replies = [each for each in self._replies if each.wanted]
+            return bool(self._replies)
+
+    def tell(self, number: int) -> None:
+        """Tell all of a new snapshot."""
+        self._send(_event(number))
+
+    def beat(self) -> None:
+        """Let all hear that nothing has changed."""
+        self._send(b": nothing new\n\n")
+
+    def _send(self, data: bytes) -> None:
+        with self._lock:
+            replies = list(self._replies)
+        for reply in replies:
+            reply.more(data)
+
+
+def _event(number: int) -> bytes:
+    return f"event: change\ndata: {number}\n\n".encode()

@@ -1,0 +1,165 @@
+"""Keeps a snapshot of the cluster for the page: only while somebody looks, at most once a second, in short turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, Watched
+from dracaena.process.clock import Clock
+
+EVERY_S: Final = 1.0
+"""People see no change that is shorter, and an idle cluster costs a comparison."""
+
+REST_PER_WORK: Final = 4
+"""Times as long as a snapshot took for which the thread rests after it. All threads of a program in Python share one
+core: with this, decisions have four fifths of it at least, while somebody looks at a cluster that changes."""
+
+REST_PER_TURN: Final = 1
+"""Times as long as a turn took for which the thread rests after it, so that a decision waits for a turn at most."""
+
+WANTED_S: Final = 10.0
+"""How long after somebody asked snapshots are made."""
+
+KEPT_S: Final = 120.0
+"""How long the last snapshot is kept after nobody wants one any more: with it the next takes a tenth of the time."""
+
+FIRST_TIMEOUT_S: Final = 5.0
+"""How long an answer waits for the first snapshot."""
+
+BEAT_S: Final = 15.0
+"""How often those who follow hear something where nothing changes: shorter than what proxies take for silence."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A snapshot and its number: equal numbers of one process, equal snapshots."""
+
+    number: int
+    snapshot: ClusterSnapshot
+
+
+class Snapshots:
+    """The newest snapshot, made by a thread of its own. start() once, then stop() once."""
+
+    def __init__(
+        self,
+        driver: str,
+        watched: Callable[[], Watched],
+        clock: Clock,
+        *,
+        followed: Callable[[], bool] = lambda: False,
+        changed: Callable[[int], None] = lambda number: None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`watched` returns what there is now. `followed`: whether somebody follows; `changed` is told the number of
+        each new snapshot, `beat` is called while there is none. All are called by this thread."""
+        self._driver, self._watched, self._clock = driver, watched, clock
+        self._followed, self._tell, self._beat = followed, changed, beat
+        self._changed = threading.Condition()
+        self._newest: Numbered | None = None
+        self._seen_s = -1.0
+        self._wanted_until_s = -1.0
+        self._told_s = clock.monotonic()
+        self._stopping = threading.Event()
+        self._maker = SnapshotMaker(driver)
+        self._last: Watched | None = None
+        self._number = 0
+        self._thread = threading.Thread(target=self._run, name="page-snapshots", daemon=True)
+
+    def start(self) -> None:
+        """Begin to make snapshots once somebody asks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    @property
+    def number(self) -> int:
+        """The number of the newest snapshot, 0 before the first."""
+        return self._number
+
+    def want(self) -> None:
+        """Say that somebody looks."""
+        with self._changed:
+            self._wanted_until_s = self._clock.monotonic() + WANTED_S
+            self._changed.notify_all()
+
+    def newest(self) -> Numbered | None:
+        """Return a snapshot that shows the cluster as it was some seconds ago at most, None where none comes in time.
+        It blocks until the first is there."""
+        until_s = self._clock.monotonic() + FIRST_TIMEOUT_S
+        self.want()
+        with self._changed:
+            while not self._stopping.is_set() and self._stale():
+                left_s = until_s - self._clock.monotonic()
+                if left_s <= 0:
+                    break
+                self._clock.wait(self._changed, left_s)
+            return self._newest
+
+    def _stale(self) -> bool:
+        return self._newest is None or self._clock.monotonic() - self._seen_s > WANTED_S
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if not self._wait_until_wanted():
+                continue
+            began_s = self._clock.monotonic()
+            try:
+                self._make()
+            except Exception:  # outermost on this thread: the page stands still, and decisions go on
+                log.exception("the page cannot be made anew, will try again")
+            took_s = self._clock.monotonic() - began_s
+            self._clock.sleep_until_set(self._stopping, max(EVERY_S, REST_PER_WORK * took_s))
+
+    def _wait_until_wanted(self) -> bool:
+        with self._changed:
+            now_s = self._clock.monotonic()
+            if now_s < self._wanted_until_s or self._followed():
+                return True
+            if self._newest is None:
+                self._clock.wait(self._changed, None)
+            elif not self._clock.wait(self._changed, KEPT_S):
+                self._newest, self._last, self._maker = None, None, SnapshotMaker(self._driver)
+            return False
+
+    def _make(self) -> None:
+        seen_s, watched = self._clock.monotonic(), self._watched()
+        if self._newest is None or watched != self._last:
+            snapshot = self._made(watched)
+            if snapshot is None:
+                return
+            self._number += 1
+            with self._changed:
+                self._newest, self._last = Numbered(self._number, snapshot), watched
+            self._told_s = self._clock.monotonic()
+            self._tell(self._number)
+        elif self._clock.monotonic() - self._told_s >= BEAT_S:
+            self._told_s = self._clock.monotonic()
+            self._beat()
+        with self._changed:
+            self._seen_s = seen_s
+            self._changed.notify_all()
+
+    def _made(self, watched: Watched) -> ClusterSnapshot | None:
+        began_s = self._clock.monotonic()
+        for snapshot in self._maker.turns(watched):
+            if snapshot is not None:
+                return snapshot
+            rest_s = REST_PER_TURN * (self._clock.monotonic() - began_s)
+            if self._clock.sleep_until_set(self._stopping, rest_s):
+                return None
+            began_s = self._clock.monotonic()
+        return None

@@ -1,0 +1,130 @@
+"""When snapshots are made: only while somebody looks, with rests, and not at all where nothing changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dracaena.controller.page.snapshots import BEAT_S, EVERY_S, FIRST_TIMEOUT_S, KEPT_S, WANTED_S, Snapshots
+from dracaena.controller.views.snapshot import Watched
+from support.allocation import DRIVER, blocks, machine, node, pool_slice
+from support.clock import FakeClock
+
+FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"))
+
+
+class World:
+    """What is watched, and what was told."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.watched = Watched((node("n"),), (pool_slice("n", FOUR),), ())
+        self.looks = 0
+        self.followed = False
+        self.fails = False
+        self.told: list[int] = []
+        self.beats = 0
+        self.snapshots = Snapshots(
+            DRIVER, self.look, clock, followed=lambda: self.followed, changed=self.told.append, beat=self.beat
+        )
+
+    def look(self) -> Watched:
+        self.looks += 1
+        if self.fails:
+            raise RuntimeError
+        return self.watched
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def change(self) -> None:
+        self.watched = Watched((node("n", unschedulable=True),), self.watched.slices, ())
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(FakeClock())
+    made.snapshots.start()
+    yield made
+    made.snapshots.stop()
+
+
+def pass_time_until(world: World, condition: Callable[[], bool]) -> None:
+    """Let second after second go by: the thread may not have begun to rest yet when the first does."""
+    waiting = threading.Event()
+    for _ in range(2_000):
+        if condition():
+            return
+        world.clock.advance(EVERY_S)
+        waiting.wait(0.02)
+    raise AssertionError("it did not come")
+
+
+def test_nobody_looks_and_nothing_is_made(world: World) -> None:
+    world.clock.advance(10 * KEPT_S)
+    threading.Event().wait(0.05)
+    assert world.looks == 0
+
+
+def test_the_first_to_look_waits_for_the_first_snapshot(world: World) -> None:
+    found = world.snapshots.newest()
+    assert found is not None
+    assert [line.name for line in found.snapshot.lines] == ["n"]
+    assert found.number == 1
+
+
+def test_at_most_one_a_second(world: World) -> None:
+    world.followed = True
+    assert world.snapshots.newest() is not None
+    threading.Event().wait(0.1)
+    assert world.looks == 1, "however long it takes, no time goes by here"
+    began_s = world.clock.monotonic()
+    pass_time_until(world, lambda: world.looks >= 4)
+    assert world.looks - 1 <= (world.clock.monotonic() - began_s) / EVERY_S
+
+
+def test_none_is_made_after_everybody_left(world: World) -> None:
+    assert world.snapshots.newest() is not None
+    world.clock.advance(WANTED_S)
+    threading.Event().wait(0.05)
+    looks = world.looks
+    for _ in range(20):
+        world.clock.advance(EVERY_S)
+        threading.Event().wait(0.01)
+    assert world.looks <= looks + 1
+
+
+def test_what_did_not_change_is_not_made_anew_and_who_follows_hears_something(world: World) -> None:
+    world.followed = True
+    first = world.snapshots.newest()
+    pass_time_until(world, lambda: world.beats == 1)
+    assert world.clock.monotonic() >= BEAT_S
+    assert world.snapshots.newest() is first
+    world.change()
+    pass_time_until(world, lambda: world.told == [1, 2])
+    newest = world.snapshots.newest()
+    assert newest is not None
+    assert newest.number == 2
+
+
+def test_a_fault_leaves_the_last_snapshot_and_the_next_try_succeeds(world: World) -> None:
+    world.followed = True
+    assert world.snapshots.newest() is not None
+    world.fails = True
+    pass_time_until(world, lambda: world.looks >= 2)
+    world.fails = False
+    world.change()
+    pass_time_until(world, lambda: world.told == [1, 2])
+
+
+def test_where_no_snapshot_comes_in_time_there_is_none(world: World) -> None:
+    world.fails = True
+    found: list[object] = []
+    asking = threading.Thread(target=lambda: found.append(world.snapshots.newest()))
+    asking.start()
+    pass_time_until(world, lambda: bool(found))
+    asking.join()
+    assert found == [None]
+    assert world.clock.monotonic() >= FIRST_TIMEOUT_S
