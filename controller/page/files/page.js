@@ -1,0 +1,314 @@
+// The page of the controller. Everything that comes from the cluster is put in as text, never as markup.
+import { nodeBody } from "/draw.js";
+import { count, element, fill, minutes } from "/elements.js";
+
+const POLL_MS = 5000;
+const AGAIN_MS = 2000;
+const SHORTEST_MS = 1000; // between two summaries
+
+const at = (id) => document.getElementById(id);
+let token = "";
+let newest = 0; // number of the newest snapshot that was told
+let shown = 0; // number of the summary that is shown
+let search = "";
+let extra = []; // further nodes that the reader asked for
+let podShown = null;
+const rows = new Map(); // node → its details element
+const signs = { ".": "free", "#": "taken", "+": "shared", x: "missing" };
+
+class Refused extends Error {}
+
+async function ask(path, fields = {}) {
+  const query = new URLSearchParams(fields).toString();
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(query ? `${path}?${query}` : path, { headers });
+  if (answer.status === 401) {
+    token = "";
+    throw new Refused((await answer.text()).trim());
+  }
+  if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
+  return answer;
+}
+
+const read = async (path, fields) => (await ask(path, fields)).json();
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+function say(text, live) {
+  if (at("live").textContent !== text) at("live").textContent = text;
+  at("live").dataset.live = live ? "yes" : "no";
+}
+
+// Sums, sizes and who waits
+
+function showSums(summary) {
+  const sums = [
+    [`${summary.free} of ${summary.devices}`, "devices free"],
+    [summary.nodes, "nodes"],
+    [summary.waiting.total, "pods wait"],
+    ...summary.products.slice(0, 4).map((one) => [`${one.free} of ${one.devices}`, `free, ${one.product}`]),
+  ];
+  fill(at("sums"), sums.map(([number, what]) => element("li", {}, element("b", {}, number), element("span", {}, what))));
+}
+
+function showFits(summary) {
+  const fits = summary.fits.map(({ gpus, pods, linked }) => {
+    const what = `${count(pods, "pod")} of ${gpus} ${pods === 1 ? "fits" : "fit"}`;
+    const within = gpus === 1 || pods === 0 ? "" : `, ${linked} within one NVLink group`;
+    return element("li", { class: pods ? "" : "none" }, what + within);
+  });
+  fill(at("fits"), fits);
+}
+
+function showWaiting(waiting) {
+  const reasons = Object.entries(waiting.reasons).map(([reason, pods]) => `${pods} × ${reason}`).join(", ");
+  const rest = waiting.total - waiting.pods.length - waiting.hidden;
+  const hidden = waiting.hidden ? ` ${waiting.hidden} of namespaces that you may not see.` : "";
+  at("waiting-sum").textContent = waiting.total
+    ? `${count(waiting.total, "pod")}: ${reasons}.${hidden}${rest > 0 ? ` ${rest} more are not listed.` : ""}`
+    : "No pod waits.";
+  const pods = waiting.pods.map((pod) =>
+    element("li", {},
+      podButton(pod.namespace, pod.name), ` waits for ${minutes(pod.waitedSeconds)}`,
+      element("p", {}, pod.why || `${pod.reason}; the details are being worked out`)));
+  fill(at("waiting"), pods);
+}
+
+function podButton(namespace, name) {
+  const key = `${namespace}/${name}`;
+  const button = element("button", { class: "name", type: "button", "data-key": key }, key);
+  button.addEventListener("click", () => openPod(namespace, name));
+  return button;
+}
+
+// Nodes
+
+function cells(node) {
+  const each = [...node.cells].map((sign) => element("span", { class: `cell ${signs[sign]}` }));
+  const migs = [...node.migCells].map((sign) => element("span", { class: `cell mig ${signs[sign]}` }));
+  return [...each, ...migs];
+}
+
+function nodeRow(node) {
+  let row = rows.get(node.name);
+  if (!row) {
+    row = element("details", { class: "node", "data-node": node.name },
+      element("summary", {},
+        element("span", { class: "name-text" }), element("span", { class: "product" }),
+        element("span", { class: "cells", "aria-hidden": "true" }), element("span", { class: "sum" }),
+        element("span", { class: "remarks" })),
+      element("div", { class: "body" }));
+    row.addEventListener("toggle", () => row.open && showNode(row, node.name));
+    rows.set(node.name, row);
+  }
+  const parts = row.firstChild.children;
+  const texts = [node.name, node.product, null, `${node.free} of ${node.devices} free`, node.remarks.join("; ")];
+  texts.forEach((text, place) => {
+    if (text !== null && parts[place].textContent !== text) parts[place].textContent = text;
+  });
+  parts[4].hidden = !node.remarks.length;
+  const drawn = node.cells + node.migCells;
+  if (row.dataset.cells !== drawn) {
+    row.dataset.cells = drawn;
+    fill(parts[2], cells(node));
+  }
+  return row;
+}
+
+function showNodes(first) {
+  const known = new Set(first.nodes.map((node) => node.name));
+  const all = [...first.nodes, ...extra.filter((node) => !known.has(node.name))];
+  const wanted = all.map(nodeRow);
+  const list = at("node-list");
+  wanted.forEach((row, place) => {
+    if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
+  });
+  while (list.children.length > wanted.length) {
+    rows.delete(list.lastChild.dataset.node);
+    list.lastChild.remove();
+  }
+  at("nodes-sum").textContent = search
+    ? `${count(first.total, "node")} with “${search}”`
+    : all.length < first.total ? `the first ${all.length} of ${first.total}` : "";
+  at("more").hidden = all.length >= first.total;
+}
+
+async function showNode(row, name) {
+  const body = row.lastChild;
+  try {
+    const text = await (await ask("/api/node", { name })).text();
+    if (body.dataset.text === text) return;
+    body.dataset.text = text;
+    keepFocus(body, () => fill(body, nodeBody(JSON.parse(text), podButton)));
+  } catch (error) {
+    delete body.dataset.text;
+    fill(body, [element("p", {}, error.message)]);
+  }
+}
+
+function keepFocus(within, change) {
+  const key = within.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  change();
+  if (key) [...within.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)?.focus();
+}
+
+async function moreNodes() {
+  const names = [...rows.keys()].sort((one, other) => (one < other ? -1 : 1));
+  const next = await read("/api/nodes", { search, after: names[names.length - 1] ?? "" });
+  extra = [...extra, ...next.nodes];
+  await refresh();
+}
+
+// One pod
+
+async function openPod(namespace, name) {
+  podShown = { namespace, name };
+  at("pod-title").textContent = `${namespace}/${name}`;
+  fill(at("pod-body"), [element("p", {}, "…")]);
+  if (!at("pod").open) at("pod").showModal();
+  await showPod();
+}
+
+async function showPod() {
+  if (!podShown || !at("pod").open) return;
+  const asked = podShown;
+  try {
+    const pod = await read("/api/pod", asked);
+    if (asked === podShown) fill(at("pod-body"), podBody(pod));
+  } catch (error) {
+    if (asked === podShown) fill(at("pod-body"), [element("p", {}, error.message)]);
+  }
+}
+
+function podBody(pod) {
+  const where = pod.node ? ` on ${pod.node}` : "";
+  const why = pod.waiting ? [element("p", {}, pod.waiting.why || pod.waiting.reason)] : [];
+  return [element("p", { id: "pod-state" }, `It ${pod.words}${where}.`), ...why, ...pod.claims.flatMap(claimBody)];
+}
+
+function claimBody(claim) {
+  const title = element("h3", {}, claim.claim ? `Claim ${claim.claim}` : `Claim “${claim.alias}” is not there`);
+  const devices = claim.devices.map((device) => element("li", { class: "mono" }, device));
+  const decision = claim.decision;
+  if (!decision) return [title, element("ul", {}, ...devices)];
+  const words = decision.words.split("; ").map((part) => element("li", {}, part));
+  const heads = ["", "chosen", ...(decision.runnerUp ? ["next best"] : [])];
+  const table = decision.parts.length
+    ? [element("div", { class: "scroll" }, element("table", {},
+        element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+        element("tbody", {}, ...decision.parts.map((part) => decisionRow(part, decision.runnerUp)))))]
+    : [];
+  return [title, element("ul", {}, ...devices), element("h3", {}, "Why these"), element("ul", {}, ...words), ...table];
+}
+
+function decisionRow(part, runnerUp) {
+  const second = runnerUp ? [element("td", {}, part.runnerUp ?? "")] : [];
+  const name = part.decided ? `${part.part} (decided)` : part.part;
+  return element("tr", { class: part.decided ? "decided" : "" },
+    element("th", { scope: "row" }, name), element("td", {}, part.chosen), ...second);
+}
+
+// Keeping up
+
+let refreshing = null;
+let again = false;
+
+function refresh() {
+  if (refreshing) {
+    again = true;
+    return refreshing;
+  }
+  refreshing = refreshOnce().finally(() => {
+    refreshing = null;
+    if (again) {
+      again = false;
+      sleep(SHORTEST_MS).then(refresh, () => {});
+    }
+  });
+  return refreshing;
+}
+
+async function refreshOnce() {
+  const asked = search;
+  const summary = await read("/api/summary");
+  const first = asked ? await read("/api/nodes", { search: asked }) : summary.firstNodes;
+  if (asked !== search) {
+    again = true;
+    return;
+  }
+  shown = summary.number;
+  at("login").hidden = true;
+  at("cluster").hidden = false;
+  const reader = summary.reader ? `, seen as ${summary.reader}` : "";
+  at("driver").textContent = `${summary.driver} · ${summary.state}${reader}`;
+  at("trouble").hidden = !summary.trouble;
+  at("trouble").textContent = summary.trouble ? `What is shown may be old: ${summary.trouble}` : "";
+  showSums(summary);
+  showFits(summary);
+  keepFocus(at("waiting"), () => showWaiting(summary.waiting));
+  showNodes(first);
+  await Promise.all([...rows].filter(([, row]) => row.open).map(([name, row]) => showNode(row, name)));
+  await showPod();
+  document.body.dataset.shown = String(shown);
+}
+
+async function follow() {
+  const answer = await ask("/api/events");
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  say("live", true);
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const number = /^data: (\d+)$/m.exec(event);
+      if (number) newest = Number(number[1]);
+    }
+    if (newest !== shown) refresh().catch(() => {});
+  }
+}
+
+async function keepUp() {
+  for (;;) {
+    try {
+      await refresh();
+      await follow();
+      say("connecting again", false);
+      await sleep(AGAIN_MS / 4);
+    } catch (error) {
+      if (error instanceof Refused) return login(error.message);
+      say(`not live: ${error.message}`, false);
+      await sleep(document.hidden ? 4 * POLL_MS : POLL_MS);
+    }
+  }
+}
+
+function login(why) {
+  say("not signed in", false);
+  at("cluster").hidden = true;
+  at("login").hidden = false;
+  at("refused").textContent = why;
+  at("token").focus();
+}
+
+at("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = at("token").value.trim();
+  at("token").value = "";
+  keepUp();
+});
+let typing = 0;
+at("search").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    search = at("search").value.trim();
+    extra = [];
+    refresh().catch(() => {});
+  }, 200);
+});
+at("more").addEventListener("click", () => moreNodes().catch((error) => say(error.message, false)));
+at("close").addEventListener("click", () => at("pod").close());
+at("pod").addEventListener("close", () => { podShown = null; });
+keepUp();
