@@ -55,7 +55,7 @@ class HttpEndpoint:
     ) -> None:
         clock = clock or SystemClock()
         self._web = WebConfigFile(web_config_file, clock)
-        listener = _listener(address)
+        listener = listen_at(address)
         self._port = int(listener.getsockname()[1])
         self._health = {
             "/healthz": Page[str]("healthz", lambda _: _health_answer(alive(), "not alive", lambda: "ok"), clock),
@@ -100,7 +100,7 @@ class HttpEndpoint:
             reply(text_answer(405, "only GET is answered here", ("Allow", "GET")))
         elif (page := self._health.get(request.path)) is not None:
             page.ask("", reply)
-        elif (refusal := _refusal(self._web.current(), client)) is not None:
+        elif (refusal := tls_refusal(self._web.current(), client)) is not None:
             reply(refusal)
         else:
             self._let_in(request, client, reply)
@@ -129,7 +129,7 @@ class HttpEndpoint:
             reply(text_answer(404, f"{', '.join(others)} and {last} are here"))
 
 
-def _refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
+def tls_refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
     """Return what a client that the TLS settings keep out is told."""
     if config.context is None:
         return None
@@ -164,8 +164,9 @@ def _page(path: str, compute: Callable[[], HttpAnswer], clock: Clock) -> Page[st
     return Page[str](path.strip("/"), lambda _: compute(), clock)
 
 
-def _listener(address: str) -> socket.socket:
-    host, port = _host_and_port(address)
+def listen_at(address: str) -> socket.socket:
+    """Return a socket that listens at `host:port`; port 0: any free one. Raises BadInputError."""
+    host, port = host_and_port(address)
     try:
         return listen(host, port)
     except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
@@ -173,7 +174,7 @@ def _listener(address: str) -> socket.socket:
         raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Split host:port; an IPv6 host is in brackets, which are taken off. Raises BadInputError."""
     host, colon, port = address.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:

@@ -1,0 +1,279 @@
+"""The page over HTTP, on a port of its own: its readers take no connection from kubelet's probes.
+
+GET alone, and nothing that is served changes anything. The files of the page say nothing of the cluster and are open to
+all; everything else is for those whom Access lets in.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.objects import Pod
+from dracaena.api.podclaims import pod_claims
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.page.access import Access, Reviews, Viewer
+from dracaena.controller.page.followers import Followers
+from dracaena.controller.page.snapshots import Numbered, Snapshots
+from dracaena.controller.views.details import graph_text, node_view, pod_view, usage_document
+from dracaena.controller.views.names import Sight
+from dracaena.controller.views.snapshot import Watched
+from dracaena.controller.views.summary import MOST_WAITING, nodes, summary
+from dracaena.process.clock import Clock
+from dracaena.process.http import host_and_port, listen_at, tls_refusal
+from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
+from dracaena.process.http_pages import Page, Reply
+from dracaena.process.http_server import Client, HttpServer
+from dracaena.process.web_config_file import WebConfigFile
+
+FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+    "/elements.js": ("elements.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""Path → file in this package, and its type."""
+
+CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing of another host, nothing in line, in no frame."""
+
+SECURITY_HEADERS: Final = (
+    ("Content-Security-Policy", CONTENT_POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+"""And nothing is kept anywhere."""
+
+MOST_FIELDS: Final = 8
+"""Of a query; two are read."""
+
+LOOPBACK_NAMES: Final = frozenset(("localhost", "ip6-localhost"))
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource:
+    """Where the page takes from what it shows. From any thread, without waiting for a decision."""
+
+    driver: str
+    watched: Callable[[], Watched]
+    pod: Callable[[str], Pod | None]
+    claim: Callable[[str], ResourceClaim | None]
+    state: Callable[[], str]
+    """Whether this replica leads, in words."""
+    trouble: Callable[[], str | None]
+    """Why what is shown may be old."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Who asks for what: equal keys have one answer."""
+
+    viewer: Viewer
+    path: str
+    query: tuple[tuple[str, str], ...]
+
+    def value(self, name: str) -> str:
+        return dict(self.query).get(name, "")
+
+
+class PageEndpoint:
+    """Serves the page. start() once, then stop() once.
+
+    `address` is `host:port`. `is_open`: without password and token, which is for addresses of this machine alone.
+    Raises BadInputError for an address or a web-config file that cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        source: PageSource,
+        reviews: Reviews,
+        clock: Clock,
+        *,
+        web_config_file: str = "",
+        is_open: bool = False,
+    ) -> None:
+        if is_open and not _is_loopback(host_and_port(address)[0]):
+            raise BadInputError(
+                f"page address {address}: a page that asks for no password may listen at a loopback address only, "
+                "for example 127.0.0.1:8081"
+            )
+        self._source, self._is_open = source, is_open
+        self._files = {
+            path: HttpAnswer(200, (resources.files(__package__) / "files" / name).read_bytes(), kind)
+            for path, (name, kind) in FILES.items()
+        }
+        self._web = WebConfigFile(web_config_file, clock)
+        self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
+        self._followers = Followers()
+        self._snapshots = Snapshots(
+            source.driver,
+            source.watched,
+            clock,
+            followed=self._followers.any,
+            changed=self._followers.tell,
+            beat=self._followers.beat,
+        )
+        # Two threads: whoever asks for much text holds up nobody's summary.
+        self._pages = {
+            "/api/summary": Page[_Key]("page-summary", self._answer, clock),
+            "": Page[_Key]("page-details", self._answer, clock),
+        }
+        self._views: dict[str, Callable[[_Key, Numbered], HttpAnswer]] = {
+            "/api/summary": self._summary,
+            "/api/nodes": self._nodes,
+            "/api/node": self._node,
+            "/api/pod": self._pod,
+            "/graph": self._graph,
+            "/usage": self._usage,
+        }
+        listener = listen_at(address)
+        self._port = int(listener.getsockname()[1])
+        self._server = HttpServer(
+            listener,
+            self._handle,
+            clock,
+            tls=lambda: self._web.current().context,
+            headers=lambda: (*SECURITY_HEADERS, *self._web.current().headers),
+        )
+        self._parts: tuple[Access | Snapshots | Page[_Key] | HttpServer, ...] = (
+            self._access,
+            self._snapshots,
+            *self._pages.values(),
+            self._server,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return self._port
+
+    def start(self) -> None:
+        """Serve until stop()."""
+        for part in self._parts:
+            part.start()
+
+    def stop(self) -> None:
+        """Close the port and end the threads."""
+        for part in reversed(self._parts):
+            part.stop()
+
+    def _handle(self, request: HttpRequest, client: Client, reply: Reply) -> None:
+        if request.method != "GET":
+            reply(text_answer(405, "only GET is answered here", ("Allow", "GET")))
+        elif self._is_open and not _is_loopback(_host_of(request)):
+            # Else a site that a user visits could make its own name lead here, and read what is served (DNS rebinding).
+            reply(text_answer(421, "this page is served under names and addresses of this machine only"))
+        elif (refusal := tls_refusal(self._web.current(), client)) is not None:
+            reply(refusal)
+        elif (file := self._files.get(request.path)) is not None:
+            reply(file)
+        elif request.path != "/api/events" and request.path not in self._views:
+            reply(text_answer(404, f"{', '.join((*FILES, '/api/events', *self._views))} are here"))
+        else:
+            self._let_in(request, client, reply)
+
+    def _let_in(self, request: HttpRequest, client: Client, reply: Reply) -> None:
+        try:
+            query = tuple(parse_qsl(request.query, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            reply(text_answer(400, f"a request has at most {MOST_FIELDS} fields here"))
+            return
+
+        def decided(who: Viewer | HttpAnswer) -> None:
+            if isinstance(who, HttpAnswer):
+                reply(who)
+            elif request.path == "/api/events":
+                self._snapshots.want()
+                self._followers.add(reply, self._snapshots.number)
+            else:
+                page = self._pages.get(request.path, self._pages[""])
+                page.ask(_Key(who, request.path, query), reply)
+
+        self._access.check(request, client.address, wanted=lambda: reply.wanted, then=decided)
+
+    def _answer(self, key: _Key) -> HttpAnswer:
+        newest = self._snapshots.newest()
+        if newest is None:
+            return text_answer(503, "the cluster has not been seen yet", ("Retry-After", "2"))
+        return self._views[key.path](key, newest)
+
+    def _sight(self, key: _Key, *namespaces: str) -> Sight:
+        return self._access.seen(key.viewer, namespaces)
+
+    def _summary(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        snapshot = newest.snapshot
+        sight = self._sight(key, *(pod.namespace for pod in snapshot.waiting[:MOST_WAITING]))
+        identity = key.viewer.identity
+        about = {
+            "number": newest.number,
+            "state": self._source.state(),
+            "trouble": self._source.trouble(),
+            "reader": None if identity is None else identity.user,
+        }
+        return _json({**about, **summary(snapshot, sight)})
+
+    def _nodes(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        return _json(nodes(newest.snapshot.lines, search=key.value("search"), after=key.value("after")))
+
+    def _node(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        node = newest.snapshot.node(key.value("name"))
+        if node is None:
+            return text_answer(404, f"no such node publishes devices of {self._source.driver}")
+        held = {holder.claim.partition("/")[0] for device in node.devices for holder in device.holders}
+        return _json(node_view(node, self._sight(key, *held)))
+
+    def _pod(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        namespace, name = key.value("namespace"), key.value("name")
+        pod = self._source.pod(f"{namespace}/{name}") if self._sight(key, namespace)(namespace) else None
+        if pod is None:
+            return text_answer(404, "there is no such pod, or you may not see it")
+        named = pod_claims(pod)
+        claims = {one.alias: None if one.key is None else self._source.claim(one.key) for one in named}
+        waits = (one for one in newest.snapshot.waiting if (one.namespace, one.name) == (namespace, name))
+        return _json(pod_view(self._source.driver, pod, claims, next(waits, None)))
+
+    def _graph(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        text = graph_text(newest.snapshot, self._sight(key, *_namespaces(newest)), node=key.value("node"))
+        if text is None:
+            return text_answer(404, f"no such node publishes devices of {self._source.driver}")
+        return HttpAnswer(200, text.encode("utf-8", "replace"))
+
+    def _usage(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        return _json(usage_document(newest.snapshot, self._sight(key, *_namespaces(newest))))
+
+
+def _namespaces(newest: Numbered) -> set[str]:
+    return {claim.metadata.namespace for claim in newest.snapshot.claims if claim.status.allocation is not None}
+
+
+def _json(document: Mapping[str, Any]) -> HttpAnswer:
+    return HttpAnswer(200, json.dumps(document).encode() + b"\n", "application/json")
+
+
+def _host_of(request: HttpRequest) -> str:
+    host = request.headers.get("host", "")
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_loopback(host: str) -> bool:
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

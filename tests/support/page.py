@@ -1,0 +1,44 @@
+"""A page of the controller over HTTP, with a cluster made of values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.page.endpoint import PageEndpoint, PageSource
+from dracaena.controller.views.snapshot import Watched
+from dracaena.process.clock import SystemClock
+from support.allocation import DRIVER
+from support.reviews import ScriptedReviews
+
+
+class PageCluster:
+    """What the page shows. Change it at any time."""
+
+    def __init__(self) -> None:
+        self.watched = Watched((), (), ())
+        self.pods: dict[str, Pod] = {}
+        self.looks = 0
+
+    def source(self) -> PageSource:
+        return PageSource(DRIVER, self._look, self.pods.get, self._claim, lambda: "leading", lambda: None)
+
+    def _look(self) -> Watched:
+        self.looks += 1
+        return self.watched
+
+    def _claim(self, key: str) -> ResourceClaim | None:
+        return next((claim for claim in self.watched.claims if claim.key == key), None)
+
+
+@contextlib.contextmanager
+def serving_page(cluster: PageCluster, reviews: ScriptedReviews, **how: Any) -> Iterator[PageEndpoint]:
+    endpoint = PageEndpoint("127.0.0.1:0", cluster.source(), reviews, SystemClock(), **how)
+    endpoint.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.stop()

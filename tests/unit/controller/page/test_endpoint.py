@@ -1,0 +1,289 @@
+"""The page over HTTP: who gets in, who sees which names, and what 1,000 connections cost others."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import msgspec
+import pytest
+import yaml
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.adapters.reviews import Identity
+from dracaena.controller.page.access import NO_ANSWER
+from dracaena.controller.page.endpoint import CONTENT_POLICY, FILES, PageEndpoint
+from dracaena.controller.page.followers import MOST_FOLLOWERS
+from dracaena.controller.views.snapshot import WaitingPod, Watched
+from dracaena.process.clock import SystemClock
+from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.http_probe import connect, get, is_closed
+from support.page import PageCluster, serving_page
+from support.reviews import ScriptedReviews
+
+FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name="T4")
+HOSTILE, HONEST = "127.0.0.2", "127.0.0.1"
+MARKUP = '"><img src=x onerror=alert(1)>'
+
+
+def pod_in(namespace: str, name: str) -> Pod:
+    made = pod(name)
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, namespace=namespace))
+
+
+def used(namespace: str, name: str, ordinal: int) -> ResourceClaim:
+    base = claim(name)
+    base = msgspec.structs.replace(base, metadata=msgspec.structs.replace(base.metadata, namespace=namespace))
+    held = holding(base, "n", device_name(FOUR, ordinal))
+    assert held.status.allocation is not None
+    document = msgspec.to_builtins(held.status.allocation)
+    return allocated(base, document, pod_in(namespace, f"pod-of-{name}"))
+
+
+@pytest.fixture
+def cluster() -> PageCluster:
+    made = PageCluster()
+    waits = WaitingPod("team", "waiter", "unsatisfiable", "0/1 nodes fit", 5.0)
+    hidden = WaitingPod("secret", "other-waiter", "unsatisfiable", "0/1 nodes fit", 6.0)
+    claims = (used("team", "ours", 0), used("secret", "theirs", 1))
+    made.watched = Watched((node("n"),), (pool_slice("n", FOUR),), claims, (waits, hidden))
+    made.pods = {"team/pod-of-ours": pod_in("team", "pod-of-ours"), "secret/p": pod_in("secret", "p")}
+    return made
+
+
+@pytest.fixture
+def reviews() -> ScriptedReviews:
+    made = ScriptedReviews()
+    made.tokens = {"of-admin": Identity("admin"), "of-dev": Identity("dev"), "of-guest": Identity("guest")}
+    made.rights = {("admin", ""), ("dev", "team")}
+    return made
+
+
+@pytest.fixture
+def endpoint(cluster: PageCluster, reviews: ScriptedReviews) -> Iterator[PageEndpoint]:
+    with serving_page(cluster, reviews) as made:
+        yield made
+
+
+@pytest.fixture
+def with_password(tmp_path: Path) -> str:
+    path = tmp_path / "web-config.yml"
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    path.write_text(yaml.safe_dump({"basic_auth_users": {"admin": hashed}}))
+    return str(path)
+
+
+def ask(endpoint: PageEndpoint, path: str, token: str = "", **how: Any) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    status, text, _ = get(endpoint.port, path, headers=headers, timeout_s=20.0, **how)
+    return status, text
+
+
+ALL = ("/api/summary", "/api/nodes", "/api/node?name=n", "/api/pod?namespace=team&name=pod-of-ours", "/graph", "/usage")
+
+
+@pytest.mark.parametrize("path", [*ALL, "/api/events"])
+def test_nothing_of_the_cluster_is_told_without_a_right(
+    endpoint: PageEndpoint, cluster: PageCluster, path: str
+) -> None:
+    for headers, wanted in (
+        ({}, "Bearer"),
+        ({"Authorization": "Bearer made-up"}, "Bearer"),
+        ({"Authorization": "Basic " + base64.b64encode(b"admin:right").decode()}, "Bearer"),
+        ({"Authorization": "Negotiate of-admin"}, "Bearer"),
+        ({"Authorization": "Bearer "}, "Bearer"),
+    ):
+        status, text, answered = get(endpoint.port, path, headers=headers)
+        assert (status, answered["WWW-Authenticate"]) == (401, wanted)
+        assert "team" not in text
+    assert cluster.looks == 0, "nor is it looked at"
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_while_the_api_server_is_away_nobody_gets_in_with_a_token(
+    endpoint: PageEndpoint, reviews: ScriptedReviews, path: str
+) -> None:
+    reviews.is_down = True
+    assert ask(endpoint, path, "of-admin") == (503, f"{NO_ANSWER}\n")
+    reviews.is_down = False
+    assert ask(endpoint, path, "of-admin")[0] == 200, "the failure is not kept"
+
+
+def test_who_may_list_all_pods_sees_all_names(endpoint: PageEndpoint) -> None:
+    texts = [ask(endpoint, path, "of-admin")[1] for path in ALL]
+    assert "other-waiter" in texts[0]
+    assert "pod-of-theirs" in texts[2]
+    assert "secret/theirs" in texts[4]
+    assert json.loads(texts[0])["reader"] == "admin"
+
+
+def test_who_may_list_the_pods_of_one_namespace_sees_its_names_and_counts_of_others(endpoint: PageEndpoint) -> None:
+    texts = {path: ask(endpoint, path, "of-dev") for path in ALL}
+    assert {status for status, _ in texts.values()} == {200}
+    for _, text in texts.values():
+        assert "secret" not in text
+        assert "theirs" not in text
+    summary = json.loads(texts["/api/summary"][1])
+    assert [one["name"] for one in summary["waiting"]["pods"]] == ["waiter"]
+    assert (summary["waiting"]["total"], summary["waiting"]["hidden"], summary["free"]) == (2, 1, 2)
+    assert json.loads(texts["/usage"][1])["hidden"] == {"pods": 1, "devices": 1}
+    assert ask(endpoint, "/api/pod?namespace=secret&name=p", "of-dev")[0] == 404
+
+
+def test_who_may_list_no_pods_sees_counts_alone(endpoint: PageEndpoint) -> None:
+    for path in ALL:
+        status, text = ask(endpoint, path, "of-guest")
+        assert status == (404 if path.startswith("/api/pod") else 200)
+        assert not [name for name in ("ours", "theirs", "waiter", "team", "secret") if name in text]
+    assert json.loads(ask(endpoint, "/api/summary", "of-guest")[1])["waiting"]["hidden"] == 2
+
+
+def test_names_stay_hidden_while_the_right_to_see_them_cannot_be_checked(
+    endpoint: PageEndpoint, reviews: ScriptedReviews
+) -> None:
+    assert ask(endpoint, "/api/nodes", "of-dev")[0] == 200
+    reviews.is_down = True
+    status, text = ask(endpoint, "/api/node?name=n", "of-dev")
+    assert status == 200
+    assert "team" not in text
+    reviews.is_down = False
+    assert "pod-of-ours" in ask(endpoint, "/api/node?name=n", "of-dev")[1]
+
+
+def test_a_password_of_the_web_config_file_opens_everything(
+    cluster: PageCluster, reviews: ScriptedReviews, with_password: str
+) -> None:
+    with serving_page(cluster, reviews, web_config_file=with_password) as endpoint:
+        for user, password, wanted in (("admin", "right", 200), ("admin", "wrong", 401), ("nobody", "right", 401)):
+            status, text, answered = get(
+                endpoint.port, "/api/node?name=n", user=user, password=password, timeout_s=20.0
+            )
+            assert status == wanted
+            assert ("pod-of-theirs" in text) == (wanted == 200)
+            assert answered["WWW-Authenticate"] == ("Basic" if wanted == 401 else None)
+        assert ask(endpoint, "/api/summary", "of-dev")[0] == 200, "a token does it too"
+        assert ask(endpoint, "/api/summary")[0] == 401
+
+
+def test_an_open_page_is_for_this_machine_alone(cluster: PageCluster, reviews: ScriptedReviews) -> None:
+    for address in ("0.0.0.0:0", "[::]:0", "10.1.2.3:80", "dracaena.example.com:80", ":0"):
+        with pytest.raises(BadInputError, match="loopback address only"):
+            PageEndpoint(address, cluster.source(), reviews, SystemClock(), is_open=True)
+    with serving_page(cluster, reviews, is_open=True) as endpoint:
+        assert ask(endpoint, "/api/summary")[0] == 200
+        for host in (f"localhost:{endpoint.port}", "127.0.0.1", "[::1]:80"):
+            assert get(endpoint.port, "/api/summary", headers={"Host": host})[0] == 200
+        for host in ("evil.example.com", "127.0.0.1.evil.example.com", "", "[::2]:80"):
+            assert get(endpoint.port, "/", headers={"Host": host})[0] == 421
+        assert not reviews.identified
+
+
+class _Parts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_files_need_no_right_name_no_other_host_and_hold_nothing_in_line(endpoint: PageEndpoint) -> None:
+    for path in FILES:
+        status, text, headers = get(endpoint.port, path)
+        assert (status, headers["Content-Security-Policy"]) == (200, CONTENT_POLICY)
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+        assert "https://" not in text
+        assert "innerHTML" not in text
+        assert "insertAdjacentHTML" not in text
+    parts = _Parts()
+    parts.feed(get(endpoint.port, "/")[1])
+    for tag, attributes in parts.found:
+        assert tag != "style"
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("/", "#")), attributes
+        assert tag != "script" or attributes["src"] in FILES
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/node", "/api/node?name=other", "/graph?node=other", f"/api/node?name={'x' * 4000}"]
+)
+def test_what_is_not_there_is_not_found(endpoint: PageEndpoint, path: str) -> None:
+    assert ask(endpoint, path, "of-admin")[0] == 404
+
+
+def test_strange_requests_get_an_answer(endpoint: PageEndpoint) -> None:
+    assert ask(endpoint, "/api/nodes?" + "&".join(f"f{number}=1" for number in range(99)), "of-admin")[0] == 400
+    assert ask(endpoint, "/api/nodes?search=%00%ff%zz&after=%e2%80%ae", "of-admin")[0] == 200
+    assert ask(endpoint, "/metrics", "of-admin")[0] == 404
+    assert ask(endpoint, "/../page.css", "of-admin")[0] == 404
+
+
+def test_markup_in_a_name_is_text_in_json_that_no_browser_takes_for_a_page(
+    endpoint: PageEndpoint, cluster: PageCluster
+) -> None:
+    cluster.watched = Watched((), (), (), (WaitingPod("team", MARKUP, "unsatisfiable", f"why {MARKUP}", 1.0),))
+    status, text, headers = get(endpoint.port, "/api/summary", headers={"Authorization": "Bearer of-dev"})
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(text)["waiting"]["pods"][0]["name"] == MARKUP
+
+
+def events(endpoint: PageEndpoint, source: str = HONEST, token: str = "of-admin") -> socket.socket:
+    client = connect(endpoint.port, source)
+    client.sendall(f"GET /api/events HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    client.settimeout(20.0)
+    return client
+
+
+def read_until(client: socket.socket, end: bytes) -> bytes:
+    data = b""
+    while end not in data:
+        more = client.recv(1 << 12)
+        assert more, data
+        data += more
+    return data
+
+
+def test_who_follows_is_told_of_a_change_and_of_nothing_else(endpoint: PageEndpoint, cluster: PageCluster) -> None:
+    with events(endpoint) as client:
+        head = read_until(client, b"data: 1\n\n")
+        assert b"Content-Type: text/event-stream" in head
+        looks = cluster.looks
+        cluster.watched = Watched((node("n"),), (pool_slice("n", FOUR),), ())
+        assert read_until(client, b"data: 2\n\n").startswith(b"event: change\n")
+        assert cluster.looks > looks
+    assert json.loads(ask(endpoint, "/api/summary", "of-admin")[1])["number"] == 2
+
+
+def test_a_thousand_connections_that_read_nothing_shut_nobody_out(endpoint: PageEndpoint) -> None:
+    with contextlib.ExitStack() as held:
+        crowd = []
+        for number in range(1_000):
+            client = held.enter_context(connect(endpoint.port, HOSTILE))
+            crowd.append(client)
+            path = ("/api/events", "/api/summary", "/graph", "/")[number % 4]
+            with contextlib.suppress(OSError):
+                client.sendall(f"GET {path} HTTP/1.1\r\nAuthorization: Bearer of-admin\r\n\r\n".encode())
+        status, _ = ask(endpoint, "/api/summary", "of-admin", source=HONEST)
+        assert status == 200
+        assert len(endpoint._server._connections) <= 128
+        assert is_closed(crowd[0])
+
+
+def test_followers_are_limited_and_the_others_are_told_to_ask(endpoint: PageEndpoint) -> None:
+    assert ask(endpoint, "/api/nodes", "of-admin")[0] == 200
+    with contextlib.ExitStack() as held:
+        for _ in range(MOST_FOLLOWERS):
+            read_until(held.enter_context(events(endpoint)), b"event: change\n")
+        with events(endpoint) as one_too_many:
+            assert read_until(one_too_many, b"intervals\n").startswith(b"HTTP/1.1 503 ")
