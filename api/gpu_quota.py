@@ -42,7 +42,7 @@ _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?[1-7]g\.[0-9]+gb(?:-me|\+[a-z0-9.]+)
 _MOST_PROBLEMS: Final = 10
 
 
-class Counted(NamedTuple):
+class QuotaItem(NamedTuple):
     """One thing that a quota limits."""
 
     key: str
@@ -51,7 +51,7 @@ class Counted(NamedTuple):
     """The product or the profile, of those that are counted by it."""
 
 
-Amounts = Mapping[Counted, int]
+Amounts = Mapping[QuotaItem, int]
 """How much of each: GPUs, MIG slices and MIG devices in pieces, memory in bytes, cores in percent of one GPU."""
 
 
@@ -73,7 +73,7 @@ class Excess:
     """A pod that asks for more than its namespace may hold."""
 
     namespace: str
-    counted: Counted
+    counted: QuotaItem
     limit: int
     held: int
     wanted: int
@@ -103,14 +103,14 @@ def read_leniently(text: str) -> tuple[Amounts, tuple[QuotaProblem, ...]]:
         return {}, (QuotaProblem((), f'no JSON ({said}), expected an object such as {{"gpus": 8}}'),)
     if not isinstance(document, _Pairs):
         return {}, (QuotaProblem((), f'{_shown(document)}, expected an object such as {{"gpus": 8}}'),)
-    limits: dict[Counted, int] = {}
+    limits: dict[QuotaItem, int] = {}
     problems: list[QuotaProblem] = []
     for path, value in _flat(document):
         found = _limit(path, value)
         if isinstance(found, str):
             problems.append(QuotaProblem(path, found))
         elif found is not None:
-            limits[Counted(*path)] = found
+            limits[QuotaItem(*path)] = found
     problems += (QuotaProblem(path, "stands twice, expected once") for path in _twice(document))
     return limits, tuple(problems[:_MOST_PROBLEMS])
 
@@ -127,21 +127,21 @@ def find_excess(namespace: str, limits: Amounts, held: Amounts, wanted: Amounts)
     return next(exceeded, None)
 
 
-def held_of(held: Amounts, one: Counted) -> int:
+def held_of(held: Amounts, one: QuotaItem) -> int:
     """Return what is held of one thing that is counted."""
     count = held.get(one, 0)
     is_product = one.key == GPUS_BY_PRODUCT and one.name != UNKNOWN_PRODUCT
-    return count + held.get(Counted(GPUS_BY_PRODUCT, UNKNOWN_PRODUCT), 0) if is_product else count
+    return count + held.get(QuotaItem(GPUS_BY_PRODUCT, UNKNOWN_PRODUCT), 0) if is_product else count
 
 
-def amount_in_words(one: Counted, amount: int) -> str:
+def amount_in_words(one: QuotaItem, amount: int) -> str:
     """Return an amount with its unit, where it has one: `160Gi`, `400 %`, `8`."""
     if one.key == SHARE_MEMORY:
         return format_bytes(amount)
     return f"{amount} %" if one.key == SHARE_CORES else str(amount)
 
 
-def what_in_words(one: Counted) -> str:
+def what_in_words(one: QuotaItem) -> str:
     """Return what is counted, in words that follow an amount."""
     return {
         GPUS: "GPUs",

@@ -17,8 +17,8 @@ from dracaena.api.gpu_quota import (
     MOST_BYTES,
     SHARE_CORES,
     SHARE_MEMORY,
-    Counted,
     Excess,
+    QuotaItem,
     find_excess,
     read_leniently,
     read_quota,
@@ -37,14 +37,14 @@ EVERYTHING = {
 
 def test_each_limit_is_read_in_its_unit() -> None:
     assert read_quota(json.dumps(EVERYTHING)) == {
-        Counted(GPUS): 8,
-        Counted(GPUS_BY_PRODUCT, H100): 4,
-        Counted(SHARE_MEMORY): 160 << 30,
-        Counted(SHARE_CORES): 400,
-        Counted(MIG_SLICES): 14,
-        Counted(MIG_DEVICES, "1g.10gb"): 4,
-        Counted(MIG_DEVICES, "1g.10gb+me"): 1,
-        Counted(MIG_DEVICES, "1c.3g.40gb"): 0,
+        QuotaItem(GPUS): 8,
+        QuotaItem(GPUS_BY_PRODUCT, H100): 4,
+        QuotaItem(SHARE_MEMORY): 160 << 30,
+        QuotaItem(SHARE_CORES): 400,
+        QuotaItem(MIG_SLICES): 14,
+        QuotaItem(MIG_DEVICES, "1g.10gb"): 4,
+        QuotaItem(MIG_DEVICES, "1g.10gb+me"): 1,
+        QuotaItem(MIG_DEVICES, "1c.3g.40gb"): 0,
     }
     assert read_quota("{}") == {}
 
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_told_with_its_key_and_what_was_expected(text: str, wor
 
 def test_all_mistakes_are_told_at_once_and_what_is_right_is_read() -> None:
     limits, problems = read_leniently('{"gpus": 8, "gpu": 1, "shareCores": -1}')
-    assert limits == {Counted(GPUS): 8}
+    assert limits == {QuotaItem(GPUS): 8}
     assert [problem.path for problem in problems] == [("gpu",), (SHARE_CORES,)]
 
 
@@ -101,37 +101,37 @@ def test_no_text_makes_it_fail() -> None:
         read_leniently("".join(rng.choices(pieces, k=rng.randrange(12))))
 
 
-def excess(limits: dict[Counted, int], held: dict[Counted, int], wanted: dict[Counted, int]) -> Excess | None:
+def excess(limits: dict[QuotaItem, int], held: dict[QuotaItem, int], wanted: dict[QuotaItem, int]) -> Excess | None:
     return find_excess("research", limits, held, wanted)
 
 
 def test_a_pod_beyond_a_limit_is_told_the_numbers() -> None:
-    gpus, h100 = Counted(GPUS), Counted(GPUS_BY_PRODUCT, H100)
+    gpus, h100 = QuotaItem(GPUS), QuotaItem(GPUS_BY_PRODUCT, H100)
     told = excess({gpus: 9, h100: 8}, {gpus: 7, h100: 7}, {gpus: 2, h100: 2})
     words = f"namespace research may have 8 GPUs of product {H100}, holds 7, the pod wants 2"
     assert str(told) == words
     assert excess({gpus: 9, h100: 9}, {gpus: 7, h100: 7}, {gpus: 2, h100: 2}) is None
-    memory = Counted(SHARE_MEMORY)
+    memory = QuotaItem(SHARE_MEMORY)
     told = excess({memory: 16 << 30}, {memory: 10 << 30}, {memory: 10 << 30})
     assert str(told) == "namespace research may have 16Gi of memory in shares of GPUs, holds 10Gi, the pod wants 10Gi"
 
 
 def test_the_limit_on_all_gpus_is_told_before_the_one_on_a_product() -> None:
-    gpus, h100 = Counted(GPUS), Counted(GPUS_BY_PRODUCT, H100)
+    gpus, h100 = QuotaItem(GPUS), QuotaItem(GPUS_BY_PRODUCT, H100)
     told = excess({gpus: 1, h100: 1}, {}, {gpus: 2, h100: 2})
     assert told is not None
     assert told.counted == gpus
 
 
 def test_a_quota_below_what_is_held_matters_only_to_who_wants_more_of_it() -> None:
-    gpus, cores = Counted(GPUS), Counted(SHARE_CORES)
+    gpus, cores = QuotaItem(GPUS), QuotaItem(SHARE_CORES)
     assert excess({gpus: 1}, {gpus: 5}, {cores: 50}) is None
     assert excess({gpus: 1}, {gpus: 5}, {gpus: 0}) is None
     assert excess({gpus: 1}, {gpus: 5}, {gpus: 1}) is not None
 
 
 def test_gpus_of_which_nothing_is_known_count_against_each_product() -> None:
-    unknown, h100 = Counted(GPUS_BY_PRODUCT, ""), Counted(GPUS_BY_PRODUCT, H100)
+    unknown, h100 = QuotaItem(GPUS_BY_PRODUCT, ""), QuotaItem(GPUS_BY_PRODUCT, H100)
     told = excess({h100: 2}, {unknown: 1, h100: 1}, {h100: 1})
     assert told is not None
     assert told.held == 2
