@@ -49,7 +49,7 @@ class Watches:
         self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
         self.pods = Reflector(client, Pod, clock=clock, on_change=pod_changed, transform=kept_pod)
         self.namespaces = Reflector(
-            client, Namespace, clock=clock, on_change=namespace_changed, transform=kept_namespace
+            client, Namespace, clock=clock, on_change=namespace_changed, transform=kept_namespace(drivers[0])
         )
         self.all: tuple[Reflector[Any], ...] = (
             Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True),

@@ -76,17 +76,18 @@ def never(_steps: int) -> bool:
 class Effort:
     """Counts the steps of one decision after the other. One thread at a time."""
 
-    __slots__ = ("_is_over", "_left", "spent")
+    __slots__ = ("_left", "is_over", "spent")
 
     def __init__(self) -> None:
-        self._is_over: Callable[[int], bool] = never
+        self.is_over: Callable[[int], bool] = never
+        """What begin() was given."""
         self._left = LOOK_EVERY_STEPS
         self.spent: Counter[tuple[Work, str]] = Counter()
         """Steps of this decision by work and, for a selector, its expression."""
 
     def begin(self, is_over: Callable[[int], bool] = never) -> None:
         """Begin a decision. `is_over` is called with the steps since it was last called, and says whether to stop."""
-        self._is_over, self._left = is_over, LOOK_EVERY_STEPS
+        self.is_over, self._left = is_over, LOOK_EVERY_STEPS
         self.spent.clear()
 
     def charge(self, steps: int, work: Work, name: str = "") -> None:
@@ -97,7 +98,7 @@ class Effort:
         self._left -= steps
         if self._left <= 0:
             since, self._left = LOOK_EVERY_STEPS - self._left, LOOK_EVERY_STEPS
-            if self._is_over(since):
+            if self.is_over(since):
                 self._left = 0  # whatever goes on regardless is stopped at its next charge
                 raise OverdueError
 

@@ -53,6 +53,7 @@ class RefusalKind(Enum):
     SELECTOR = "selector"
     LIMIT = "limit"
     OTHER_DRIVER = "other-driver"
+    QUOTA = "quota"
     TOO_LONG = "took-too-long"
     """Nothing is wrong, but working it out takes longer than one pod may take; it is tried again after all others."""
     MISTAKE = "mistake"

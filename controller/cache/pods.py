@@ -7,12 +7,14 @@ have 700,000 empty terms of node affinity, which take 50 MiB as objects: long li
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.gpu_quota import MOST_BYTES
+from dracaena.api.names import quota_annotation
 from dracaena.api.objects import (
     Container,
     ContainerClaim,
@@ -121,10 +123,17 @@ def kept_pod(pod: Pod) -> Pod:
     return Pod(metadata=meta, spec=spec, status=status)
 
 
-def kept_namespace(namespace: Namespace) -> Namespace:
-    """Return what is kept of a namespace: its labels."""
-    meta = namespace.metadata
-    return Namespace(ObjectMeta(meta.name, "", meta.uid, meta.resource_version, labels=_shared(meta.labels)))
+def kept_namespace(driver: str) -> Callable[[Namespace], Namespace]:
+    """Return what says what is kept of a namespace: its labels and its quota."""
+    name = quota_annotation(driver)
+
+    def kept(namespace: Namespace) -> Namespace:
+        meta = namespace.metadata
+        quota = {name: meta.annotations[name][: MOST_BYTES + 1]} if name in meta.annotations else {}
+        labels = _shared(meta.labels)
+        return Namespace(ObjectMeta(meta.name, "", meta.uid, meta.resource_version, labels=labels, annotations=quota))
+
+    return kept
 
 
 @lru_cache(8_192)

@@ -4,10 +4,12 @@ docs/design/0018-deadline.md"""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.controller.allocation.effort import never
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
@@ -79,6 +81,18 @@ class Deadline:
         if self._began_s is None:
             return 0.0
         return (self._clock.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
+
+
+@contextmanager
+def within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
+    """Begin and end a deadline around work, and give what tells whether it is over; None: it never is."""
+    if deadline is None:
+        yield never
+        return
+    try:
+        yield deadline.begin()
+    finally:
+        deadline.end()
 
 
 class TurnDeadline:

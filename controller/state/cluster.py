@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
-from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -30,23 +29,21 @@ from dracaena.controller.lifecycle.claim_record import (
     expected_places,
     is_same_allocation,
 )
-from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
+from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
-from dracaena.controller.lifecycle.tending import Step
+from dracaena.controller.lifecycle.tending import Step, is_new_for_tending, is_tended
 from dracaena.controller.queue.time_budgets import Deadline, TurnDeadline
 from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decision, Decisions
 from dracaena.controller.state.group_turns import GroupTurns
+from dracaena.controller.state.quotas import Quotas, QuotaState
 from dracaena.controller.state.records import PodAccounting, Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
 from dracaena.controller.state.upkeep import TakenBack, Upkeep, UpkeepRules
 from dracaena.process.clock import Clock
-
-TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
-"""Phases in which a claim needs tending, now or later."""
 
 log = structlog.get_logger()
 
@@ -97,8 +94,9 @@ class ClusterState:
         self.accounting = PodAccounting(self.inventory)
         share_ids = (str(uuid4()) for _ in repeat(None))
         self.allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
+        self.quotas = Quotas(self.inventory)
         self.decisions = Decisions(
-            self.allocator, self.inventory, self.records, self.groups, self.wake_all, self._ask_all_again
+            self.allocator, self.inventory, self.records, self.groups, self.quotas, self.wake_all, self._ask_all_again
         )
 
     def show(self, claim: ResourceClaim, now_s: float, now: datetime, *, watched: bool = True) -> Sequence[Collision]:
@@ -137,8 +135,8 @@ class ClusterState:
         elif _may_be_decided_now(before, after):
             self.wake_all(sorted(before.blocked_pods))
         if freed:
-            self.decisions.may_help(self._nodes_of(freed))
-        if after is not None and is_tended(after) and _is_new_for_tending(before, after):
+            self.decisions.devices_freed(self._nodes_of(freed), subject.shown.metadata.namespace)
+        if after is not None and is_tended(after) and is_new_for_tending(before, after):
             self._wakers.tend(after.key)
 
     def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
@@ -204,22 +202,6 @@ def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
     if after.phase is Phase.RESTING:
         return not after.doubts and bool(before.doubts)  # for a pod on a node
     return after.is_open and (after.is_open_to_all or (before.is_open, before.stale_binds) != (True, after.stale_binds))
-
-
-def is_tended(record: ClaimRecord) -> bool:
-    """Whether a claim may need a next step, now or later."""
-    return record.phase in TENDED or bool(record.ending) or bool(record.rest) or bool(record.stale_binds)
-
-
-def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
-    """Whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows when to go
-    on: if that counted, there would be no pause after a failed write."""
-    if before is None or before.shown is not after.shown:
-        return True
-    if TENDING & {before.phase, after.phase}:
-        return False
-    has_new_doubts = not {*after.doubts, *after.stale_binds} <= {*before.doubts, *before.stale_binds}
-    return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)
 
 
 class Cluster:
@@ -460,6 +442,11 @@ class Cluster:
         """Start to lead (Upkeep.begin)."""
         with self._lock:
             self._state.upkeep.begin(self._state.pool_of, self._clock.monotonic())
+
+    def quotas(self) -> tuple[QuotaState, ...]:
+        """Return the namespaces with a quota, and what they hold of it."""
+        with self._lock:
+            return self._state.quotas.states()
 
     @property
     def node_count(self) -> int:

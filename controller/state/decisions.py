@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from dracaena.api.objects import Pod
@@ -12,7 +13,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.effort import Effort, OverdueError, never
+from dracaena.controller.allocation.effort import Effort, OverdueError
 from dracaena.controller.allocation.explanation import Pace, Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
@@ -20,16 +21,17 @@ from dracaena.controller.allocation.nodes.placement.placement_demand import Plac
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request import RefusalKind, Refused
-from dracaena.controller.allocation.result import Allocation, ClaimAllocation
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
-from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
-from dracaena.controller.queue.time_budgets import Deadline
+from dracaena.controller.lifecycle.own_decision import share_of
+from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.group_turns import GroupTurns
+from dracaena.controller.state.quotas import Quotas
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
@@ -76,20 +78,21 @@ class Decisions:
         inventory: Inventory,
         records: Records,
         groups: GroupTurns,
+        quotas: Quotas,
         wake: Callable[[Iterable[str]], None],
         ask_again: Callable[[Iterable[str]], None],
     ) -> None:
         self._allocator = allocator
         self._inventory = inventory
         self._records = records
-        self._groups = groups
+        self._groups, self._quotas = groups, quotas
         self._wake = wake
         self._ask_again = ask_again
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
         self._size_demand = SizeDemand()
-        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding)
+        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding, self._is_within_quota)
         self._explanations = ExplanationCache()
 
     def decide(
@@ -108,7 +111,7 @@ class Decisions:
         When the deadline passes, the answer is the best one found until then, or a refusal of the kind TOO_LONG; in
         that case changes wake the pod as if it fitted nowhere.
         """
-        with _within(deadline) as is_over:
+        with within(deadline) as is_over:
             if pod.spec.node_name:
                 self._records.prove_for_bound((claim.key for claim in claims), now_s)
             busy = [claim.key for claim in claims if not self._is_open(claim, pod)]
@@ -197,7 +200,7 @@ class Decisions:
         only because devices are taken. The node is kept until the pod waits no more. Call this about once a second, and
         before the first decision. When the deadline passes, the rest is left to the next call.
         """
-        with _within(deadline) as is_over:
+        with within(deadline) as is_over:
             self._starvation.created_before = created_before
             mark = self._starvation.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
@@ -241,6 +244,16 @@ class Decisions:
         if nodes is None or nodes:
             self._ask_again(self._lines.change(nodes, {}, devices_differ=devices_differ))
 
+    def devices_freed(self, nodes: Scope, namespace: str) -> None:
+        """Try the waiting pods again that devices may help which a claim of a namespace let go on these nodes."""
+        self.may_help(nodes)
+        if nodes == NOWHERE and self._quotas.limits(namespace):
+            self.quota_changed(namespace)
+
+    def quota_changed(self, namespace: str) -> None:
+        """Try the waiting pods of a namespace again, which may have more than before."""
+        self._ask_again(self._lines.change_for(key for key in self._lines.all() if key.startswith(f"{namespace}/")))
+
     def resources_freed(self, nodes: Iterable[str]) -> None:
         """Try the waiting pods again that lacked cpu, memory or the like, on nodes that have more of it left. Pods
         end all the time, so pods that wait for devices alone are left out."""
@@ -271,15 +284,9 @@ class Decisions:
     def _allocate(
         self, request: _Request, barred: Mapping[str, str], within: Scope = None, *, preempting: bool = False
     ) -> Allocation | NoFit | Refused | Settled:
-        return self._allocator.allocate(
-            self._inventory,
-            request.pod,
-            request.claims,
-            barred=barred,
-            within=within,
-            preempting=preempting,
-            is_over=request.is_over,
-        )
+        allocate = partial(self._allocator.allocate, self._inventory, request.pod, request.claims)
+        ask = partial(allocate, within=within, preempting=preempting, is_over=request.is_over)
+        return self._quotas.ask(request.pod.metadata.namespace, lambda more: ask(barred={**more, **barred}))
 
     def _preempting(self, request: _Request, changed: Scope, now_s: float) -> Allocation | None:
         """Ask for a pod that fits nowhere for a node on which it would fit without pods of lower priority.
@@ -366,7 +373,7 @@ class Decisions:
             self._ask_again((pod.key,))
         if isinstance(decision, Allocation):
             for entry in decision.claims:
-                self._records.decide(entry.claim.key, _share(decision_id, pod, decision, entry))
+                self._records.decide(entry.claim.key, share_of(decision_id, pod, decision, entry))
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
@@ -432,7 +439,19 @@ class Decisions:
         pod = self._records.pod(mark.pod_key)
         if pod is None or turn(pod) != mark.turn:
             return False
-        return self._lines.fits_nowhere(pod.key) or bool(self._records.deciding_for(pod.key))
+        if not self._lines.fits_nowhere(pod.key):
+            return bool(self._records.deciding_for(pod.key))
+        claims = self._shown_claims(pod)
+        return claims is not None and self._is_within_quota(pod, claims, mark.node)
+
+    def _shown_claims(self, pod: Pod) -> list[ResourceClaim] | None:
+        """Return the claims that a pod names, None where one is not there."""
+        records = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
+        there = [record.shown for record in records if record is not None]
+        return there if len(there) == len(records) else None
+
+    def _is_within_quota(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> bool:
+        return self._quotas.permits(self._allocator, pod, claims, node, self._pods_holding)
 
     def _reconsider(self, key: str, now_s: float) -> bool | None:
         """Check whether a node has to be kept for a waiting pod, and wake the pod if so. See
@@ -440,9 +459,8 @@ class Decisions:
         pod, standing = self._records.pod(key), self._lines.standing.get(key)
         if pod is None or standing is None:
             return None
-        claims = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
-        there = [claim.shown for claim in claims if claim is not None]
-        if len(there) < len(claims):
+        there = self._shown_claims(pod)
+        if there is None:
             return None
         before = self._starvation.earmark
         try:
@@ -475,25 +493,3 @@ class _Request:
     turn: Turn
     barred: Mapping[str, str]
     is_over: Callable[[int], bool]
-
-
-@contextmanager
-def _within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
-    if deadline is None:
-        yield never
-        return
-    try:
-        yield deadline.begin()
-    finally:
-        deadline.end()
-
-
-def _share(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> ClaimShare:
-    return ClaimShare(
-        decision_id,
-        PodIdentity(pod.key, pod.metadata.uid),
-        allocation.node,
-        allocation.devices(entry),
-        allocation.others(entry),
-        allocation.preempting,
-    )

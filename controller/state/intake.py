@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from dracaena.api.names import quota_annotation
 from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
@@ -93,6 +94,8 @@ class Intake:
         """Take in a change of a slice; only its pool is read again."""
         with self._lock:
             change = self._state.inventory.change_slice(old, new)
+            for pool in {item.spec.pool.name for item in (old, new) if item is not None}:
+                self._state.quotas.pool_changed(pool)
             lasting, passing = self._state.inventory.problem_counts()
             if change.offer_changed:
                 self._state.decisions.may_help(change.nodes, devices_differ=True)
@@ -145,13 +148,16 @@ class Intake:
                 self._state.decisions.may_help(change.nodes, devices_differ=True)
 
     def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Take in a change of a namespace: affinity terms may select it by its labels."""
+        """Take in a change of a namespace: affinity terms may select it by its labels, and it may have a quota."""
         subject = new or old
         if subject is None:
             return
         with self._lock:
             self._state.inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
             self._state.decisions.placement_changed(self._state.inventory.placed.changes())
+            text = None if new is None else new.metadata.annotations.get(quota_annotation(self._state.driver))
+            if self._state.quotas.change(subject.key, text):
+                self._state.decisions.quota_changed(subject.key)
 
     def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         """Take in a change of a PersistentVolumeClaim."""

@@ -32,12 +32,17 @@ class StarvationGuard:
     """
 
     def __init__(
-        self, allocator: Allocator, inventory: Inventory, pods_of: Callable[[str], Iterable[str]] = lambda holder: ()
+        self,
+        allocator: Allocator,
+        inventory: Inventory,
+        pods_of: Callable[[str], Iterable[str]] = lambda holder: (),
+        permits: Callable[[Pod, Sequence[ResourceClaim], str], bool] = lambda pod, claims, node: True,
     ) -> None:
-        """`pods_of` names the pods of a holder of devices."""
+        """`pods_of` names the pods of a holder of devices. `permits` says whether a pod's quota lets it have what it
+        wants of a node."""
         self._allocator = allocator
         self._inventory = inventory
-        self._pods_of = pods_of
+        self._pods_of, self._permits = pods_of, permits
         self._hopeless: dict[bytes, float] = {}
         """Shape → when we found that no node could serve it."""
         self.earmark: Earmark | None = None
@@ -102,4 +107,5 @@ class StarvationGuard:
         questions = self._allocator.questions(self._inventory, pod, claims, barred=barred)
         if questions is None:
             return None
-        return node_to_keep(self._inventory, pod, claims, *questions, pods_of=self._pods_of, only=only)
+        node = node_to_keep(self._inventory, pod, claims, *questions, pods_of=self._pods_of, only=only)
+        return node if node is not None and self._permits(pod, claims, node) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -293,6 +293,9 @@ class HoldingChange:
     """Our pools of which it holds something else now, sorted."""
 
 
+Follow = Callable[[str, frozenset[DeviceId], frozenset[Holding]], None]
+
+
 class Holdings:
     """Who holds which devices. The owner chooses the names of holders; a device is free when nobody holds it.
 
@@ -312,6 +315,8 @@ class Holdings:
         once, for the holder with most. Do not change it."""
         self._others_by: dict[str, frozenset[Holding]] = {}
         self._others_of: dict[PoolId, dict[Holding, int]] = {}
+        self.follow: Follow | None = None
+        """Is called at each hold(), with the same arguments, once that is done."""
 
     def taken(self, pool: str) -> Collection[str]:
         """Return the names of the devices of one of our pools that somebody holds, whole or a share."""
@@ -349,6 +354,11 @@ class Holdings:
         """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
         return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
 
+    def every(self) -> Iterator[tuple[str, frozenset[DeviceId], frozenset[Holding]]]:
+        """Yield each holder with what it holds, as held_by() returns it, in no order."""
+        for holder in self._held_by.keys() | self._others_by.keys():
+            yield (holder, *self.held_by(holder))
+
     def by_pool(self) -> Mapping[str, Sequence[str]]:
         """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
         found: dict[str, set[str]] = {}
@@ -374,6 +384,8 @@ class Holdings:
             self._change_holders(device, len(devices), 1)
         pools = {device.pool for device in before ^ devices}
         pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
+        if self.follow is not None:
+            self.follow(holder, devices, others)
         return HoldingChange((before - devices) | let_go, sorted(pools))
 
     def check(self) -> None:

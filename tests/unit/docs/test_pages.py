@@ -77,7 +77,7 @@ def test_only_prose_is_held_to_a_width() -> None:
 def test_the_page_about_waiting_has_the_words_that_pods_are_told() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "waiting.md").read_text(encoding="utf-8"), re.MULTILINE)
     phrases = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
-    files = [*sorted((ROOT / "controller").rglob("*.py")), ROOT / "api" / "reasons.py"]
+    files = [*sorted((ROOT / "controller").rglob("*.py")), ROOT / "api" / "gpu_quota.py", ROOT / "api" / "reasons.py"]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     told = re.sub(r"\{[^{}]*\}", "§", source)
     assert len(phrases) > 12
@@ -130,7 +130,7 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule", "ClusterRole"))
+    assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule", "ClusterRole", "kind: Namespace"))
     assert all(entry["node"] in NODES and entry["devices"] for entry in found)
 
 

@@ -1,0 +1,183 @@
+"""What namespaces hold of our devices, counted as quotas limit it (api.gpu_quota)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, PRODUCT_NAME
+from dracaena.api.device_id import DeviceId
+from dracaena.api.gpu_quota import (
+    GPUS,
+    GPUS_BY_PRODUCT,
+    MIG_DEVICES,
+    MIG_SLICES,
+    SHARE_CORES,
+    SHARE_MEMORY,
+    UNKNOWN_PRODUCT,
+    Amounts,
+    QuotaItem,
+)
+from dracaena.api.mig import profile_in, slices_in
+from dracaena.api.quantity import NANO, parse_quantity
+from dracaena.api.resource_objects import Device
+from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.state.node_state import NodePool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedGpu:
+    """What a slice says of a GPU, as far as quotas are concerned."""
+
+    product: str = UNKNOWN_PRODUCT
+    memory_nano: int | None = None
+    """All its memory in billionths of a byte; None: it is not published."""
+
+
+FactsOf = Callable[[DeviceId], PublishedGpu | None]
+"""Returns what is published of a GPU; None: nothing is."""
+
+
+def facts_in(pool: NodePool | None, name: str) -> PublishedGpu | None:
+    """Return what a pool says of a GPU; None where there is no such pool or GPU. Cost: a step for each of its GPUs."""
+    if pool is None or name not in pool.devices:
+        return None
+    published = pool.published[pool.devices.index(name)]
+    return None if published is None else _facts(published)
+
+
+def product_of(device: Device) -> str:
+    """Return the product that a device publishes, UNKNOWN_PRODUCT where it publishes none."""
+    found = device.attributes.get(PRODUCT_NAME.name)
+    return UNKNOWN_PRODUCT if found is None or found.string is None else found.string
+
+
+def _facts(device: Device) -> PublishedGpu:
+    memory = device.capacity.get(MEMORY_CAPACITY)
+    try:
+        return PublishedGpu(product_of(device), None if memory is None else parse_quantity(memory.value).nano)
+    except ValueError:
+        return PublishedGpu(product_of(device))
+
+
+def count_amounts(
+    driver: str, devices: Iterable[DeviceId], others: Iterable[Holding], facts_of: FactsOf
+) -> tuple[Amounts, frozenset[str]]:
+    """Return how much a claim holds, and the pools that have to be known to say what some of it is.
+
+    `devices` are all devices of ours that it holds; `others` those of them that are shares, with their amounts, and
+    devices of other drivers, which do not count. A share of all the memory of a GPU is a whole GPU. One of a GPU that
+    is not known counts as a share. Cost: O(devices), and facts_of() for each GPU.
+    """
+    amounts: Counter[QuotaItem] = Counter()
+    unknown = set()
+    shares: dict[DeviceId, list[Mapping[str, int]]] = {}
+    for one in others:
+        if one.device.driver == driver and one.share_id is not None:
+            shares.setdefault(one.device, []).append(dict(one.consumed))
+    for device in devices:
+        profile = profile_in(device.device)
+        if profile is not None:
+            amounts[QuotaItem(MIG_SLICES)] += slices_in(profile)
+            amounts[QuotaItem(MIG_DEVICES, profile)] += 1
+            continue
+        facts = facts_of(device)
+        if facts is None:
+            unknown.add(device.pool)
+        parts = [share for share in shares.get(device, ()) if _is_part(share, facts)]
+        for share in parts:
+            amounts[QuotaItem(SHARE_MEMORY)] += share[MEMORY_CAPACITY] // NANO
+            amounts[QuotaItem(SHARE_CORES)] += share.get(CORES_CAPACITY, 0) // NANO
+        if not parts:
+            amounts[QuotaItem(GPUS)] += 1
+            amounts[QuotaItem(GPUS_BY_PRODUCT, UNKNOWN_PRODUCT if facts is None else facts.product)] += 1
+    return amounts, frozenset(unknown)
+
+
+def _is_part(share: Mapping[str, int], facts: PublishedGpu | None) -> bool:
+    if MEMORY_CAPACITY not in share:
+        return False
+    return facts is None or facts.memory_nano is None or share[MEMORY_CAPACITY] < facts.memory_nano
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    devices: frozenset[DeviceId]
+    others: frozenset[Holding]
+    amounts: Amounts
+    unknown: frozenset[str]
+
+
+class QuotaUsage:
+    """What is held by the claims of some namespaces. Part of its owner, and used under the owner's lock.
+
+    It follows all that is held (Holdings.follow), and so counts what the API shows, what is decided and being
+    written, and what rests, each claim once. Namespaces without a quota cost one look-up for each change.
+    """
+
+    def __init__(self, driver: str, facts_of: FactsOf) -> None:
+        self._driver, self._facts_of = driver, facts_of
+        self._claims: dict[str, dict[str, _Entry]] = {}  # namespace → claim → what it holds
+        self._sums: dict[str, Counter[QuotaItem]] = {}
+        self._unknown: dict[str, set[str]] = {}  # pool → claims of which a device there is not known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no namespace is counted."""
+        return not self._claims
+
+    def begin(self, namespace: str, held: Iterable[tuple[str, frozenset[DeviceId], frozenset[Holding]]]) -> None:
+        """Count a namespace from now on; `held` is what all holders have now. Cost: O(holders)."""
+        self._claims[namespace], self._sums[namespace] = {}, Counter()
+        for holder, devices, others in held:
+            if _namespace(holder) == namespace:
+                self.hold(holder, devices, others)
+
+    def end(self, namespace: str) -> None:
+        """Count a namespace no more."""
+        for holder in self._claims.get(namespace, {}):
+            self._forget_unknown(holder, self._claims[namespace][holder])
+        self._claims.pop(namespace, None)
+        self._sums.pop(namespace, None)
+
+    def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> None:
+        """Note that a claim holds just this from now on. Cost: O(devices)."""
+        namespace = _namespace(holder)
+        claims = self._claims.get(namespace)
+        if claims is None:
+            return
+        before = claims.pop(holder, None)
+        if before is not None:
+            self._sums[namespace].subtract(before.amounts)
+            self._forget_unknown(holder, before)
+        if devices:
+            amounts, unknown = count_amounts(self._driver, devices, others, self._facts_of)
+            claims[holder] = _Entry(devices, others, amounts, unknown)
+            self._sums[namespace].update(amounts)
+            for pool in unknown:
+                self._unknown.setdefault(pool, set()).add(holder)
+
+    def pool_changed(self, pool: str) -> None:
+        """Count again what was not known of a pool, now that its slices say something else."""
+        for holder in sorted(self._unknown.get(pool, ())):
+            entry = self._claims[_namespace(holder)][holder]
+            self.hold(holder, entry.devices, entry.others)
+
+    def held(self, namespace: str) -> Amounts:
+        """Return what a namespace that is counted holds. Do not change it."""
+        return self._sums.get(namespace, Counter())
+
+    def wanted(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> Amounts:
+        """Return how much something is that is not held yet."""
+        return count_amounts(self._driver, devices, others, self._facts_of)[0]
+
+    def _forget_unknown(self, holder: str, entry: _Entry) -> None:
+        for pool in entry.unknown:
+            self._unknown[pool].discard(holder)
+            if not self._unknown[pool]:
+                del self._unknown[pool]
+
+
+def _namespace(holder: str) -> str:
+    return holder.partition("/")[0]

@@ -1,0 +1,194 @@
+"""Lets pods wait that ask for more GPUs than their namespace may hold (docs/design/0038-quota.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.gpu_quota import (
+    GPUS_BY_PRODUCT,
+    Amounts,
+    Excess,
+    QuotaItem,
+    amount_in_words,
+    find_excess,
+    held_of,
+    read_quota,
+    what_in_words,
+)
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
+from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.request import RefusalKind, Refused
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.emptied import emptied
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import claim_holder
+from dracaena.controller.allocation.state.quota_usage import QuotaUsage, facts_in, product_of
+
+Answer = Allocation | NoFit | Refused | Settled
+
+Ask = Callable[[Mapping[str, str]], Answer]
+"""Asks the allocator about one pod; on the nodes given, with the reason, it gets nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quota:
+    limits: Amounts | None
+    """Those in force; None: there never was a text that could be read, so nobody gets anything more."""
+    text: str
+    """As the Namespace has it."""
+    problem: str = ""
+    """Why the text cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """A namespace with a quota, as people are told of it."""
+
+    namespace: str
+    limits: Mapping[QuotaItem, tuple[int, int]]
+    """Of each thing that is limited the limit, and what is held of it."""
+    problem: str = ""
+    """Why the quota that is written cannot be read; the limits are those of the last one that could be."""
+
+
+class Quotas:
+    """The quotas of all namespaces, and what is held of each. Part of its owner, and used under the owner's lock.
+
+    Counted is what is held when the decision is made, and the decision holds what it gives before the lock is let go:
+    no two decisions can both get the last of a quota. A new leader counts what the API shows before its first decision.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._quotas: dict[str, _Quota] = {}
+        self._usage = QuotaUsage(
+            inventory.driver, lambda device: facts_in(inventory.pool_named(device.pool), device.device)
+        )
+
+    def change(self, namespace: str, text: str | None) -> bool:
+        """Take in the quota of a namespace, None: it has none; return whether other limits are in force than before.
+
+        Where the text cannot be read, the last one that could be stays in force. Cost: O(holders) for a namespace that
+        had none.
+        """
+        before = self._quotas.get(namespace)
+        if text is None:
+            self._quotas.pop(namespace, None)
+            self._usage.end(namespace)
+            self._inventory.holdings.follow = None if self._usage.is_empty else self._usage.hold
+            return before is not None
+        if before is not None and before.text == text:
+            return False
+        try:
+            changed = _Quota(read_quota(text), text)
+        except BadInputError as error:
+            changed = _Quota(None if before is None else before.limits, text, str(error))
+        self._quotas[namespace] = changed
+        if before is None:
+            self._usage.begin(namespace, self._inventory.holdings.every())
+            self._inventory.holdings.follow = self._usage.hold
+        return before is None or changed.limits != before.limits
+
+    def pool_changed(self, pool: str) -> None:
+        """Take in that a pool may say more of what is held there."""
+        self._usage.pool_changed(pool)
+
+    def limits(self, namespace: str) -> bool:
+        """Return whether a namespace has a quota."""
+        return namespace in self._quotas
+
+    def states(self) -> tuple[QuotaState, ...]:
+        """Return all namespaces with a quota, by name."""
+        return tuple(self._state(name, quota) for name, quota in sorted(self._quotas.items()))
+
+    def ask(self, namespace: str, ask: Ask) -> Answer:
+        """Ask the allocator about a pod of a namespace, and refuse what is beyond its quota.
+
+        Where a limit on a product is exceeded, it is asked again without the nodes that have this product: once for
+        each product at most. Cost: nothing for a namespace without a quota, else O(devices that the pod gets), and a
+        step for each node where a product is used up.
+        """
+        quota = self._quotas.get(namespace)
+        found = ask({})
+        if quota is None or not isinstance(found, Allocation):
+            return found
+        barred: dict[str, str] = {}
+        first: Excess | None = None
+        tried: set[str] = set()
+        while isinstance(found, Allocation):
+            wanted = self._wanted(found)
+            if not wanted:
+                return found
+            if quota.limits is None:
+                return _refused(f"the quota of namespace {namespace} cannot be read: {quota.problem}")
+            excess = find_excess(namespace, quota.limits, self._usage.held(namespace), wanted)
+            if excess is None:
+                return found
+            first = first or excess
+            product = excess.counted.name
+            if excess.counted.key != GPUS_BY_PRODUCT or product in tried:
+                return _refused(str(first))
+            tried.add(product)
+            barred |= dict.fromkeys(self._nodes_with(product), _used_up(excess))
+            found = ask(barred)
+        return _refused(f"{first}; other GPUs do not suit it now") if isinstance(found, NoFit) else found
+
+    def permits(
+        self,
+        allocator: Allocator,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        node: str,
+        pods_of: Callable[[str], Iterable[str]],
+    ) -> bool:
+        """Return whether a pod would be within its quota on a node that all others have left. `pods_of` names the pods
+        that go with a holder. Charged to the allocator's effort.
+
+        Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
+        """
+        namespace, pool = pod.metadata.namespace, self._inventory.pool(node)
+        if namespace not in self._quotas or pool is None:
+            return True
+        own = {claim_holder(claim) for claim in claims}
+        leaving = [one for one in self._inventory.holdings.by_pool().get(pool.pool, ()) if one not in own]
+        pods = sorted({key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)})
+        is_over = allocator.effort.is_over
+        only = partial(allocator.allocate, self._inventory, pod, claims, within=frozenset((node,)), is_over=is_over)
+        with emptied(self._inventory, pool.pool, leaving, pods):
+            found = self.ask(namespace, lambda barred: only(barred=barred))
+        return not isinstance(found, Refused) or found.kind is not RefusalKind.QUOTA
+
+    def _wanted(self, allocation: Allocation) -> Amounts:
+        amounts: Counter[QuotaItem] = Counter()
+        for entry in allocation.claims:
+            amounts.update(self._usage.wanted(allocation.devices(entry), allocation.others(entry)))
+        return amounts
+
+    def _nodes_with(self, product: str) -> list[str]:
+        names: list[str] = []
+        for by_state in self._inventory.buckets.values():
+            pools = (self._inventory.pool(nodes[0]) for nodes in by_state.values())
+            pool = next(pool for pool in pools if pool is not None)
+            if any(one is not None and product_of(one) == product for one in pool.published):
+                names += [name for nodes in by_state.values() for name in nodes]
+        return names
+
+    def _state(self, namespace: str, quota: _Quota) -> QuotaState:
+        held = self._usage.held(namespace)
+        limits = {one: (limit, held_of(held, one)) for one, limit in sorted((quota.limits or {}).items())}
+        return QuotaState(namespace, limits, quota.problem)
+
+
+def _used_up(excess: Excess) -> str:
+    may = f"{amount_in_words(excess.counted, excess.limit)} {what_in_words(excess.counted)}"
+    return f"with GPUs that are used up for its namespace, which may have {may}"
+
+
+def _refused(text: str) -> Refused:
+    return Refused(RefusalKind.QUOTA, text, concerns_us=True)

@@ -1,0 +1,308 @@
+"""What a namespace may hold: what counts, who waits, and what is said."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from dracaena.api.gpu_quota import QuotaItem
+from dracaena.api.mig import mig_device_name
+from dracaena.controller.allocation.request import RefusalKind, Refused
+from dracaena.controller.allocation.result import Allocation
+from support.allocation import (
+    allocated,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    request,
+)
+from support.bare_cluster import bare_cluster, decide, write
+from support.quota_world import NAMESPACES, QuotaWorld, namespace
+from support.shares import in_shares, share
+from support.starving_world import World
+from support.watched_cluster import WatchedCluster
+
+A100, H100 = "NVIDIA A100", "NVIDIA H100"
+FOUR = blocks(4, inside="PIX", outside="PIX")
+OLD = machine("old", FOUR, product_name=A100, memory_bytes=80 << 30)
+NEW = machine("new", FOUR, product_name=H100, memory_bytes=80 << 30)
+PARENT = OLD.gpus[3].uuid
+
+
+def cluster_of(
+    quota: dict[str, Any] | str | None, woken: list[str] | None = None, *, shared: bool = False
+) -> WatchedCluster:
+    """Two nodes of four GPUs, and a quota of namespace default."""
+    cluster = bare_cluster((woken if woken is not None else []).append)
+    for name, made in (("a", OLD), ("h", NEW)):
+        item = pool_slice(name, made)
+        cluster.intake.node_changed(None, node(name))
+        cluster.intake.slice_changed(None, in_shares(item) if shared else item)
+    cluster.intake.class_changed(None, device_class())
+    set_quota(cluster, quota)
+    return cluster
+
+
+def set_quota(cluster: WatchedCluster, quota: dict[str, Any] | str | None) -> None:
+    text = json.dumps(quota) if isinstance(quota, dict) else quota
+    cluster.intake.namespace_changed(None, namespace("default", text))
+
+
+def ask(cluster: WatchedCluster, name: str, *requests: dict[str, Any]) -> object:
+    asked, waiting = claim(name, *requests), pod(name, name)
+    cluster.intake.claim_changed(None, asked)
+    cluster.intake.pod_changed(None, waiting)
+    return decide(cluster, waiting, asked)
+
+
+def again(cluster: WatchedCluster, name: str) -> object:
+    known = cluster.claim(f"default/{name}")
+    assert known is not None
+    return decide(cluster, pod(name, name), known)
+
+
+def words(decision: object) -> str:
+    assert isinstance(decision, Refused), decision
+    assert decision.kind is RefusalKind.QUOTA
+    assert decision.concerns_us
+    return decision.text
+
+
+def held(cluster: WatchedCluster) -> dict[QuotaItem, int]:
+    (state,) = cluster.quotas()
+    return {one: amount for one, (_, amount) in state.limits.items()}
+
+
+def test_a_pod_beyond_the_quota_waits_and_is_told_the_numbers() -> None:
+    cluster = cluster_of({"gpus": 3})
+    assert isinstance(ask(cluster, "p", request(count=2)), Allocation)
+    assert words(ask(cluster, "q", request(count=2))) == ("namespace default may have 3 GPUs, holds 2, the pod wants 2")
+    assert isinstance(ask(cluster, "r", request(count=1)), Allocation)
+
+
+def test_other_products_are_tried_where_one_is_used_up() -> None:
+    cluster = cluster_of({"gpusByProduct": {A100: 1, H100: 1}})
+    first, second = ask(cluster, "p"), ask(cluster, "q")
+    assert isinstance(first, Allocation)
+    assert isinstance(second, Allocation)
+    assert {first.node, second.node} == {"a", "h"}
+    text = words(ask(cluster, "r"))
+    assert text.startswith("namespace default may have 1 GPUs of product NVIDIA ")
+    assert text.endswith(", holds 1, the pod wants 1; other GPUs do not suit it now")
+
+
+def test_products_that_are_not_named_are_not_limited() -> None:
+    cluster = cluster_of({"gpusByProduct": {A100: 0}})
+    decision = ask(cluster, "p", request(count=4))
+    assert isinstance(decision, Allocation)
+    assert decision.node == "h"
+
+
+def test_a_share_counts_its_memory_and_cores_and_is_no_gpu() -> None:
+    cluster = cluster_of({"gpus": 1, "shareMemory": "30Gi", "shareCores": 50}, shared=True)
+    assert isinstance(ask(cluster, "p", share("gpus", "20Gi", 30)), Allocation)
+    assert held(cluster) == {QuotaItem("gpus"): 0, QuotaItem("shareMemory"): 20 << 30, QuotaItem("shareCores"): 30}
+    assert words(ask(cluster, "q", share("gpus", "20Gi"))) == (
+        "namespace default may have 30Gi of memory in shares of GPUs, holds 20Gi, the pod wants 20Gi"
+    )
+    assert words(ask(cluster, "r", share("gpus", "10Gi", 30))) == (
+        "namespace default may have 50 % of the cores of a GPU in shares, holds 30 %, the pod wants 30 %"
+    )
+    assert isinstance(ask(cluster, "s", share("gpus", "10Gi", 20)), Allocation)
+
+
+def test_a_share_of_all_the_memory_is_a_whole_gpu() -> None:
+    cluster = cluster_of({"gpus": 1, "shareMemory": "0"}, shared=True)
+    assert isinstance(ask(cluster, "p", request()), Allocation)
+    assert held(cluster) == {QuotaItem("gpus"): 1, QuotaItem("shareMemory"): 0}
+    assert words(ask(cluster, "q", request())).startswith("namespace default may have 1 GPUs, holds 1")
+
+
+def test_mig_devices_count_slices_and_profile_and_no_gpu() -> None:
+    cluster = cluster_of({"gpus": 0, "migSlices": 8, "migDevicesByProfile": {"3g.40gb": 2, "1g.10gb+me": 1}})
+    names = [mig_device_name(PARENT, profile, start) for profile, start in (("3g.40gb", 0), ("1g.10gb+me", 4))]
+    cluster.intake.claim_changed(None, holding(claim("m"), "a", *names))
+    assert held(cluster) == {
+        QuotaItem("gpus"): 0,
+        QuotaItem("migSlices"): 4,
+        QuotaItem("migDevicesByProfile", "3g.40gb"): 1,
+        QuotaItem("migDevicesByProfile", "1g.10gb+me"): 1,
+    }
+
+
+def test_devices_of_other_drivers_and_admin_access_do_not_count() -> None:
+    cluster = cluster_of({"gpus": 4})
+    cluster.intake.claim_changed(None, holding(claim("nic"), "a", "nic-0", driver="nic.example.com"))
+    admin = {"request": "gpus", "driver": "gpu.dracaena.dev", "pool": "a", "device": device_name(OLD, 0)}
+    document = {"devices": {"results": [{**admin, "adminAccess": True}]}}
+    cluster.intake.claim_changed(None, allocated(claim("admin"), document))
+    assert held(cluster) == {QuotaItem("gpus"): 0}
+
+
+def test_a_claim_of_several_pods_counts_once() -> None:
+    cluster = cluster_of({"gpus": 2})
+    first = ask(cluster, "c", request(count=2))
+    assert isinstance(first, Allocation)
+    (stored,) = write(cluster, first, pod("c", "c"))
+    second = pod("second", "c")
+    cluster.intake.pod_changed(None, second)
+    decide(cluster, second, stored)
+    assert held(cluster) == {QuotaItem("gpus"): 2}
+
+
+def test_what_is_decided_and_not_written_counts_and_what_is_lost_does_not() -> None:
+    world = QuotaWorld(random.Random(1))
+    world.set_quota(NAMESPACES[0], '{"gpus": 1}')
+    for _ in range(2):
+        world.come(NAMESPACES[0], 1)
+    world.decide_first()
+    world.decide_first()
+    assert (world.served, world.refused) == (1, 1)
+    world.lose(next(iter(world.in_flight)))
+    world.decide_first()
+    assert world.served == 2
+
+
+@pytest.mark.parametrize("text", ['{"gpu": 1}', "gpus: 1", ""])
+def test_the_last_quota_that_could_be_read_stays_in_force(text: str) -> None:
+    cluster = cluster_of({"gpus": 1})
+    assert isinstance(ask(cluster, "p"), Allocation)
+    set_quota(cluster, text)
+    (state,) = cluster.quotas()
+    assert state.limits == {QuotaItem("gpus"): (1, 1)}
+    assert "expected" in state.problem
+    assert words(ask(cluster, "q")).startswith("namespace default may have 1 GPUs")
+    set_quota(cluster, {"gpus": 2})
+    assert cluster.quotas()[0].problem == ""
+
+
+def test_without_any_that_could_be_read_nothing_more_is_given() -> None:
+    cluster = cluster_of('{"gpu": 1}')
+    assert words(ask(cluster, "p")) == (
+        "the quota of namespace default cannot be read: gpu: unknown, expected one of gpus, gpusByProduct, "
+        "shareMemory, shareCores, migSlices, migDevicesByProfile"
+    )
+    set_quota(cluster, None)
+    assert isinstance(again(cluster, "p"), Allocation)
+
+
+def test_a_quota_below_what_is_held_takes_nothing_back() -> None:
+    cluster = cluster_of(None)
+    decision = ask(cluster, "p", request(count=4))
+    assert isinstance(decision, Allocation)
+    (stored,) = write(cluster, decision, pod("p", "p"))
+    set_quota(cluster, {"gpus": 1})
+    assert held(cluster) == {QuotaItem("gpus"): 4}
+    assert words(ask(cluster, "q")) == "namespace default may have 1 GPUs, holds 4, the pod wants 1"
+    known = cluster.claim(stored.key)
+    assert known is not None
+    assert known.status.allocation is not None
+
+
+def test_waiting_pods_are_asked_again_when_the_quota_grows_or_something_is_let_go() -> None:
+    woken: list[str] = []
+    cluster = cluster_of({"gpus": 1}, woken)
+    decision = ask(cluster, "p")
+    assert isinstance(decision, Allocation)
+    (stored,) = write(cluster, decision, pod("p", "p"))
+    ask(cluster, "q")
+    woken.clear()
+    set_quota(cluster, {"gpus": 2})
+    assert woken == ["default/q"]
+    set_quota(cluster, {"gpus": 1})
+    words(again(cluster, "q"))
+    woken.clear()
+    cluster.intake.claim_changed(stored, None)
+    assert "default/q" in woken
+
+
+def test_a_device_whose_node_has_gone_wakes_who_waits_for_the_quota() -> None:
+    woken: list[str] = []
+    cluster = cluster_of({"gpus": 1}, woken)
+    gone = holding(claim("gone"), "vanished", "gpu-x")
+    cluster.intake.claim_changed(None, gone)
+    words(ask(cluster, "q"))
+    woken.clear()
+    cluster.intake.claim_changed(gone, None)
+    assert "default/q" in woken
+
+
+def test_gpus_whose_product_is_not_known_count_against_each_until_it_is() -> None:
+    cluster = bare_cluster()
+    cluster.intake.namespace_changed(None, namespace("default", json.dumps({"gpusByProduct": {A100: 1, H100: 1}})))
+    cluster.intake.claim_changed(None, holding(claim("c"), "a", device_name(OLD, 0)))
+    assert set(held(cluster).values()) == {1}
+    cluster.intake.node_changed(None, node("a"))
+    cluster.intake.slice_changed(None, pool_slice("a", OLD))
+    assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
+    cluster.intake.slice_changed(pool_slice("a", OLD), None)
+    assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
+
+
+def test_a_pod_beyond_its_quota_does_not_hold_others_back() -> None:
+    cluster = cluster_of({"gpus": 0})
+    words(ask(cluster, "p", request(count=4)))
+    other = msgspec.structs.replace(
+        claim("o"), metadata=msgspec.structs.replace(claim("o").metadata, namespace="elsewhere")
+    )
+    waiting = msgspec.structs.replace(
+        pod("o", "o"), metadata=msgspec.structs.replace(pod("o", "o").metadata, namespace="elsewhere")
+    )
+    cluster.intake.claim_changed(None, other)
+    cluster.intake.pod_changed(None, waiting)
+    assert isinstance(decide(cluster, waiting, other), Allocation)
+
+
+def starving(world: World, seconds: int) -> None:
+    for _ in range(seconds):
+        world.step()
+
+
+def test_no_node_is_kept_for_a_pod_that_its_quota_would_not_let_have_it() -> None:
+    world = World(30, node_count=1)
+    world.come("busy", 2, 10_000)
+    world.work()
+    world.cluster.intake.namespace_changed(None, namespace("default", '{"gpus": 3}'))
+    world.come("large", 4, 100)
+    starving(world, 40)
+    assert world.kept() is None
+    world.cluster.intake.namespace_changed(None, namespace("default", '{"gpus": 4}'))
+    starving(world, 70)
+    assert world.kept() == ("default/large", "n0")
+    world.cluster.intake.namespace_changed(None, namespace("default", '{"gpus": 3}'))
+    starving(world, 2)
+    assert world.kept() is None
+
+
+def test_without_a_quota_nothing_is_counted_and_with_one_each_decision_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+    from dracaena.controller.allocation.state import quota_usage
+
+    count = quota_usage.count_amounts
+
+    def noted(*args: Any) -> Any:
+        counted.append("count")
+        return count(*args)
+
+    monkeypatch.setattr(quota_usage, "count_amounts", noted)
+    cluster = cluster_of(None)
+    for number in range(3):
+        assert isinstance(ask(cluster, f"p{number}"), Allocation)
+    assert counted == []
+    set_quota(cluster, {"gpus": 9})
+    assert len(counted) == 3
+    counted.clear()
+    assert isinstance(ask(cluster, "q"), Allocation)
+    assert len(counted) == 2, "once for the question, once for what it holds then"
