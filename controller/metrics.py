@@ -23,6 +23,7 @@ class ControllerMetrics:
         self.writes = WriteMetrics(registry)
         self.watches = WatchMetrics(registry)
         self.faults = FaultMetrics(registry)
+        self.quotas = QuotaMetrics(registry)
         self.leader = Gauge(
             "dracaena_controller_leader",
             "1 while this process holds the lease, or runs without an election; 0 while it stands by.",
@@ -200,6 +201,32 @@ class WatchMetrics:
         """Take in how much of what is published cannot be used: for good, and for the moment."""
         self.unusable_devices.set(unusable)
         self.updating_pools.set(updating)
+
+
+class QuotaMetrics:
+    """What namespaces with a quota may hold, and hold."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["namespace", "counted", "name"]
+        self.limit = Gauge(
+            "dracaena_controller_quota_limit",
+            "What a namespace may hold, by what is counted (a key of the quota: gpus, gpusByProduct, shareMemory in "
+            "bytes, shareCores in percent of one GPU, migSlices, migDevicesByProfile) and the name of the product or "
+            "profile. At most 1,000 limits, the first by namespace.",
+            labels,
+            registry=registry,
+        )
+        self.held = Gauge(
+            "dracaena_controller_quota_held",
+            "What a namespace holds of each of its limits, with what is being allocated or taken back.",
+            labels,
+            registry=registry,
+        )
+        self.unread = Gauge(
+            "dracaena_controller_unread_quotas",
+            "Namespaces whose quota cannot be read: the last one that could be stays in force.",
+            registry=registry,
+        )
 
 
 class FaultMetrics:

@@ -194,6 +194,7 @@ class Controller:
             try:
                 self._look_at_what_waits()
                 self.parts.waiting.tell_due()
+                self.parts.quota_reports.look()
                 self.parts.gatekeeper.forget_passed()
             except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
                 log.exception("fault in the controller, will try again")

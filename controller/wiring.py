@@ -21,6 +21,7 @@ from dracaena.controller.adapters.templates import KubeTemplates
 from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.events.quota_reports import QuotaReports
 from dracaena.controller.events.slice_reports import SliceReports
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.leader.election import Election, Leadership, NoElection
@@ -100,6 +101,7 @@ class Parts:
     waiting: WaitingPods
     reports: ClaimReports
     slice_reports: SliceReports
+    quota_reports: QuotaReports
     cluster: Cluster
     intake: Intake
     watches: Watches
@@ -152,6 +154,9 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
+    quota_reports = QuotaReports(
+        shared.events, shared.metrics, cluster.quotas, watches.namespaces.get, lambda: shared.work.is_open
+    )
     return Parts(
         shared.client,
         leadership,
@@ -161,6 +166,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         waiting,
         reports,
         slice_reports,
+        quota_reports,
         cluster,
         intake,
         watches,
