@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import KubeObject, Node, Pod
+from dracaena.api.objects import KubeObject, Namespace, Node, Pod
 from dracaena.api.resource_objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -36,6 +36,7 @@ _KINDS: Final[tuple[type[KubeObject], ...]] = (
     ResourceClaim,
     ResourceClaimTemplate,
     Pod,
+    Namespace,
 )
 _OLDER_VERSIONS: Final[Mapping[type[KubeObject], tuple[str, ...]]] = {
     DeviceTaintRule: ("resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
@@ -54,6 +55,7 @@ class ClusterObjects:
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
     workloads: tuple[Manifest, ...] = ()
     """What makes pods, as it was written."""
     left_out: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ def read_cluster_objects(
         claims=_all(found, ResourceClaim),
         templates=_all(found, ResourceClaimTemplate),
         pods=_all(found, Pod),
+        namespaces=_all(found, Namespace),
         workloads=tuple(workloads),
         left_out=tuple(_left_out(kind, found_there) for kind, found_there in others.items()),
     )

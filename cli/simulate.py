@@ -23,10 +23,10 @@ _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
 Read are Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods and what
-makes pods: Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets. Claims that are allocated
-hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is not looked up), then by age, then as
-they stand in the files: one that was never created comes after those that were. At last come claims that no pod names,
-as if a pod without other needs used each.
+makes pods: Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets; and of Namespaces their
+quotas. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is not
+looked up), then by age, then as they stand in the files: one that was never created comes after those that were. At
+last come claims that no pod names, as if a pod without other needs used each.
 
 Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
 """
@@ -34,7 +34,7 @@ _EXAMPLES: Final = """\
 examples:
   What would this pod get in my cluster now?
       kubectl get -A -o yaml \\
-          nodes,resourceslices,deviceclasses,resourceclaims,resourceclaimtemplates,pods > cluster.yaml
+          nodes,namespaces,resourceslices,deviceclasses,resourceclaims,resourceclaimtemplates,pods > cluster.yaml
       dracaena simulate -f cluster.yaml -f pod.yaml
 
   How many more of my pods fit now?
@@ -107,6 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
             taint_rules=objects.taint_rules,
             claims=objects.claims,
             templates=templates,
+            namespaces=objects.namespaces,
             limit=lambda: Deadline(clock, _POD_S).begin(),
         )
 

@@ -22,8 +22,8 @@ EXIT_FINDINGS = 1
 _DESCRIPTION = """\
 Check DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceTaintRules and the claims of pods
 (also in Deployments, Jobs and the like) without a cluster: fields and limits of resource.k8s.io/v1, CEL selectors,
-Dracaena's own configuration, and names that objects of the input use for each other. Objects of other kinds are passed
-over.
+Dracaena's own configuration, quotas of Namespaces, and names that objects of the input use for each other. Objects of
+other kinds are passed over.
 
 An error is what the API server would refuse, or what nobody can ever do. A warning is what it takes although it surely
 does something else than is wanted. Exit code: 0 no errors, 1 errors, 2 something cannot be read.

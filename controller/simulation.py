@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,7 +13,8 @@ import msgspec
 from dracaena.api.decision import Decision, describe
 from dracaena.api.gates import gates_of_others
 from dracaena.api.gpu_templates import read_gpu_template
-from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
+from dracaena.api.names import quota_annotation
+from dracaena.api.objects import Namespace, Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import (
@@ -33,6 +35,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import turn
+from dracaena.controller.state.quotas import Quotas
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""
@@ -76,10 +79,11 @@ class Simulation:
         taint_rules: Iterable[DeviceTaintRule] = (),
         claims: Iterable[ResourceClaim] = (),
         templates: Iterable[ResourceClaimTemplate] = (),
+        namespaces: Iterable[Namespace] = (),
         limit: Callable[[], Callable[[int], bool]] = lambda: never,
     ) -> None:
-        """Claims that are allocated already hold their devices. `limit` is called for each decision and returns what
-        says whether to stop it (effort.Effort.begin).
+        """Claims that are allocated already hold their devices; namespaces are read for their quotas. `limit` is called
+        for each decision and returns what says whether to stop it (effort.Effort.begin).
         """
         self._limit = limit
         self._naming: Counter[str | None] = Counter()  # claim → pods that name it
@@ -94,6 +98,9 @@ class Simulation:
             classes=classes,
             taint_rules=taint_rules,
         )
+        self._quotas = Quotas(self.inventory)
+        for namespace in namespaces:
+            self._quotas.change(namespace.key, namespace.metadata.annotations.get(quota_annotation(driver)))
         self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
@@ -152,7 +159,8 @@ class Simulation:
             yield replace(outcome, ignored=ignored) if place == 0 else outcome
 
     def _outcomes(self, pod: Pod, pod_key: str | None, claims: Sequence[ResourceClaim]) -> Iterator[Outcome]:
-        decision = self._allocator.allocate(self.inventory, pod, claims, is_over=self._limit())
+        ask = partial(self._allocator.allocate, self.inventory, pod, claims, is_over=self._limit())
+        decision = self._quotas.ask(pod.metadata.namespace, lambda barred: ask(barred=barred))
         if isinstance(decision, Allocation):
             commit(self.inventory, decision)
             if pod_key is not None:

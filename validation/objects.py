@@ -14,6 +14,7 @@ from dracaena.validation.ignored import check_ignored
 from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
 from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
+from dracaena.validation.quotas import check_quota, is_namespace
 from dracaena.validation.references import Input, check_pod_references, check_repeated
 from dracaena.validation.slices import check_slice
 from dracaena.validation.taints import check_taint_rule
@@ -47,6 +48,8 @@ def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NA
     group, kind = _group_and_kind(document)
     if _is_resource_kind(group, kind):
         _check_resource(field, report.about, driver)
+    elif is_namespace(group, kind):
+        check_quota(field, driver)
     else:
         for path in pod_template_paths(group, kind, document):
             check_pod(Field(value_at(document, path), path, report), driver)
@@ -68,7 +71,7 @@ def validate_all(
 def is_checked(document: Mapping[str, Any]) -> bool:
     """Whether objects of this kind are checked at all."""
     group, kind = _group_and_kind(document)
-    return _is_resource_kind(group, kind) or holds_pods(group, kind)
+    return _is_resource_kind(group, kind) or is_namespace(group, kind) or holds_pods(group, kind)
 
 
 def reference_to(document: Mapping[str, Any]) -> ObjectReference:

@@ -39,7 +39,7 @@ spec:
           device.driver == "gpu.dracaena.dev" &&
             devices.attributes.size() > 0
 """
-OTHER = "apiVersion: v1\nkind: Namespace\nmetadata: {name: ml}\n"
+OTHER = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: ml}\n"
 
 Run = Callable[..., SimpleNamespace]
 

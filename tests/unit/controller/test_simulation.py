@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.objects import Namespace, ObjectMeta, Taint
 from dracaena.api.resource_objects import (
     DeviceTaintRule,
     DeviceTaintRuleSpec,
@@ -79,3 +79,18 @@ def test_taint_rules_are_obeyed_as_if_the_slices_had_their_taints(
     assert [(each.claim, each.node, each.devices) for each in by_rules] == [
         (each.claim, each.node, each.devices) for each in by_slices
     ]
+
+
+def test_pods_beyond_the_quota_of_their_namespace_are_told_the_numbers() -> None:
+    quota = {"gpu.dracaena.dev/quota": '{"gpus": 3}'}
+    simulation = Simulation(
+        DRIVER,
+        nodes=[node(name) for name in MACHINES],
+        slices=[pool_slice(name, made) for name, made in MACHINES.items()],
+        classes=[device_class()],
+        claims=[claim("first", request(count=2)), claim("second", request(count=2)), claim("third", request())],
+        namespaces=[Namespace(ObjectMeta(name="default", annotations=quota))],
+    )
+    outcomes = {each.claim: each for each in simulation.outcomes(())}
+    assert [len(each.devices) for each in outcomes.values()] == [2, 0, 1]
+    assert outcomes["default/second"].reason == "namespace default may have 3 GPUs, holds 2, the pod wants 2"
