@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,10 +17,11 @@ from dracaena.kubelet_plugin.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.gpu_driver_root import put
+from support.kube import wait_for
 from support.mig_geometries import H100_80GB
 from support.mig_node import access_minors
 from support.nvml_world import RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import World, start_process
+from support.plugin_world import DRIVER, World, start_process
 from support.sockets import short_folder
 
 MACHINE: Machine = replace(
@@ -242,6 +244,15 @@ def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
     assert taints(node)[mig_device_name(MACHINE.gpus[1].uuid, "1g.10gb", 0)] == []
 
 
+def start_recorded(world: World) -> subprocess.Popen[str]:
+    """Start the plugin and wait for its socket: gRPC alone tries again after longer and longer pauses."""
+    socket = world.kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
+    socket.unlink(missing_ok=True)
+    process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+    wait_for(socket.exists, "the socket of the plugin", timeout_s=60)
+    return process
+
+
 def test_a_recorded_machine_is_divided_and_a_kill_loses_nothing(server: ApiGround) -> None:
     """As in the demo: real processes, no driver at all."""
     gpu = read_machine("h100-x1").gpus[0].uuid
@@ -249,7 +260,7 @@ def test_a_recorded_machine_is_divided_and_a_kill_loses_nothing(server: ApiGroun
         world = World(server, folder)
         part = world.allocated_claim("part", [], devices=[mig_device_name(gpu, "3g.40gb", 4)])
         whole = world.allocated_claim("whole", [], devices=[gpu_device_name(gpu)])
-        process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+        process = start_recorded(world)
         try:
             world.register()
             answer = world.prepare(part)[part.metadata.uid]
@@ -258,7 +269,7 @@ def test_a_recorded_machine_is_divided_and_a_kill_loses_nothing(server: ApiGroun
             process.communicate()
         assert answer.error == ""
         assert "/dev/nvidia-caps/nvidia-cap12" in world.spec_text(part)
-        process = start_process(world, more=["--mig=onDemand"], machine="h100-x1")
+        process = start_recorded(world)
         try:
             world.register()
             assert world.prepare(part)[part.metadata.uid] == answer
