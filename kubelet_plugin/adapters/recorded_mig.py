@@ -15,6 +15,7 @@ from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consumption, counters
 from dracaena.kubelet_plugin.discovery.mig_instances import (
+    GET_GPU,
     GET_INSTANCE,
     IN_USE,
     NOT_FOUND,
@@ -23,7 +24,7 @@ from dracaena.kubelet_plugin.discovery.mig_instances import (
     MigRefusedError,
 )
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
-from dracaena.kubelet_plugin.ports import DocumentStore
+from dracaena.kubelet_plugin.ports import DocumentStore, GpuGoneError
 
 NOT_SUPPORTED = "NOT_SUPPORTED"
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -64,7 +65,7 @@ class RecordedMig:
     """Implements MigControl. Callers change one GPU at a time, in whichever process."""
 
     def __init__(self, read_gpu: Callable[[str], Gpu], files: DocumentStore, boot_id: str) -> None:
-        """`read_gpu` returns a GPU of the recorded machine by UUID; it raises DracaenaError for any other."""
+        """`read_gpu` returns a GPU of the recorded machine by UUID. Raises GpuGoneError for any other."""
         self._read_gpu = read_gpu
         self._files = files
         self._boot_id = boot_id
@@ -79,14 +80,14 @@ class RecordedMig:
         state, call = self._load(gpu), "nvmlDeviceSetMigMode"
         if state.instances and not enabled:
             raise MigRefusedError(call, IN_USE)
-        at_once = changes_mode_at_once(self._read_gpu(gpu))
+        at_once = changes_mode_at_once(self._gpu(gpu))
         self._save(gpu, msgspec.structs.replace(state, pending=enabled, enabled=enabled if at_once else state.enabled))
         if not at_once and state.enabled != enabled:
             raise MigRefusedError(call, RESET_REQUIRED)
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
         """See MigControl."""
-        return self._read_gpu(gpu).mig_profiles
+        return self._gpu(gpu).mig_profiles
 
     def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
         """See MigControl."""
@@ -158,8 +159,14 @@ class RecordedMig:
         instances = tuple(instance if each.number == instance.number else each for each in state.instances)
         self._save(gpu, msgspec.structs.replace(state, instances=instances))
 
+    def _gpu(self, uuid: str) -> Gpu:
+        try:
+            return self._read_gpu(uuid)
+        except GpuGoneError as error:
+            raise MigRefusedError(GET_GPU, NOT_FOUND) from error
+
     def _load(self, gpu: str) -> _State:
-        recorded = self._read_gpu(gpu)
+        recorded = self._gpu(gpu)
         if not recorded.mig_profiles:
             raise MigRefusedError("nvmlDeviceGetMigMode", NOT_SUPPORTED)
         data = self._files.read(_file(gpu))

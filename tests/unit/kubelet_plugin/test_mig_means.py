@@ -41,6 +41,11 @@ def test_on_a_recorded_machine_an_instance_outlives_the_plugin_that_made_it(tmp_
     assert instances(tmp_path).apply_noting(EFFECT, (), noted.append)["uuid"] != outcome["uuid"]
 
 
+def test_what_was_made_on_a_machine_that_is_not_played_any_more_counts_as_undone(tmp_path: Path) -> None:
+    outcome = instances(tmp_path).apply_noting(EFFECT, (), lambda _: None)
+    instances(tmp_path).undo(replace(EFFECT, parameters={**GIVEN, "gpu": "GPU-other"}, outcome=outcome), ())
+
+
 def test_a_gpu_that_the_recorded_machine_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(GpuGoneError, match="GPU GPU-none is not among those"):
         instances(tmp_path).apply_noting(replace(EFFECT, parameters={**GIVEN, "gpu": "GPU-none"}), (), lambda _: None)
