@@ -97,7 +97,8 @@ func environment() map[string]string {
 func devices() []deviceNode {
 	found := []deviceNode{}
 	paths, _ := filepath.Glob("/dev/nvidia*")
-	for _, path := range paths {
+	capabilities, _ := filepath.Glob("/dev/nvidia-caps/*")
+	for _, path := range append(paths, capabilities...) {
 		node, err := stat(path)
 		if err != nil {
 			fail(err)
