@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import structlog
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from unit.controller.leader.test_election_races import DURATION_S, Faults, Process, Referee
 
 from dracaena.controller.leader import election
@@ -98,21 +96,24 @@ def play(seed: int) -> Replicas:
     return referee
 
 
-def play_many(count: int) -> None:
-    for seed in range(count):
-        play(seed)
+def play_all(seeds: range) -> list[Replicas]:
+    return [play(seed) for seed in seeds]
 
 
-@settings(max_examples=12, derandomize=True, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_the_replica_whose_caches_are_well_leads_after_a_bounded_time_and_never_two_write(seed: int) -> None:
-    play(seed)
+SEEDS = range(8)
+"""Each blunder below is found in one of these."""
 
 
-def test_the_lead_changes_hands_in_these_runs() -> None:
-    """What is said above would also hold if nobody ever let go."""
-    played = [play(seed) for seed in range(6)]
-    assert sum(len({name[0] for name, _ in referee.began}) == 2 for referee in played) >= 3
+def test_the_replica_whose_caches_are_well_leads_after_a_bounded_time_and_never_two_write() -> None:
+    """And the lead changes hands in these runs: the rest would also hold if nobody ever let go."""
+    played = play_all(SEEDS)
+    assert sum(len({name[0] for name, _ in referee.began}) == 2 for referee in played) >= 4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_it_is_so_in_many_more_runs() -> None:
+    play_all(range(len(SEEDS), 400))
 
 
 def never_lets_go(patch: pytest.MonkeyPatch) -> None:
@@ -140,4 +141,4 @@ def test_a_weaker_rule_is_found_out(
 ) -> None:
     blunder(monkeypatch)
     with pytest.raises(AssertionError):
-        play_many(40)
+        play_all(SEEDS)
