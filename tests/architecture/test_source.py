@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +33,10 @@ def sources(root: Path) -> dict[str, str]:
     return {path: text for path, text in texts.items() if not path.startswith(LEFT_OUT)}
 
 
-def classes(text: str) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+@cache
+def classes(text: str) -> Sequence[ast.ClassDef]:
+    """Several rules look at each of them: every file is parsed once."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
 
 
 def long_constructors(texts: Mapping[str, str]) -> frozenset[tuple[str, str]]:

@@ -304,7 +304,7 @@ def create(bench: Bench, name: str, kind: str) -> None:
     bench.add(gated(name, name), claim(name, request(count=3 if kind == TOO_LARGE else 1, **more)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
     st.lists(st.sampled_from([*FAULTS, LOST, NEW_LEADER, "ok"]), max_size=6),

@@ -78,7 +78,7 @@ def test_what_go_takes_is_taken(pattern: str) -> None:
 def test_the_size_bounds_what_re2_makes_of_a_pattern() -> None:
     """It is what is charged before RE2 compiles."""
     compared = 0
-    for seed in range(3_000):
+    for seed in range(1_000):
         pattern = Generator(seed).pattern()
         try:
             made = read(pattern)
@@ -87,7 +87,7 @@ def test_the_size_bounds_what_re2_makes_of_a_pattern() -> None:
             continue
         assert taken <= made.size + 20, pattern
         compared += 1
-    assert compared > 1_500
+    assert compared > 500
 
 
 @pytest.mark.parametrize("opening", ["(", "(?:a|", "(?:"])
