@@ -95,7 +95,7 @@ def generated(template_name: str) -> dict[str, str]:
 
 
 def written(path: Path, *objects: dict[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump_all(objects), encoding="utf-8")
+    path.write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper), encoding="utf-8")
     return path
 
 

@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def slices_in(text: str) -> list[ResourceSlice]:
     import msgspec
 
-    return [msgspec.convert(document, ResourceSlice) for document in yaml.safe_load_all(text)]
+    return [msgspec.convert(document, ResourceSlice) for document in yaml.load_all(text, yaml.CSafeLoader)]
 
 
 @pytest.mark.parametrize("name", READABLE)
