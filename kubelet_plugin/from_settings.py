@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_instances import MigControl
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
-from dracaena.kubelet_plugin.settings import ALL, ON_DEMAND, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, EXISTING, PluginSettings
 
 USER_AGENT = "dracaena-plugin"
 
@@ -106,7 +106,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,
-        mig_profiles=settings.mig == ON_DEMAND,
+        mig_profiles=settings.mig != EXISTING,
     )
 
 

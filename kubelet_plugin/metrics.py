@@ -158,6 +158,13 @@ class NodeMetrics:
             registry=registry,
         )
 
+        self.mig_layout = Gauge(
+            "dracaena_plugin_mig_layout",
+            "1 for the MIG layout that this node is to have and how far that is (Pending, Applied, Failed)",
+            ["layout", "state"],
+            registry=registry,
+        )
+
     def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
         """Let the gauge of unreadable objects ask a cache."""
         self.unreadable_objects.labels(resource).set_function(lambda: len(troubles()))

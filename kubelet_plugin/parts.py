@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
@@ -96,6 +97,8 @@ class ClaimParts:
     """None with a recorded machine, which limits no memory."""
     renewal: EffectRenewal | None
     """None with a recorded machine, whose driver is never loaded anew."""
+    layouts: MigLayouts | None
+    """None where no MIG layout is asked for."""
     sweeper: Sweeper
 
 

@@ -13,6 +13,7 @@ KUBE_SCHEDULER = "kube-scheduler"
 
 EXISTING = "existing"
 ON_DEMAND = "onDemand"
+LAYOUT = "layout"
 
 ALL = "all"
 HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
@@ -83,13 +84,22 @@ class PluginSettings:
     mig: str = option(
         EXISTING,
         help="MIG devices: `existing` are those that an admin made; with `onDemand` they are made when claims get "
-        "them, on the GPUs of mig-gpus",
-        choices=(EXISTING, ON_DEMAND),
+        "them, on the GPUs of mig-gpus; with `layout` as a layout of mig-layouts-file says",
+        choices=(EXISTING, ON_DEMAND, LAYOUT),
     )
     mig_gpus: str = option(
         ALL,
         help="GPUs that are divided with mig=onDemand: `all`, or indices, UUIDs and product names with commas between "
         "them",
+    )
+    mig_layouts_file: str = option(
+        "", help="file of MIG layouts for mig=layout, in the form of NVIDIA's mig-parted", form=HOST_FOLDER
+    )
+    mig_layout: str = option(
+        "", help="layout of a node without the label `<driver>/mig-layout`, which wins; empty: GPUs stay as they are"
+    )
+    mig_layout_condition: bool = option(
+        False, help="write condition MigLayoutApplied of the Node; needs the right to patch nodes/status"
     )
     mps_root: str = option(
         "",

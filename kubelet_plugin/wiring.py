@@ -65,6 +65,7 @@ from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
 from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
@@ -335,6 +336,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
         salvage=files.salvage,
     )
+    layouts = MigLayoutParts(node, gpus, folders, checkpoints, files, pods)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -353,6 +355,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             files=files,
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
+            changing=layouts.changing,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
@@ -390,7 +393,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             clock=node.clock,
         )
         gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
-    return ClaimParts(folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, sweeper)
+    return ClaimParts(
+        folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, layouts.layouts, sweeper
+    )
 
 
 def _pods(

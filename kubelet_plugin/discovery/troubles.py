@@ -24,6 +24,7 @@ class TroubleKind(enum.Enum):
     SHARING_UNCLEAR = "SharingUnclear"
     MIG_UNCLEAR = "MigUnclear"
     MIG_TAKEN = "MigTaken"
+    MIG_LAYOUT = "MigLayoutFailed"
     FABRIC = "FabricNotReady"
     HOOK_TOOL_MISSING = "HookToolMissing"
 
@@ -50,6 +51,8 @@ MENDING = {
     TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node (docs/mig.md); until then what is "
     "unclear is not divided",
     TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
+    TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done (docs/mig.md); on the node: "
+    "`nvidia-smi mig -lgi`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from dracaena.api.machine import Machine
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device
@@ -16,18 +14,14 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
-from support.gpu_driver_root import put
 from support.kube import wait_for
-from support.mig_geometries import H100_80GB
 from support.mig_node import access_minors
-from support.nvml_world import RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
+from support.nvml_mig_world import HOPPER, put_capabilities
+from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
 from support.plugin_world import DRIVER, World, start_process
 from support.sockets import short_folder
 
-MACHINE: Machine = replace(
-    RECORDED,
-    gpus=tuple(replace(gpu, architecture="Hopper", mig_profiles=H100_80GB, mig_enabled=False) for gpu in RECORDED.gpus),
-)
+MACHINE = HOPPER
 GPU = MACHINE.gpus[0]
 PLACES = 25
 
@@ -59,19 +53,6 @@ def dividing(world: World, hardware: FakeMigHardware, mig: str = "onDemand") -> 
     node = NvmlNode(world, mig=mig)
     node.nvml = FakeMigNvml(hardware)
     return node
-
-
-def put_capabilities(world: World) -> None:
-    """What the driver says of its capabilities: the same numbers whether instances exist or not."""
-    lines = []
-    for minor in {gpu.minor or 0 for gpu in MACHINE.gpus}:
-        for instance in range(1, 8):
-            found = access_minors(minor, instance, 0)
-            assert found is not None
-            lines += [f"gpu{minor}/gi{instance}/access {found[0]}", f"gpu{minor}/gi{instance}/ci0/access {found[1]}"]
-            for number in found:
-                put(world.folder, f"host/dev/nvidia-caps/nvidia-cap{number}", f"234:{number}".encode())
-    put(world.folder, "proc/driver/nvidia-caps/mig-minors", "\n".join(lines).encode())
 
 
 def place(profile: str, start: int) -> str:

@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
-from dracaena.kubelet_plugin.settings import ON_DEMAND
+from dracaena.kubelet_plugin.settings import EXISTING
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.fake_nvml import FakeMig, FakeNvml
@@ -76,7 +76,7 @@ class NvmlNode:
 
     def __init__(self, world: World, **changes: Any) -> None:
         self.world = world
-        self._divides = changes.get("mig") == ON_DEMAND
+        self._divides = changes.get("mig", EXISTING) != EXISTING
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.program = Program(

@@ -1,0 +1,99 @@
+"""Tells how far the MIG layout of this node is: log, Events, metric, troubles, and a condition of the Node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.kube.events import EventType
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.mig_layouts import LayoutReport, LayoutState
+from dracaena.process.clock import Clock, rfc3339
+
+CONDITION: Final = "MigLayoutApplied"
+"""Type of the condition. Its reason is the state, its message begins with the name of the layout."""
+
+MOST_CHARACTERS: Final = 1000
+"""Of a message; a Node is read by everybody."""
+
+log = structlog.get_logger()
+
+
+class MigLayoutReports:
+    """For one thread. What is the same as before is told nobody again, but a condition whose write failed."""
+
+    def __init__(
+        self,
+        metrics: PluginMetrics,
+        on_node: Callable[[EventType, str, str], None],
+        on_troubles: Callable[[Sequence[Trouble]], None],
+        set_condition: Callable[[Mapping[str, str]], None] | None,
+        clock: Clock,
+    ) -> None:
+        """`set_condition` writes a condition of the Node and raises DracaenaError; None: there is none."""
+        self._metrics = metrics
+        self._on_node = on_node
+        self._on_troubles = on_troubles
+        self._set_condition = set_condition
+        self._clock = clock
+        self._told: LayoutReport | None = None
+        self._state_since: tuple[LayoutState | None, str] | None = None
+        self._due = False
+        self._complained = False
+
+    def tell(self, report: LayoutReport | None) -> None:
+        """Tell what has changed."""
+        before, self._told = self._told, report
+        if report != before:
+            self._due = report is not None or before is not None
+            self._say(before, report)
+        if self._due and self._set_condition is not None:
+            self._write(self._set_condition, report)
+
+    def _say(self, before: LayoutReport | None, report: LayoutReport | None) -> None:
+        gauge = self._metrics.node.mig_layout
+        gauge.clear()
+        failed = report is not None and report.state is LayoutState.FAILED
+        self._on_troubles([trouble(TroubleKind.MIG_LAYOUT, _text(report))] if failed else [])
+        if report is None:
+            log.info("this node has no MIG layout any more")
+            return
+        gauge.labels(report.layout, report.state.value).set(1)
+        log.info("MIG layout", layout=report.layout, state=report.state.value, reason=report.reason or None)
+        same = before is not None and (before.layout, before.state) == (report.layout, report.state)
+        if not same and not failed:  # what fails is a trouble, and told as one
+            self._on_node("Normal", f"MigLayout{report.state.value}", _text(report))
+
+    def _write(self, set_condition: Callable[[Mapping[str, str]], None], report: LayoutReport | None) -> None:
+        now, state = rfc3339(self._clock.now()), None if report is None else report.state
+        if self._state_since is None or self._state_since[0] is not state:
+            self._state_since = (state, now)
+        status = {None: "Unknown", LayoutState.APPLIED: "True"}.get(state, "False")
+        try:
+            set_condition(
+                {
+                    "type": CONDITION,
+                    "status": status,
+                    "reason": "NoLayout" if state is None else state.value,
+                    "message": _text(report),
+                    "lastHeartbeatTime": now,
+                    "lastTransitionTime": self._state_since[1],
+                }
+            )
+        except DracaenaError as error:
+            if not self._complained:
+                log.warning("condition of the Node is not written", condition=CONDITION, error=str(error))
+            self._complained = True
+            return
+        self._due = self._complained = False
+
+
+def _text(report: LayoutReport | None) -> str:
+    if report is None:
+        return "no layout is chosen"
+    text = f"MIG layout {report.layout or 'of before'}: {report.reason or 'all GPUs have it'}"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."

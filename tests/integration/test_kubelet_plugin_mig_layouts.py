@@ -1,0 +1,228 @@
+"""The whole plugin with mig=layout on a fake driver: a label divides idle GPUs, and claims get the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.mig import mig_device_name
+from dracaena.api.names import gpu_device_name
+from dracaena.api.objects import KubeObject, Node, PodCondition, Wire
+from dracaena.kubelet_plugin.program import Program
+from support.api_ground import ApiGround
+from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.nvml_mig_world import HOPPER as MACHINE
+from support.nvml_mig_world import put_capabilities
+from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
+from support.plugin_world import DRIVER, NODE, World
+
+GPU = MACHINE.gpus[0]
+LABEL = f"{DRIVER}/mig-layout"
+FILE = """
+version: v1
+mig-configs:
+  all-disabled:
+    - {devices: all, mig-enabled: false}
+  first-1g:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 7}
+  first-mixed:
+    - devices: [0]
+      device-filter: ["0x233010DE"]
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
+  too-much:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 8}
+"""
+WITHHELD = ("mig-layout", "pending", "NoSchedule")
+
+
+class Conditions(Wire, frozen=True):
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class NodeWithConditions(KubeObject, frozen=True):
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "nodes"
+    KIND: ClassVar[str] = "Node"
+
+    status: Conditions = Conditions()
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with nvml_world(server) as made:
+        put_capabilities(made)
+        (made.folder / "layouts.yaml").write_text(FILE, encoding="utf-8")
+        yield made
+
+
+@pytest.fixture
+def hardware() -> FakeMigHardware:
+    made = FakeMigHardware(MACHINE)
+    made.gpus[0].device_id = 0x233010DE
+    return made
+
+
+@pytest.fixture
+def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
+    with nvml_node(world) as plain:
+        plain.program.stop()
+    node = starting(world, hardware)
+    try:
+        yield node
+    finally:
+        node.program.stop()
+
+
+def starting(world: World, hardware: FakeMigHardware, **changes: Any) -> NvmlNode:
+    file = str(world.folder / "layouts.yaml")
+    given = {"mig": "layout", "mig_layouts_file": file, "mig_layout_condition": True, **changes}
+    node = NvmlNode(world, **given)
+    node.nvml = FakeMigNvml(hardware)
+    return node
+
+
+def choose(world: World, layout: str | None) -> None:
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {LABEL: layout}}})
+
+
+def condition(world: World) -> Mapping[str, str]:
+    found = world.client.get(NodeWithConditions, NODE).status.conditions
+    return {each.type: f"{each.status} {each.reason} {each.message}" for each in found}
+
+
+def is_told(node: NvmlNode, words: str) -> bool:
+    node.clock.advance(1.0)
+    return words in condition(node.world).get("MigLayoutApplied", "")
+
+
+def until_told(node: NvmlNode, words: str) -> None:
+    node.until(lambda: is_told(node, words), words)
+
+
+def part(profile: str, start: int) -> str:
+    return mig_device_name(GPU.uuid, profile, start)
+
+
+def parts(node: NvmlNode) -> list[str]:
+    return [name for name in node.devices() if name.startswith("mig-")]
+
+
+def test_a_label_divides_an_idle_gpu_and_claims_get_its_parts(node: NvmlNode, hardware: FakeMigHardware) -> None:
+    choose(node.world, "first-1g")
+    node.program.start()
+    node.ready()
+    until_told(node, "True Applied MIG layout first-1g: all GPUs have it")
+    assert hardware.layout(0) == [("1g.10gb", start, 1) for start in range(7)]
+    node.until(lambda: taints(node).get(part("1g.10gb", 3)) == [], "parts are published and free")
+    assert parts(node) == [part("1g.10gb", start) for start in range(7)]
+    assert gpu_device_name(GPU.uuid) not in node.devices()
+    claim = node.world.allocated_claim("claim", [], devices=[part("1g.10gb", 3)])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert {"MigLayoutApplied", "MigLayoutPending"} <= set(node_events(node))
+    assert hardware.layout(1) == []
+
+
+def test_a_gpu_in_use_is_withheld_and_changed_when_its_last_claim_goes(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    choose(node.world, "first-1g")
+    node.program.start()
+    node.ready()
+    until_told(node, "True Applied")
+    claim = node.world.allocated_claim("claim", [], devices=[part("1g.10gb", 3)])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    before = hardware.layout(0)
+    choose(node.world, "first-mixed")
+    until_told(node, "False Pending MIG layout first-mixed: claim default/claim")
+    assert taints(node)[part("1g.10gb", 0)] == [WITHHELD]
+    assert taints(node)[gpu_device_name(MACHINE.gpus[1].uuid)] == []
+    assert hardware.layout(0) == before
+    assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+    until_told(node, "True Applied MIG layout first-mixed")
+    assert hardware.layout(0) == [("1g.10gb", 2, 1), ("1g.10gb", 3, 1), ("2g.20gb", 0, 1), ("3g.40gb", 4, 1)]
+    node.until(lambda: taints(node).get(part("3g.40gb", 4)) == [], "the 3g is published")
+    choose(node.world, "all-disabled")
+    until_told(node, "True Applied MIG layout all-disabled")
+    assert (hardware.layout(0), hardware.gpus[0].mode) == ([], False)
+    node.until(lambda: taints(node).get(gpu_device_name(GPU.uuid)) == [], "the GPU is whole again")
+
+
+def test_a_claim_that_is_allocated_and_not_prepared_yet_is_waited_for(
+    node: NvmlNode, hardware: FakeMigHardware
+) -> None:
+    choose(node.world, "first-1g")
+    claim = node.world.allocated_claim("claim", [], devices=[gpu_device_name(GPU.uuid)])
+    node.world.pod("pod", "claim")
+    node.program.start()
+    node.ready()
+    until_told(node, "False Pending MIG layout first-1g: claim default/claim")
+    assert hardware.layout(0) == []
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert not hardware.gpus[0].mode
+
+
+@pytest.mark.parametrize(
+    ("layout", "file", "words"),
+    [
+        ("too-much", FILE, "GPU 0 has no room for 8 x 1g.10gb (1g.10gb at most 7)"),
+        ("all-9g", FILE, "there is no layout 'all-9g'; the file has all-disabled, first-1g"),
+        ("first-1g", FILE.replace("v1", "v2"), "version: 'v2', expected 'v1'"),
+        ("first-1g", FILE.replace('"1g.10gb": 7', '"1g.5gb": 7'), "GPU 0 has no profile 1g.5gb, it has 1g.10gb"),
+        ("first-1g", "a: &a [*a]", "alias *a"),
+    ],
+)
+def test_what_cannot_be_had_is_said_and_changes_nothing(
+    node: NvmlNode, hardware: FakeMigHardware, layout: str, file: str, words: str
+) -> None:
+    (node.world.folder / "layouts.yaml").write_text(file, encoding="utf-8")
+    choose(node.world, layout)
+    node.program.start()
+    node.ready()
+    until_told(node, "False Failed")
+    assert words in condition(node.world)["MigLayoutApplied"]
+    node.until(lambda: "MigLayoutFailed" in node_events(node), "an Event")
+    assert not hardware.gpus[0].mode
+    assert taints(node)[gpu_device_name(GPU.uuid)] == []
+
+
+def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
+    world: World, hardware: FakeMigHardware, node: NvmlNode
+) -> None:
+    choose(world, "first-1g")
+    assert isinstance(node.nvml, FakeMigNvml)
+    nvml, left = node.nvml, [3]  # mode, GPU instance, compute instance
+
+    def get_no_further(_symbol: str) -> None:
+        left[0] -= 1
+        nvml.privileged = left[0] > 0
+
+    nvml.after_change = get_no_further
+    node.program.start()
+    node.ready()
+    until_told(node, "False Failed MIG layout first-1g: GPU 0: nvmlDeviceCreateGpuInstanceWithPlacement says NO_PERMI")
+    node.program.stop()
+    assert len(hardware.layout(0)) == 1
+    assert taints(node)[gpu_device_name(GPU.uuid)] == [WITHHELD]
+    second = starting(world, hardware)
+    second.program.start()
+    try:
+        second.ready()
+        until_told(second, "True Applied")
+        assert hardware.layout(0) == [("1g.10gb", start, 1) for start in range(7)]
+    finally:
+        second.program.stop()
+
+
+def test_settings_that_do_not_go_together_are_refused_at_the_start(world: World) -> None:
+    for changes, words in (({"machine": ""}, "needs mig-layouts-file"), ({"mig_layouts_file": "/f"}, "leave out one")):
+        with pytest.raises(BadInputError, match=words):
+            Program(world.settings(mig="layout", **changes), registry=CollectorRegistry())
