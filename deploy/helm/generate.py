@@ -32,7 +32,8 @@ OF_THE_CHART = {
     "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
-    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"},
+    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}
+    | {"mig-layouts-file", "mig-layout-condition"},
     "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
     "exporter": _OF_EACH - {"kubeconfig"} | {"node-name", "kubelet-root", "driver-root-mount", "collectors"},
 }

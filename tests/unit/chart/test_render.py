@@ -351,3 +351,16 @@ def test_the_exporter_is_refused_beside_mig_on_demand_which_it_stands_in_the_way
     assert f"{where} is onDemand and exporter.enabled is true" in done.stderr
     for fine in ((exporter,), (on_demand,), (exporter, f"--set={where}=existing")):
         render(tmp_path, *fine)
+
+
+def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
+    asked, plain = "--set=kubeletPlugin.migLayoutCondition=true", "--set=kubeletPlugin.readAsNode=false"
+
+    def verbs(*given: str) -> list[str]:
+        roles = objects(render(tmp_path, *given), "ClusterRole")
+        (role,) = (each for each in roles if each["metadata"]["name"].startswith("kubelet-plugin"))
+        return [verb for rule in role["rules"] if rule["resources"] == ["nodes/status"] for verb in rule["verbs"]]
+
+    assert verbs() == []
+    assert verbs(asked) == ["impersonate-on:associated-node:patch"]
+    assert verbs(asked, plain) == ["patch"]
