@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.processes import end_group, end_with_parent, uninterrupted
@@ -36,6 +36,8 @@ class Build:
     """Linker variables; `{version}` stands for the version of the module in go.mod."""
     module: str = ""
     """Whose version is meant; empty: a program of our own."""
+    tags: tuple[str, ...] = field(default=(), repr=False)
+    """Build tags. In _key() by themselves, so that what is built without any keeps its key."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,6 +54,7 @@ _KUBERNETES_VERSION = (
 _CONTAINERD = "github.com/containerd/containerd/v2"
 
 _HELM = "helm.sh/helm/v4"
+_PROMETHEUS = "github.com/prometheus/prometheus"
 
 _FOR_ALL = (
     Build("probe", (".",), "seconds"),
@@ -62,6 +65,14 @@ _FOR_ALL = (
         "1 minute",
         (f"{_CONTAINERD}/version.Version={{version}}",),
         _CONTAINERD,
+    ),
+    # Without the service discovery of every cloud, and without the pages of its UI.
+    Build(
+        "prometheus",
+        tuple(f"{_PROMETHEUS}/cmd/{name}" for name in ("prometheus", "promtool")),
+        "2 minutes",
+        module=_PROMETHEUS,
+        tags=("remove_all_sd",),
     ),
 )
 
@@ -117,7 +128,12 @@ def builds(version: str) -> tuple[Build, ...]:
 
 def helm(root: Path) -> Path:
     """Return where helm is when it is built."""
-    return root / _key(next(step for step in _FOR_ALL if step.folder == "helm")) / "helm"
+    return _of_all(root, "helm", "helm")
+
+
+def promtool(root: Path) -> Path:
+    """Return where promtool is when it is built."""
+    return _of_all(root, "prometheus", "promtool")
 
 
 def is_built(root: Path, version: str) -> bool:
@@ -140,6 +156,10 @@ def build(root: Path, version: str) -> Path:
     return programs
 
 
+def _of_all(root: Path, folder: str, program: str) -> Path:
+    return root / _key(next(step for step in _FOR_ALL if step.folder == folder)) / program
+
+
 def _kubernetes(version: str) -> Build:
     names = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
     packages = tuple(f"{_KUBERNETES}/cmd/{name}" for name in names)
@@ -149,6 +169,7 @@ def _kubernetes(version: str) -> Build:
 def _key(step: Build) -> str:
     """Return the name of what a build makes: its version, and a hash of all that decides the outcome."""
     digest = hashlib.sha256(repr((step, _GO_BUILD, _GO_ENVIRONMENT, platform.machine())).encode())
+    digest.update(" ".join(step.tags).encode())
     for path in sorted((SOURCES / step.folder).iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     return "-".join(filter(None, (step.folder, _version(step), digest.hexdigest()[:12])))
@@ -198,7 +219,7 @@ def _go_build(step: Build, output: Path) -> None:
                 let_interrupts_come()
 
             go = subprocess.Popen(
-                [*_GO_BUILD, "-ldflags", flags, "-o", f"{output}/", *step.packages],
+                [*_GO_BUILD, "-tags", ",".join(step.tags), "-ldflags", flags, "-o", f"{output}/", *step.packages],
                 cwd=SOURCES / step.folder,
                 env={**os.environ, **_GO_ENVIRONMENT},
                 stdin=subprocess.DEVNULL,
