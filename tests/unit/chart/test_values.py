@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -15,11 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from dracaena.controller.metrics import ControllerMetrics
-from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.mps.metrics import MpsMetrics
+from support.served_metrics import faults_of
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "dracaena"
@@ -198,66 +194,8 @@ def test_chart_has_the_version_of_the_programs() -> None:
     assert f"dracaena:{project['version']}" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def metrics() -> tuple[set[str], set[str]]:
-    """Return the names of all series that the programs serve, and of their labels."""
-    registry = CollectorRegistry()
-    ControllerMetrics(registry)
-    PluginMetrics(registry)
-    MpsMetrics(registry)
-    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
-    exist = {f"{metric.name}{suffix}" for metric in registry.collect() for suffix in suffixes[metric.type]}
-    own = (getattr(metric, "_labelnames", ()) for metric in registry._names_to_collectors.values())
-    # Of a histogram, and what the PodMonitor adds.
-    return exist, {"le", "node", "pod"}.union(*own)
-
-
-def asks_for_what_exists(expression: str) -> bool:
-    """Whether an expression names metrics of ours, and no metric or label that there is not."""
-    exist, labels = metrics()
-    names = re.findall(r"dracaena_\w+", expression)
-    by = [label for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in found.split(", ")]
-    filtered = re.findall(r"[{,] *(\w+) *(?:!=|=~|!~|=)\"", expression)
-    return bool(names) and set(names) <= exist and {*by, *filtered} <= labels
-
-
 def test_dashboard_asks_for_metrics_that_exist() -> None:
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert asked
-    assert [expression for expression in asked if not asks_for_what_exists(expression)] == []
-
-
-def alerts() -> list[Any]:
-    groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def test_alerts_ask_for_metrics_that_exist_and_each_has_a_name_of_its_own() -> None:
-    names = [rule["alert"] for rule in alerts()]
-    assert len(names) == len(set(names)) > 10
-    assert [rule["expr"] for rule in alerts() if not asks_for_what_exists(rule["expr"])] == []
-
-
-@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_has_what_the_operator_takes_and_words_with_labels_that_it_has(rule: Any) -> None:
-    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-    assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert re.fullmatch(r"([0-9]+[smh])?", rule.get("for", ""))
-    assert set(rule["annotations"]) == {"summary", "description"}
-    said = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
-    by = [label for found in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in found.split(", ")]
-    _, labels = metrics()
-    assert set(said) <= (set(by) if by else labels)
-
-
-def test_reasons_that_an_alert_leaves_out_are_those_that_need_nobody() -> None:
-    (rule,) = (rule for rule in alerts() if rule["alert"] == "DracaenaPodsNeedAPerson")
-    left_out = re.findall(r'reason!~"([^"]+)"', rule["expr"])[0].split("|")
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    named = page.partition("\n`reason`: ")[2].partition("All others need a")[0]
-    assert left_out == re.findall(r"\*\*([a-z-]+)\*\*", named)
-
-
-def test_the_page_about_monitoring_names_every_alert() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `(Dracaena\w+)` \|", page, re.MULTILINE) == [rule["alert"] for rule in alerts()]
+    assert [(expression, fault) for expression in asked for fault in faults_of(expression)] == []

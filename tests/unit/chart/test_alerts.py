@@ -1,0 +1,109 @@
+"""The alerts of the chart: what they ask for exists, each has a section of docs/alerts.md and cases for promtool."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e import binaries
+from support.served_metrics import faults_of, served
+
+ROOT = Path(__file__).resolve().parents[3]
+RULES = ROOT / "deploy" / "helm" / "dracaena" / "files" / "alerts.yaml"
+CASES = ROOT / "tests" / "fixtures" / "alert-cases.yaml"
+PAGE = ROOT / "docs" / "alerts.md"
+_BUILT = binaries.promtool(binaries.cache_root(os.environ))
+PROMTOOL = shutil.which("promtool") or (str(_BUILT) if _BUILT.exists() else None)
+
+
+def alerts() -> list[Any]:
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def words(rule: Any) -> str:
+    return " ".join(rule["annotations"].values())
+
+
+def test_each_alert_has_a_name_of_its_own() -> None:
+    names = [rule["alert"] for rule in alerts()]
+    assert len(names) == len(set(names)) > 20
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert_asks_for_series_and_labels_that_our_programs_serve(rule: Any) -> None:
+    assert list(faults_of(rule["expr"])) == []
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert_has_what_the_operator_takes_and_words_with_labels_that_it_has(rule: Any) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert re.fullmatch(r"([0-9]+[smh])?", rule.get("for", ""))
+    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    by = [label for found in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in found.split(", ")]
+    names = re.findall(r"\bdracaena_\w+", rule["expr"])
+    left = set(by) if by else set().union(*(served()[name] for name in names))
+    assert set(re.findall(r"\$labels\.(\w+)", words(rule))) <= left
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("dracaena_controller_leaders == 0", "no series dracaena_controller_leaders"),
+        ('dracaena_plugin_troubles{why="x"} > 0', "dracaena_plugin_troubles has no label why"),
+        ("sum by (pool) (dracaena_plugin_troubles)", "no series of it has the label pool"),
+        ("rate(dracaena_plugin_claim_duration_seconds[5m])", "no series dracaena_plugin_claim_duration_seconds"),
+        ('sum by (pod) (DCGM_FI_DEV_GPU_UTIL{Hostname="a"})', "DCGM_FI_DEV_GPU_UTIL has no label Hostname"),
+        ("vector(1)", "asks for no series of ours"),
+    ],
+)
+def test_what_no_program_serves_is_found(expression: str, fault: str) -> None:
+    assert list(faults_of(expression)) == [fault]
+
+
+def test_reasons_that_an_alert_leaves_out_are_those_that_need_nobody() -> None:
+    (rule,) = (rule for rule in alerts() if rule["alert"] == "DracaenaPodsNeedAPerson")
+    left_out = re.findall(r'reason!~"([^"]+)"', rule["expr"])[0].split("|")
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    named = page.partition("\n`reason`: ")[2].partition("All others need a")[0]
+    assert left_out == re.findall(r"\*\*([a-z-]+)\*\*", named)
+
+
+def test_each_alert_names_its_own_section_of_the_page() -> None:
+    sections = re.findall(r"^### (\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in alerts())
+    assert [rule["annotations"]["runbook"] for rule in alerts()] == [
+        f"docs/alerts.md#{rule['alert'].lower()}" for rule in alerts()
+    ]
+
+
+def test_each_section_says_at_least_one_thing_to_do() -> None:
+    _, *sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [section.split()[0] for section in sections if "\n1. " not in section] == []
+
+
+def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent() -> None:
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+    seen = Counter(
+        (re.findall(r'alertname="(\w+)"', one["expr"])[0], bool(one["exp_samples"]))
+        for case in cases
+        for one in case["promql_expr_test"]
+    )
+    assert seen == Counter((rule["alert"], fires) for rule in alerts() for fires in (True, False))
+
+
+@pytest.mark.parametrize("arguments", [("check", "rules", str(RULES)), ("test", "rules", str(CASES))])
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: not on PATH, not built (make e2e E2E=--build-only)")
+def test_promtool_takes_the_rules_and_every_case_comes_out_as_it_says(arguments: tuple[str, ...]) -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
