@@ -435,7 +435,7 @@ def _killed(node: SharedNode, operation: str, step: int, moment: str, plant: str
             _planted_means[MEMORY_LIMIT] = means
             PLANTS[plant]()
             getattr(node, work)(plugin, name)
-            (node.folder / COUNT).write_text(str(step - steps._left))
+            (node.folder / COUNT).write_text(str(steps.done))
             status = 0
         finally:
             os._exit(status)
