@@ -37,8 +37,8 @@ def queries(made: Any) -> Iterator[str]:
             yield f"count by ({found[2]}) ({found[1]})"
 
 
-def test_there_is_one_for_admins_and_one_for_nodes() -> None:
-    assert NAMES == ["cluster", "nodes"]
+def test_there_is_one_for_admins_one_for_teams_and_one_for_nodes() -> None:
+    assert NAMES == ["cluster", "nodes", "teams"]
 
 
 @pytest.mark.parametrize("name", NAMES)
