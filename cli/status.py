@@ -14,7 +14,8 @@ from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
     from dracaena.api.node_status import PublishedNode
-    from dracaena.api.objects import Node
+    from dracaena.api.objects import Namespace, Node
+    from dracaena.kube.client import KubeClient
 
 MOST_TREES: Final = 3
 """Nodes that are drawn as trees without being asked for: three of 8 GPUs fill a tall terminal."""
@@ -22,9 +23,10 @@ MOST_TREES: Final = 3
 _DESCRIPTION: Final = """\
 Show the GPUs of a cluster, how they are linked, and which claim and pod has each.
 
-Read are Nodes, ResourceSlices and ResourceClaims; nothing is written. Up to 3 nodes are drawn as trees: GPUs below
-PIX share a PCIe switch, below PXB several switches, below PHB a host bridge, below NODE a NUMA node, and SYS joins
-NUMA nodes. With more nodes there is one line for each; --node draws the trees of the nodes that it names.
+Read are Nodes, ResourceSlices, ResourceClaims, and Namespaces for their quotas; nothing is written. Up to 3 nodes are
+drawn as trees: GPUs below PIX share a PCIe switch, below PXB several switches, below PHB a host bridge, below NODE a
+NUMA node, and SYS joins NUMA nodes. With more nodes there is one line for each; --node draws the trees of the nodes
+that it names.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -59,6 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.api.node_status import node_document, node_statuses
     from dracaena.api.objects import Node
     from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+    from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
 
     client, driver = connect(arguments), arguments.driver_name
     nodes = client.list(Node).items
@@ -66,13 +69,26 @@ def _run(arguments: argparse.Namespace) -> int:
     claims = client.list(ResourceClaim).items
     found = node_statuses(driver, nodes, slices, claims)
     shown = _named(found, arguments.nodes, nodes, driver)
+    quotas = () if arguments.nodes else quota_states(driver, _namespaces(client), nodes, slices, claims)
     if arguments.output == "json":
-        print(json.dumps({"nodes": [node_document(node) for node in shown], "summary": _summary(shown)}, indent=2))
+        nodes_found, told = [node_document(node) for node in shown], [quota_document(state) for state in quotas]
+        print(json.dumps({"nodes": nodes_found, "quotas": told, "summary": _summary(shown)}, indent=2))
     elif not shown:
         print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
     else:
-        print_lines((*_lines(shown, trees=bool(arguments.nodes)), _total(shown)))
+        print_lines((*_lines(shown, trees=bool(arguments.nodes)), *quota_lines(quotas), _total(shown)))
     return 0
+
+
+def _namespaces(client: KubeClient) -> Sequence[Namespace]:
+    """Return all namespaces; none where they may not be read: then no quota is shown."""
+    from dracaena.api.objects import Namespace
+    from dracaena.kube.errors import ForbiddenError
+
+    try:
+        return client.list(Namespace).items
+    except ForbiddenError:
+        return ()
 
 
 def _named(

@@ -460,6 +460,40 @@ def test_status_draws_each_node_with_who_has_what(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("decided")
+def test_status_shows_what_namespaces_may_have_and_hold(
+    run: Run, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def annotate(text: str | None) -> None:
+        client.merge_patch(Namespace, NAMESPACE, {"metadata": {"annotations": {f"{DRIVER}/quota": text}}})
+
+    annotate('{"gpus": 4, "gpusByProduct": {"NVIDIA L40S": 2}}')
+    try:
+        lines = [line.split() for line in run("status").out.splitlines()]
+        place = lines.index(["NAMESPACE", "HOLDS", "MAY", "HAVE", "OF"])
+        assert lines[place + 1 : place + 4] == [
+            [NAMESPACE, "4", "4", "GPUs"],
+            [NAMESPACE, "0", "2", "GPUs", "of", "product", "NVIDIA", "L40S"],
+            [],
+        ]
+        assert "MAY HAVE" not in run("status", "--node", "a").out
+        (told,) = document(run("status", "-o", "json"))["quotas"]
+        assert told["limits"][0] == {"counted": "gpus", "name": "", "limit": 4, "held": 4}
+        annotate('{"gpu": 4}')
+        assert f"the quota of namespace {NAMESPACE} cannot be read: gpu: unknown, expected" in run("status").out
+        read = Transport.read
+
+        def refused(self: Transport, path: str, **options: Any) -> bytes | None:
+            if _right(path) == ("", "namespaces", "list"):
+                raise ForbiddenError(f"GET {path}", 403, "Forbidden", "namespaces is forbidden")
+            return read(self, path, **options)
+
+        monkeypatch.setattr(Transport, "read", refused)
+        assert (run("status").code, "quota" in run("status").out) == (0, False)
+    finally:
+        annotate(None)
+
+
+@pytest.mark.usefixtures("decided")
 def test_the_json_of_status_names_each_device_and_its_holders(run: Run) -> None:
     found = document(run("status", "-o", "json"))
     assert found["summary"] == {"nodes": 2, "devices": 9, "free": 5, "claims": 2}
