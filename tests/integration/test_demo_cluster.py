@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api.gpu_templates import GpuTemplate
@@ -26,6 +27,7 @@ from support.embedded_cluster import (
     wait_observed,
     wait_settled,
 )
+from support.mig_nodes import mig_classes
 from support.page_cluster import divided_machine
 from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
 
@@ -240,10 +242,17 @@ def test_a_rewritten_pod_gets_mig_devices_of_its_profile_from_a_template_made_fo
     template = GpuTemplate(2, f"mig.{DEFAULT_DRIVER_NAME}", "1g.10gb")
     with DemoCluster((DemoNode("mig", str(machine)),)) as cluster:
         client = cluster.client
-        client.create(DeviceClass, {"metadata": {"name": template.device_class}, "spec": {}})
+        (only_mig,) = (one.spec for one in mig_classes() if one.metadata.name == template.device_class)
+        about = {"metadata": {"name": template.device_class}, "spec": msgspec.to_builtins(only_mig)}
+        client.create(DeviceClass, about)
         client.merge_patch(Namespace, NAMESPACE, {"metadata": {"labels": {rewrite_label(DEFAULT_DRIVER_NAME): "true"}}})
         create_pod(client, "parts", template=template.name)
-        wait_settled(cluster, pods=1)
+
+        def phase() -> str | None:
+            now = client.get(Pod, "parts", namespace=NAMESPACE).status.phase
+            return None if now == "Running" else now
+
+        cluster.wait("the pod to run", phase, 60.0)
         (claim,) = client.list(ResourceClaim, namespace=NAMESPACE).items
         assert claim.status.allocation is not None
         taken = {result.device for result in claim.status.allocation.devices.results}
