@@ -1,6 +1,6 @@
 """What a control daemon of MPS does, by NVIDIA's documentation: protocol 2 and 3, limits, faults, users.
 
-Standard library alone: the fake program runs it in a process of its own (fake_mps_control.py), tests of the supervisor
+Standard library alone: the fake program runs it in a process of its own (fake_mps_daemon.py), tests of the supervisor
 run it in theirs (mps_world.py). What the documentation leaves open is marked "open".
 """
 
