@@ -15,6 +15,7 @@ from dracaena.api.objects import KubeObject, Node, PodCondition, Wire
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.kube import wait_for
 from support.nvml_mig_world import HOPPER as MACHINE
 from support.nvml_mig_world import put_capabilities
 from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
@@ -99,13 +100,15 @@ def condition(world: World) -> Mapping[str, str]:
     return {each.type: f"{each.status} {each.reason} {each.message}" for each in found}
 
 
-def is_told(node: NvmlNode, words: str) -> bool:
-    node.clock.advance(1.0)
-    return words in condition(node.world).get("MigLayoutApplied", "")
-
-
 def until_told(node: NvmlNode, words: str) -> None:
-    node.until(lambda: is_told(node, words), words)
+    """Let time pass until the condition has these words: a layout waits for half a minute."""
+
+    def look() -> bool:
+        if not node.source.doing():
+            node.clock.advance(1.0)
+        return words in condition(node.world).get("MigLayoutApplied", "")
+
+    wait_for(look, words, timeout_s=60)
 
 
 def part(profile: str, start: int) -> str:
@@ -122,7 +125,7 @@ def test_a_label_divides_an_idle_gpu_and_claims_get_its_parts(node: NvmlNode, ha
     node.ready()
     until_told(node, "True Applied MIG layout first-1g: all GPUs have it")
     assert hardware.layout(0) == [("1g.10gb", start, 1) for start in range(7)]
-    node.until(lambda: taints(node).get(part("1g.10gb", 3)) == [], "parts are published and free")
+    node.until(lambda: taints(node).get(part("1g.10gb", 3)) == [], "parts are published and free", 10.0)
     assert parts(node) == [part("1g.10gb", start) for start in range(7)]
     assert gpu_device_name(GPU.uuid) not in node.devices()
     claim = node.world.allocated_claim("claim", [], devices=[part("1g.10gb", 3)])
@@ -149,11 +152,11 @@ def test_a_gpu_in_use_is_withheld_and_changed_when_its_last_claim_goes(
     assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
     until_told(node, "True Applied MIG layout first-mixed")
     assert hardware.layout(0) == [("1g.10gb", 2, 1), ("1g.10gb", 3, 1), ("2g.20gb", 0, 1), ("3g.40gb", 4, 1)]
-    node.until(lambda: taints(node).get(part("3g.40gb", 4)) == [], "the 3g is published")
+    node.until(lambda: taints(node).get(part("3g.40gb", 4)) == [], "the 3g is published", 10.0)
     choose(node.world, "all-disabled")
     until_told(node, "True Applied MIG layout all-disabled")
     assert (hardware.layout(0), hardware.gpus[0].mode) == ([], False)
-    node.until(lambda: taints(node).get(gpu_device_name(GPU.uuid)) == [], "the GPU is whole again")
+    node.until(lambda: taints(node).get(gpu_device_name(GPU.uuid)) == [], "the GPU is whole again", 10.0)
 
 
 def test_a_claim_that_is_allocated_and_not_prepared_yet_is_waited_for(
@@ -189,7 +192,7 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(
     node.ready()
     until_told(node, "False Failed")
     assert words in condition(node.world)["MigLayoutApplied"]
-    node.until(lambda: "MigLayoutFailed" in node_events(node), "an Event")
+    node.until(lambda: "MigLayoutFailed" in node_events(node), "an Event", 10.0)
     assert not hardware.gpus[0].mode
     assert taints(node)[gpu_device_name(GPU.uuid)] == []
 
