@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -107,33 +108,31 @@ class PageEndpoint:
         web_config_file: str = "",
         is_open: bool = False,
     ) -> None:
-        if is_open and not _is_loopback(host_and_port(address)[0]):
-            raise BadInputError(
-                f"page address {address}: a page that asks for no password may listen at a loopback address only, "
-                "for example 127.0.0.1:8081"
-            )
+        _check_reach(address, is_open=is_open)
         self._source, self._is_open = source, is_open
-        self._files = {
-            path: HttpAnswer(200, (resources.files(__package__) / "files" / name).read_bytes(), kind)
-            for path, (name, kind) in FILES.items()
-        }
+        self._files = _files()
         self._web = WebConfigFile(web_config_file, clock)
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
         self._followers = Followers()
-        self._snapshots = Snapshots(
-            source.driver,
-            source.watched,
-            clock,
-            followed=self._followers.any,
-            changed=self._followers.tell,
-            beat=self._followers.beat,
-        )
+        self._snapshots = self._followed_snapshots(clock)
         # Two threads: whoever asks for much text holds up nobody's summary.
         self._pages = {
             "/api/summary": Page[_Key]("page-summary", self._answer, clock),
             "": Page[_Key]("page-details", self._answer, clock),
         }
-        self._views: dict[str, Callable[[_Key, Numbered], HttpAnswer]] = {
+        self._views = self._all_views()
+        listener = listen_at(address)
+        self._port = int(listener.getsockname()[1])
+        self._server = self._listen(listener, clock)
+        self._parts: tuple[Access | Snapshots | Page[_Key] | HttpServer, ...] = (
+            self._access,
+            self._snapshots,
+            *self._pages.values(),
+            self._server,
+        )
+
+    def _all_views(self) -> dict[str, Callable[[_Key, Numbered], HttpAnswer]]:
+        return {
             "/api/summary": self._summary,
             "/api/nodes": self._nodes,
             "/api/node": self._node,
@@ -141,20 +140,24 @@ class PageEndpoint:
             "/graph": self._graph,
             "/usage": self._usage,
         }
-        listener = listen_at(address)
-        self._port = int(listener.getsockname()[1])
-        self._server = HttpServer(
+
+    def _followed_snapshots(self, clock: Clock) -> Snapshots:
+        return Snapshots(
+            self._source.driver,
+            self._source.watched,
+            clock,
+            followed=self._followers.any,
+            changed=self._followers.tell,
+            beat=self._followers.beat,
+        )
+
+    def _listen(self, listener: socket.socket, clock: Clock) -> HttpServer:
+        return HttpServer(
             listener,
             self._handle,
             clock,
             tls=lambda: self._web.current().context,
             headers=lambda: (*SECURITY_HEADERS, *self._web.current().headers),
-        )
-        self._parts: tuple[Access | Snapshots | Page[_Key] | HttpServer, ...] = (
-            self._access,
-            self._snapshots,
-            *self._pages.values(),
-            self._server,
         )
 
     @property
@@ -255,6 +258,19 @@ class PageEndpoint:
 
     def _usage(self, key: _Key, newest: Numbered) -> HttpAnswer:
         return _json(usage_document(newest.snapshot, self._sight(key, *_namespaces(newest))))
+
+
+def _check_reach(address: str, *, is_open: bool) -> None:
+    if is_open and not _is_loopback(host_and_port(address)[0]):
+        raise BadInputError(
+            f"page address {address}: a page that asks for no password may listen at a loopback address only, "
+            "for example 127.0.0.1:8081"
+        )
+
+
+def _files() -> dict[str, HttpAnswer]:
+    folder = resources.files(__package__) / "files"
+    return {path: HttpAnswer(200, (folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
 
 
 def _namespaces(newest: Numbered) -> set[str]:

@@ -28,8 +28,8 @@ WANTED_S: Final = 10.0
 KEPT_S: Final = 120.0
 """How long the last snapshot is kept after nobody wants one any more: with it the next takes a tenth of the time."""
 
-FIRST_TIMEOUT_S: Final = 5.0
-"""How long an answer waits for the first snapshot."""
+FIRST_TIMEOUT_S: Final = 8.0
+"""How long an answer waits for the first snapshot: within the time that a client has for its answer."""
 
 BEAT_S: Final = 15.0
 """How often those who follow hear something where nothing changes: shorter than what proxies take for silence."""
