@@ -17,6 +17,7 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.garbage import freeze_what_stays
 from dracaena.controller.leader.election import LEASE_TIMEOUT_S
 from dracaena.controller.leader.takeover import begin, wait_to_lead
+from dracaena.controller.page.wiring import build_page
 from dracaena.controller.queue.time_budgets import DECISION_S, Deadline
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
@@ -217,14 +218,27 @@ def run(settings: ControllerSettings) -> int:
 
     controller = Controller(settings, client, clock=SystemClock(), lease_client=KubeClient(for_lease), on_lost=end)
     endpoint = _endpoint(settings, controller) if settings.http_address else None
-    if endpoint is not None:
-        endpoint.start()
+    parts = controller.parts
+    page = build_page(
+        settings,
+        client,
+        parts.watches,
+        parts.waiting,
+        SystemClock(),
+        state=lambda: str(parts.leadership),
+        trouble=parts.watches.trouble,
+    )
+    served = [each for each in (endpoint, page) if each is not None]
+    for each in served:
+        each.start()
     controller.start()
     log.info("started", driver=settings.driver_name, http_port=endpoint.port if endpoint is not None else None)
+    if page is not None:
+        log.info("serving the page", port=page.port)
     log.info("stopping", signal=wait_for_end_signal().name)
     controller.stop()
-    if endpoint is not None:
-        endpoint.stop()
+    for each in served:
+        each.stop()
     return EXIT_LEADERSHIP_LOST if lost.is_set() else 0
 
 

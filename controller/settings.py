@@ -29,6 +29,16 @@ class ControllerSettings:
         "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free one; empty: off"
     )
     web_config_file: str = option("", help=WEB_CONFIG_HELP)
+    page_address: str = option(
+        "",
+        help="host:port of a read-only page with the trees of the nodes, who has what and what waits; it asks for a "
+        "user of the web-config file or a bearer token of the cluster; port 0: any free one; empty: off",
+    )
+    page_open: bool = option(
+        False,
+        help="whether the page asks for no password and no token; only at an address of this machine, such as "
+        "127.0.0.1:8081",
+    )
     leader_elect: bool = option(
         True,
         help="whether replicas agree on one that writes, by a Lease; false only where one controller runs, and none is "

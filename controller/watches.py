@@ -51,11 +51,15 @@ class Watches:
         self.namespaces = Reflector(
             client, Namespace, clock=clock, on_change=namespace_changed, transform=kept_namespace(drivers[0])
         )
+        self.nodes = Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True)
+        self.slices, *others = _slices(client, clock, drivers, slice_changed)
         self.all: tuple[Reflector[Any], ...] = (
-            Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True),
+            self.nodes,
             self.namespaces,
             *_storage(client, clock, intake),
-            *_devices(client, clock, intake, drivers, slice_changed),
+            *_devices(client, clock, intake),
+            self.slices,
+            *others,
             self.claims,
             self.pods,
         )
@@ -129,10 +133,10 @@ def _storage(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflecto
     )
 
 
-def _devices(
-    client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str], slice_changed: SliceChanged
-) -> tuple[Reflector[Any], ...]:
-    slices = (
+def _slices(
+    client: KubeClient, clock: Clock, drivers: Iterable[str], slice_changed: SliceChanged
+) -> tuple[Reflector[ResourceSlice], ...]:
+    return tuple(
         Reflector(
             client,
             ResourceSlice,
@@ -144,6 +148,9 @@ def _devices(
         )
         for name in drivers
     )
+
+
+def _devices(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflector[Any], ...]:
     return (
         Reflector(client, DeviceClass, clock=clock, on_change=intake.class_changed, stand_in=class_stand_in),
         Reflector(
@@ -153,7 +160,6 @@ def _devices(
             clock=clock,
             on_change=intake.taint_rule_changed,
         ),
-        *slices,
     )
 
 

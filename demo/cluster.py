@@ -5,6 +5,7 @@ All of it lives in one folder and ends with the `with` block, however that is le
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
@@ -212,7 +213,9 @@ class DemoCluster:
         log = self.root / "logs"
         connection = ("--kubeconfig", str(self.kubeconfig), "--http-address", "127.0.0.1:0")
         self.controller = ProgramProcess(
-            "controller", ("controller", *connection, "--leader-elect=false"), log / "controller.log"
+            "controller",
+            ("controller", *connection, "--leader-elect=false", "--page-address=127.0.0.1:0", "--page-open=true"),
+            log / "controller.log",
         )
         for node in self.nodes:
             folders = self.folders[node.name]
@@ -232,6 +235,13 @@ class DemoCluster:
     def programs(self) -> tuple[ProgramProcess, ...]:
         """All real processes, the controller first."""
         return (self.controller, *self.plugins.values())
+
+    def page_url(self) -> str | None:
+        """Return where the controller serves its page, as its log says; None before that."""
+        for line in reversed(self.controller.log_path.read_text(encoding="utf-8").splitlines()):
+            if '"serving the page"' in line:
+                return f"http://127.0.0.1:{json.loads(line)['port']}/"
+        return None
 
     def _stop_programs(self) -> None:
         for program in self.programs:

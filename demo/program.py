@@ -308,6 +308,7 @@ class Demo:
         view, cluster = self._view, self._cluster
         view.section("It keeps running until Ctrl-C")
         view.text(f"export KUBECONFIG={cluster.kubeconfig}")
+        view.text(f"The controller's page, for a browser: {cluster.page_url()}")
         own = Path(sys.executable).with_name("dracaena")  # not on every PATH: `make demo` has an environment of its own
         for line in OWN_COMMANDS:
             view.text(f"{own} {line}")

@@ -364,3 +364,38 @@ def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_p
     assert verbs() == []
     assert verbs(asked) == ["impersonate-on:associated-node:patch"]
     assert verbs(asked, plain) == ["patch"]
+
+
+def reviews_of(rendered: str) -> list[Any]:
+    roles = (one for one in objects(rendered, "ClusterRole") if one["metadata"]["name"].startswith("controller."))
+    rules = (rule for role in roles for rule in role["rules"])
+    return [rule for rule in rules if {"tokenreviews", "subjectaccessreviews"} & set(rule["resources"])]
+
+
+def test_the_page_brings_its_port_service_and_rights_and_is_off_by_default(tmp_path: Path) -> None:
+    off, on = render(tmp_path), render(tmp_path, "--set=controller.page.enabled=true,controller.page.port=9000")
+    assert reviews_of(off) == []
+    assert [rule["verbs"] for rule in reviews_of(on)] == [["create"], ["create"]]
+    assert "PAGE_ADDRESS" not in off
+    (deployment,) = objects(on, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "DRACAENA_PAGE_ADDRESS", "value": "$(POD_IP):9000"} in container["env"]
+    assert {"name": "page", "containerPort": 9000} in container["ports"]
+    (service,) = (one for one in objects(on, "Service") if one["metadata"]["name"].endswith("-page"))
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert not [one for one in objects(off, "Service") if one["metadata"]["name"].endswith("-page")]
+
+
+def test_the_page_is_reached_by_those_whom_its_value_names_and_by_nobody_else(tmp_path: Path) -> None:
+    peer = {"podSelector": {"matchLabels": {"app": "ingress"}}}
+    peers = f"--set-json=controller.page.from={json.dumps([peer])}"
+    on = "--set=controller.page.enabled=true"
+    for arguments, wanted in (([on], []), ([on, peers], [[peer]]), ([peers], [])):
+        rendered = render(tmp_path, *arguments)
+        rules = [
+            rule
+            for policy in objects(rendered, "NetworkPolicy")
+            for rule in policy["spec"].get("ingress", ())
+            if rule["ports"][0]["port"] == 8082
+        ]
+        assert [rule["from"] for rule in rules] == wanted

@@ -1,0 +1,53 @@
+"""Builds the page of one controller from its parts. It starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dracaena.controller.adapters.reviews import KubeReviews
+from dracaena.controller.events.waiting_pods import WaitingPods
+from dracaena.controller.page.endpoint import PageEndpoint, PageSource
+from dracaena.controller.settings import ControllerSettings
+from dracaena.controller.views.snapshot import WaitingPod, Watched
+from dracaena.controller.watches import Watches
+from dracaena.kube.client import KubeClient
+from dracaena.process.clock import Clock
+
+
+def build_page(
+    settings: ControllerSettings,
+    client: KubeClient,
+    watches: Watches,
+    waiting: WaitingPods,
+    clock: Clock,
+    *,
+    state: Callable[[], str],
+    trouble: Callable[[], str | None],
+) -> PageEndpoint | None:
+    """Return the page, None where no address is set. `client`: one whose writes ask no leadership, for reviews.
+
+    What is shown comes from the caches; no part of it asks for the lock that decisions hold. Raises BadInputError for
+    settings that cannot be used.
+    """
+    if not settings.page_address:
+        return None
+
+    def watched() -> Watched:
+        pods = (_waiting_pod(*one) for one in waiting.waiting())
+        ordered = tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name)))
+        return Watched(watches.nodes.snapshot(), watches.slices.snapshot(), watches.claims.snapshot(), ordered)
+
+    source = PageSource(settings.driver_name, watched, watches.pods.get, watches.claims.get, state, trouble)
+    return PageEndpoint(
+        settings.page_address,
+        source,
+        KubeReviews(client),
+        clock,
+        web_config_file=settings.web_config_file,
+        is_open=settings.page_open,
+    )
+
+
+def _waiting_pod(key: str, reason: str, why: str, waited_s: float) -> WaitingPod:
+    namespace, _, name = key.partition("/")
+    return WaitingPod(namespace, name, reason, why, waited_s)

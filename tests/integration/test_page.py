@@ -1,0 +1,116 @@
+"""The page of the real controller: a pod is followed from waiting to running, on the embedded API server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kube.client import KubeClient
+from support.allocation import blocks, machine
+from support.api_ground import ApiGround
+from support.controller import ask, publish, transport
+from support.http_probe import connect, get
+from support.kube import wait_for
+from support.workload import NAMESPACE
+
+FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name="T4")
+
+TIMEOUT_S: Final = 60.0
+"""A change is on the page within two seconds; the rest is for a loaded machine."""
+
+
+class Reader:
+    """Looks at the page of a controller, and follows it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._events = connect(port)
+        self._events.settimeout(TIMEOUT_S)
+        self._events.sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    def close(self) -> None:
+        self._events.close()
+
+    def read(self, path: str) -> Any:
+        status, text, _ = get(self.port, path, timeout_s=20.0)
+        assert status == 200, text
+        return json.loads(text)
+
+    def state(self, pod: str) -> str:
+        status, text, _ = get(self.port, f"/api/pod?namespace={NAMESPACE}&name={pod}", timeout_s=20.0)
+        return str(json.loads(text)["state"]) if status == 200 else "unknown"
+
+    def follow(self, pod: str, wanted: str) -> None:
+        """Look whenever an event says so, until the pod has this state."""
+        until_s = time.monotonic() + TIMEOUT_S
+        while (seen := self.state(pod)) != wanted:
+            assert time.monotonic() < until_s, f"{pod} is {seen}, not {wanted}"
+            assert self._events.recv(1 << 12), "the stream ended"
+
+    def why(self, pod: str) -> str:
+        waits = self.read("/api/summary")["waiting"]["pods"]
+        return next((str(one["why"]) for one in waits if one["name"] == pod), "")
+
+
+def page_port(log: Path) -> int:
+    for line in log.read_text().splitlines():
+        entry = json.loads(line)
+        if entry.get("event") == "serving the page":
+            return int(entry["port"])
+    return 0
+
+
+def run_pod(client: KubeClient, pod: str) -> None:
+    """Do what kube-scheduler and kubelet do with a pod whose claims are allocated."""
+    binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": "n"}}
+    client.create_subresource(Pod, pod, "binding", binding, namespace=NAMESPACE)
+    client.merge_patch(Pod, pod, {"status": {"phase": "Running"}}, namespace=NAMESPACE, subresource="status")
+
+
+def test_a_pod_is_followed_from_waiting_to_running(server: ApiGround, tmp_path: Path) -> None:
+    client = KubeClient(transport(server, tmp_path))
+    publish(client, {"n": FOUR})
+    log = tmp_path / "log"
+    command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--leader-elect=false"]
+    flags = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--page-address=127.0.0.1:0", "--page-open=true"]
+    with (
+        contextlib.ExitStack() as closing,
+        log.open("wb") as stream,
+        subprocess.Popen([*command, *flags], stdout=stream, stderr=stream) as started,
+    ):
+        try:
+            reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))
+            closing.callback(reader.close)
+            ask(client, "first", {"of-first": 3})
+            reader.follow("first", "allocated")
+            run_pod(client, "first")
+            reader.follow("first", "running")
+            ask(client, "second", {"of-second": 2})
+            why = wait_for(lambda: reader.why("second"), "why the second pod waits", TIMEOUT_S)
+            assert why == "0/1 nodes fit: 1 with 2 or more GPUs, fewer than 2 of them free (n)"
+            assert reader.state("second") == "waiting"
+            summary = reader.read("/api/summary")
+            assert (summary["nodes"], summary["devices"], summary["free"]) == (1, 4, 1)
+            assert {one["gpus"]: one["pods"] for one in summary["fits"]} == {1: 1, 2: 0, 4: 0, 8: 0}
+            client.delete(Pod, "first", namespace=NAMESPACE, grace_period_s=0)
+            nothing = {"status": {"allocation": None, "reservedFor": None}}
+            client.merge_patch(ResourceClaim, "of-first", nothing, namespace=NAMESPACE, subresource="status")
+            reader.follow("second", "allocated")
+            run_pod(client, "second")
+            reader.follow("second", "running")
+            (claim,) = reader.read(f"/api/pod?namespace={NAMESPACE}&name=second")["claims"]
+            assert (len(claim["devices"]), claim["decision"]["links"]) == (2, "1 pair NV12")
+            holders = [holder for gpu in reader.read("/api/node?name=n")["gpus"] for holder in gpu["heldBy"]]
+            assert [holder["pods"] for holder in holders] == [["second"]] * 2
+            assert get(reader.port, "/graph")[1].count(f"[{NAMESPACE}/of-second for second]") == 2
+            (usage,) = reader.read("/usage")["pods"]
+            assert (usage["pod"], len(usage["devices"])) == ("second", 2)
+        finally:
+            started.kill()
