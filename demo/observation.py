@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.devicepool import DecodedMig, DecodedPool, decode_pool
 from dracaena.api.links import Link
-from dracaena.api.machine import Machine
+from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim, ResourceSlice
@@ -223,7 +223,10 @@ def _node(
     newest = max(page.spec.pool.generation for page in pages)
     current = [page for page in pages if page.spec.pool.generation == newest]
     pool = decode_pool(device for page in current for device in page.spec.devices)
-    machine = Machine(name=name, gpus=tuple(item.gpu for item in pool.gpus), topology=pool.topology)
+    published = {item.ordinal: item.gpu for item in pool.gpus}
+    missing = Gpu(uuid="", index=0)
+    gpus = tuple(published.get(each, replace(missing, index=each)) for each in range(pool.topology.gpu_count))
+    machine = Machine(name=name, gpus=gpus, topology=pool.topology)
     ordinals = {str(item.name): item.ordinal for item in pool.gpus}
     pool_name = current[0].spec.pool.name
     parts = _parts(pool, {device: users for (where, device), users in held.items() if where == pool_name})

@@ -102,7 +102,7 @@ def test_faults_of_a_recorded_machine_come_from_a_file(world: World) -> None:
     program.start()
 
     def status() -> str:
-        clock.advance(EVENTS_S / 10)
+        clock.advance(EVENTS_S)
         return http(program, "/metrics")[1]
 
     try:

@@ -54,6 +54,10 @@ class Reader:
             assert time.monotonic() < until_s, f"{pod} is {seen}, not {wanted}"
             assert self._events.recv(1 << 12), "the stream ended"
 
+    def holders(self, node: str) -> list[list[str]]:
+        gpus = self.read(f"/api/node?name={node}")["gpus"]
+        return [holder["pods"] for gpu in gpus for holder in gpu["heldBy"]]
+
     def why(self, pod: str) -> str:
         waits = self.read("/api/summary")["waiting"]["pods"]
         return next((str(one["why"]) for one in waits if one["name"] == pod), "")
@@ -107,8 +111,8 @@ def test_a_pod_is_followed_from_waiting_to_running(server: ApiGround, tmp_path: 
             reader.follow("second", "running")
             (claim,) = reader.read(f"/api/pod?namespace={NAMESPACE}&name=second")["claims"]
             assert (len(claim["devices"]), claim["decision"]["links"]) == (2, "1 pair NV12")
-            holders = [holder for gpu in reader.read("/api/node?name=n")["gpus"] for holder in gpu["heldBy"]]
-            assert [holder["pods"] for holder in holders] == [["second"]] * 2
+            # Nodes are shown as of a moment ago, pods as they are.
+            wait_for(lambda: reader.holders("n") == [["second"]] * 2, "what the second pod has", TIMEOUT_S)
             assert get(reader.port, "/graph")[1].count(f"[{NAMESPACE}/of-second for second]") == 2
             (usage,) = reader.read("/usage")["pods"]
             assert (usage["pod"], len(usage["devices"])) == ("second", 2)

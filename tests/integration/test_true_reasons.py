@@ -145,7 +145,7 @@ CASES = {
     "a misspelt class": Case(
         one("gpu.dracaena.dve"),
         f"DeviceClass gpu.dracaena.dve does not exist: did you mean {DRIVER}?",
-        validate=f"expected {DRIVER}, if that is meant",
+        validate=f"did you mean {DRIVER}?",
     ),
     "sharing as NVIDIA's driver writes it": Case(
         one(),
