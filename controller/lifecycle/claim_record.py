@@ -9,14 +9,17 @@ from math import inf
 from typing import Final
 
 from dracaena.api.device_id import DeviceId
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import group_consumer
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
+from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.node_state import held_devices, other_holdings
 from dracaena.controller.lifecycle.phases import (
     OURS,
     SHOWN,
+    TENDED,
     TRANSITIONS,
     UNDER_WAY,
     NotAllowedError,
@@ -48,6 +51,18 @@ class ClaimShare:
     """Devices of other drivers, and shares of ours."""
     preempting: bool = False
     """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
+
+    @classmethod
+    def of(cls, decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> ClaimShare:
+        """Return what one claim gets in a decision for a pod."""
+        return cls(
+            decision_id,
+            PodIdentity(pod.key, pod.metadata.uid),
+            allocation.node,
+            allocation.devices(entry),
+            allocation.others(entry),
+            allocation.preempting,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,11 @@ class ClaimRecord:
     rest: tuple[ResourceClaim, ...] = ()
     """The claim as it was each time its allocation was cleared while doubts were open. Nobody gets those devices until
     the doubts are settled. In KEPT it is the claim as it was when kube-scheduler cleared it."""
+
+    @property
+    def is_tended(self) -> bool:
+        """Whether it may need a next step, now or later."""
+        return self.phase in TENDED or bool(self.ending) or bool(self.rest) or bool(self.stale_binds)
 
     @property
     def key(self) -> str:

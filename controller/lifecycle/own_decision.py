@@ -7,11 +7,8 @@ import msgspec
 from dracaena.api.decision import Decision, decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
-from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.allocation.nodes.node_filter import this_node
-from dracaena.controller.allocation.result import Allocation, ClaimAllocation
-from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 
 
 def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
@@ -47,15 +44,3 @@ def noted_decision(claim: ResourceClaim, driver: str) -> Decision | None:
         return None if text is None else decode_decision(text)
     except BadInputError:
         return None
-
-
-def share_of(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> ClaimShare:
-    """Return what one claim gets in a decision for a pod."""
-    return ClaimShare(
-        decision_id,
-        PodIdentity(pod.key, pod.metadata.uid),
-        allocation.node,
-        allocation.devices(entry),
-        allocation.others(entry),
-        allocation.preempting,
-    )

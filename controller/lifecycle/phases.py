@@ -165,6 +165,9 @@ OURS: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.IN_DOUBT})
 SHOWN: Final = frozenset({Phase.ALLOCATED, Phase.UNRESERVED})
 """Phases that follow from the server's state alone."""
 
+TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
+"""Phases in which a claim needs tending, now or later."""
+
 TENDING: Final = frozenset({Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
 """Phases in which a write is under way that takes an allocation back or gives a reservation back."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, only_node
-from dracaena.controller.lifecycle.phases import SHOWN, TENDING, Phase
+from dracaena.controller.lifecycle.phases import SHOWN, Phase
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import (
     BEHIND_S,
@@ -25,9 +25,6 @@ UNUSED_S: Final = BEHIND_S
 """How long a claim must be unused before it is cleared. Pods and claims come by separate watches, and a pod may still
 come: then it finds its devices on the node on which they were chosen."""
 
-
-TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
-"""Phases in which a claim needs tending, now or later."""
 
 UNRESERVED_THOUGH_NAMED_S: Final = 60.0
 """How long a claim that pods name must be without a reservation. Twice the patience with pods that are judged
@@ -206,19 +203,3 @@ def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds
                 return Probe(PodIdentity(pod.key, pod.uid))
         looks.append((last_bind_s(doubt, bounds) if pods else all_known_s(doubt)) - now_s)
     return Look(min(looks))
-
-
-def is_tended(record: ClaimRecord) -> bool:
-    """Return whether a claim may need a next step, now or later."""
-    return record.phase in TENDED or bool(record.ending) or bool(record.rest) or bool(record.stale_binds)
-
-
-def is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
-    """Return whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows
-    when to go on: if that counted, there would be no pause after a failed write."""
-    if before is None or before.shown is not after.shown:
-        return True
-    if TENDING & {before.phase, after.phase}:
-        return False
-    has_new_doubts = not {*after.doubts, *after.stale_binds} <= {*before.doubts, *before.stale_binds}
-    return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)

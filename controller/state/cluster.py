@@ -29,11 +29,11 @@ from dracaena.controller.lifecycle.claim_record import (
     expected_places,
     is_same_allocation,
 )
-from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
+from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
-from dracaena.controller.lifecycle.tending import Step, is_new_for_tending, is_tended
+from dracaena.controller.lifecycle.tending import Step
 from dracaena.controller.queue.time_budgets import Deadline, TurnDeadline
 from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.state.collisions import Collision, find_collisions
@@ -136,7 +136,7 @@ class ClusterState:
             self.wake_all(sorted(before.blocked_pods))
         if freed:
             self.decisions.devices_freed(self._nodes_of(freed), subject.shown.metadata.namespace)
-        if after is not None and is_tended(after) and is_new_for_tending(before, after):
+        if after is not None and after.is_tended and _is_new_for_tending(before, after):
             self._wakers.tend(after.key)
 
     def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
@@ -158,7 +158,7 @@ class ClusterState:
         keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in self.records.named_by(pod))
         for key in keys:
             record = self.records.claim(key or "")
-            if record is not None and is_tended(record):
+            if record is not None and record.is_tended:
                 self._wakers.tend(record.key)
 
     def wake_rivals_of(self, pod: Pod) -> None:
@@ -195,6 +195,17 @@ def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
     if new.status.allocation is None:
         return False
     return old is None or old.metadata.uid != new.metadata.uid or not is_same_allocation(old, new)
+
+
+def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
+    """Whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows when to go
+    on: if that counted, there would be no pause after a failed write."""
+    if before is None or before.shown is not after.shown:
+        return True
+    if TENDING & {before.phase, after.phase}:
+        return False
+    has_new_doubts = not {*after.doubts, *after.stale_binds} <= {*before.doubts, *before.stale_binds}
+    return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)
 
 
 def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
@@ -431,7 +442,7 @@ class Cluster:
     def to_be_tended(self) -> tuple[str, ...]:
         """Return the keys of the claims that may need tending."""
         with self._lock:
-            return tuple(record.key for record in self._state.records.claims() if is_tended(record))
+            return tuple(record.key for record in self._state.records.claims() if record.is_tended)
 
     def pods_with_claims(self) -> tuple[str, ...]:
         """Return the keys of the pods that name claims."""

@@ -26,7 +26,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
-from dracaena.controller.lifecycle.own_decision import share_of
+from dracaena.controller.lifecycle.claim_record import ClaimShare
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
@@ -247,7 +247,7 @@ class Decisions:
     def devices_freed(self, nodes: Scope, namespace: str) -> None:
         """Try the waiting pods again that devices may help which a claim of a namespace let go on these nodes."""
         self.may_help(nodes)
-        if nodes == NOWHERE and self._quotas.limits(namespace):
+        if nodes == NOWHERE and namespace in self._quotas.by_namespace:
             self.quota_changed(namespace)
 
     def quota_changed(self, namespace: str) -> None:
@@ -286,7 +286,10 @@ class Decisions:
     ) -> Allocation | NoFit | Refused | Settled:
         allocate = partial(self._allocator.allocate, self._inventory, request.pod, request.claims)
         ask = partial(allocate, within=within, preempting=preempting, is_over=request.is_over)
-        return self._quotas.ask(request.pod.metadata.namespace, lambda more: ask(barred={**more, **barred}))
+        namespace = request.pod.metadata.namespace
+        if namespace not in self._quotas.by_namespace:
+            return ask(barred=barred)
+        return self._quotas.ask(namespace, lambda more: ask(barred={**more, **barred}))
 
     def _preempting(self, request: _Request, changed: Scope, now_s: float) -> Allocation | None:
         """Ask for a pod that fits nowhere for a node on which it would fit without pods of lower priority.
@@ -373,7 +376,7 @@ class Decisions:
             self._ask_again((pod.key,))
         if isinstance(decision, Allocation):
             for entry in decision.claims:
-                self._records.decide(entry.claim.key, share_of(decision_id, pod, decision, entry))
+                self._records.decide(entry.claim.key, ClaimShare.of(decision_id, pod, decision, entry))
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):

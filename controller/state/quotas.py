@@ -66,7 +66,8 @@ class Quotas:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._quotas: dict[str, _Quota] = {}
+        self.by_namespace: dict[str, _Quota] = {}
+        """Namespaces that have one. Do not change it."""
         self._usage = QuotaUsage(
             inventory.driver, lambda device: facts_in(inventory.pool_named(device.pool), device.device)
         )
@@ -77,9 +78,9 @@ class Quotas:
         Where the text cannot be read, the last one that could be stays in force. Cost: O(holders) for a namespace that
         had none.
         """
-        before = self._quotas.get(namespace)
+        before = self.by_namespace.get(namespace)
         if text is None:
-            self._quotas.pop(namespace, None)
+            self.by_namespace.pop(namespace, None)
             self._usage.end(namespace)
             self._inventory.holdings.follow = None if self._usage.is_empty else self._usage.hold
             return before is not None
@@ -89,7 +90,7 @@ class Quotas:
             changed = _Quota(read_quota(text), text)
         except BadInputError as error:
             changed = _Quota(None if before is None else before.limits, text, str(error))
-        self._quotas[namespace] = changed
+        self.by_namespace[namespace] = changed
         if before is None:
             self._usage.begin(namespace, self._inventory.holdings.every())
             self._inventory.holdings.follow = self._usage.hold
@@ -99,13 +100,9 @@ class Quotas:
         """Take in that a pool may say more of what is held there."""
         self._usage.pool_changed(pool)
 
-    def limits(self, namespace: str) -> bool:
-        """Return whether a namespace has a quota."""
-        return namespace in self._quotas
-
     def states(self) -> tuple[QuotaState, ...]:
         """Return all namespaces with a quota, by name."""
-        return tuple(self._state(name, quota) for name, quota in sorted(self._quotas.items()))
+        return tuple(self._state(name, quota) for name, quota in sorted(self.by_namespace.items()))
 
     def ask(self, namespace: str, ask: Ask) -> Answer:
         """Ask the allocator about a pod of a namespace, and refuse what is beyond its quota.
@@ -114,7 +111,7 @@ class Quotas:
         each product at most. Cost: nothing for a namespace without a quota, else O(devices that the pod gets), and a
         step for each node where a product is used up.
         """
-        quota = self._quotas.get(namespace)
+        quota = self.by_namespace.get(namespace)
         found = ask({})
         if quota is None or not isinstance(found, Allocation):
             return found
@@ -153,7 +150,7 @@ class Quotas:
         Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
         """
         namespace, pool = pod.metadata.namespace, self._inventory.pool(node)
-        if namespace not in self._quotas or pool is None:
+        if namespace not in self.by_namespace or pool is None:
             return True
         own = {claim_holder(claim) for claim in claims}
         leaving = [one for one in self._inventory.holdings.by_pool().get(pool.pool, ()) if one not in own]

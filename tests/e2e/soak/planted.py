@@ -104,8 +104,8 @@ FAULTS: Final = (
     PlantedFault(
         "a freed device wakes nobody",
         "controller/state/cluster.py",
-        "        if freed:\n            self.decisions.may_help(self._nodes_of(freed))\n",
-        "",
+        "        if freed:\n            self.decisions.devices_freed(self._nodes_of(freed)",
+        "        if False:\n            self.decisions.devices_freed(self._nodes_of(freed)",
     ),
     PlantedFault(
         "half of a decision stays",

@@ -89,6 +89,9 @@ class StillReflector:
     def wait_synced(self, timeout_s: float) -> bool:
         return True
 
+    def get(self, key: str) -> None:
+        """There is none of its kind."""
+
 
 def reflector(client: Client, kind: type[KubeObject], **rest: Any) -> SteppedReflector | StillReflector:
     """Make what takes the place of Reflector."""

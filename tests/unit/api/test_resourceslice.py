@@ -49,9 +49,10 @@ def ints(devices: Sequence[Device], name: str) -> list[int | None]:
 
 
 def as_carried(machine: Machine) -> tuple[tuple[Gpu, ...], Topology]:
-    """What of a machine a pool carries: everything but names and NUMA nodes of NICs."""
+    """What of a machine a pool carries: everything but MIG mode and profiles, and names and NUMA nodes of NICs."""
     nics = tuple(Nic(f"nic{place}", nic.levels) for place, nic in enumerate(machine.topology.nics))
-    return tuple(replace(gpu, mig_profiles=()) for gpu in machine.gpus), replace(machine.topology, nics=nics)
+    gpus = tuple(replace(gpu, mig_enabled=None, mig_profiles=()) for gpu in machine.gpus)
+    return gpus, replace(machine.topology, nics=nics)
 
 
 def assert_round_trip(machine: Machine) -> None:
