@@ -22,6 +22,7 @@ demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no 
 
 # Integration tests wait half of their time. Unit tests take that half, at a lower priority: they have no limit to keep.
 test: $(VENV)/dev.stamp ## all tests, those of units beside the others; what each prints is shown when it has ended
+	@echo "unit tests beside integration tests: what each prints is shown when it has ended, after some minutes"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target UNIT_PRIORITY="nice -n 10" unit integration
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
