@@ -172,6 +172,11 @@ class KindAnswers:
             self._parts = part_question(self._kind, self._question, self.of_request, self._owner.selectors)
         return self._parts
 
+    def matches_parts(self) -> bool:
+        """Return whether any request matches a part of a GPU that is cut on demand, whatever whole GPUs it matches."""
+        nothing = [0] * len(self.of_request)
+        return bool(part_question(self._kind, self._question, nothing, self._owner.selectors).parts)
+
     def of(self, free: int) -> NodeAnswer:
         """Return the answer of a node with these free devices."""
         answer = self.known.get(free)

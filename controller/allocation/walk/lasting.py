@@ -110,7 +110,16 @@ class LastingLacks:
 
     def is_too_small(self, name: str) -> bool:
         """Return whether a node that offers devices has fewer GPUs than are asked for, whatever they are like."""
-        return not self._inventory.is_mixed(self._on(name)[0].kind) and self.gpus(name) < self._count
+        return self.gpus(name) < self._count and self._gives_whole_gpus_alone(self._on(name)[0].kind)
+
+    def _gives_whole_gpus_alone(self, kind: NodeKind) -> bool:
+        """Whether nodes of a kind have nothing but whole GPUs for this pod."""
+        if not self._inventory.is_mixed(kind):
+            return True
+        is_cut_on_demand = bool(kind.partitions.gpus) and not kind.partitions.has_more
+        if self._inventory.allowed_drivers or not is_cut_on_demand:
+            return False
+        return not self._answers.of_kind(kind).matches_parts()
 
     def gpus(self, name: str) -> int:
         """Return how many GPUs of a node that offers devices are ours to give, in use or not."""
@@ -130,6 +139,8 @@ class LastingLacks:
             reason = self._answers.of_kind(state.kind).beside(pool.offered & ~held, held).reason
             if reason or rules.is_exact:
                 return _of_all(reason) or None
+        if self._count > 1 and self.is_too_small(name):
+            return f"with fewer than {self._count} GPUs"
         lack = rules.lack_of_identities(name, pool.offered)
         if lack is not None:
             return _of_all(lack)

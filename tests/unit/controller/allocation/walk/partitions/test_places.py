@@ -16,7 +16,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState, claim_holder
 from dracaena.controller.allocation.walk.partitions import places
 from dracaena.controller.simulation import make_inventory
-from support.allocation import DRIVER, blocks, claim, holding, machine, node, pod, request
+from support.allocation import DRIVER, blocks, claim, device_class, holding, machine, node, pod, request
 from support.clusters import SMALL, SWITCHED
 from support.mig_nodes import MIG, mig_classes, mig_slices, part, part_name
 from support.mig_tables import A30, A100, MigPart, Product
@@ -123,6 +123,20 @@ def test_slices_of_instances_that_are_not_ours_are_left_alone() -> None:
 def test_a_profile_that_no_gpu_has_is_said_with_those_that_there_are() -> None:
     told = refused(cluster(a=PAIRS, product=A30), part("r", "1g.10gb"))
     assert "no GPU can be cut into what request r selects, but into 1g.6gb, 2g.12gb, 4g.24gb" in told
+
+
+def test_more_whole_gpus_than_any_node_has_are_told_by_number() -> None:
+    """Also where their GPUs can be cut; a request that parts match too may be served by so many of those."""
+    inventory = cluster(a=PAIRS, b=ONE)
+    told = refused(inventory, request("w", 5))
+    assert told == "0/2 nodes fit: no node has 5 GPUs, the largest has 4; 2 with fewer than 5 GPUs (a, b)"
+    asked = claim("asked", request("any", 30, "any"))
+    anything = device_class("any", selectors=[{"cel": {"expression": f'device.driver == "{DRIVER}"'}}])
+    pages = mig_slices("a", PAIRS, [A100] * 4)
+    both = make_inventory(DRIVER, nodes=[node("a")], slices=pages, classes=[anything])
+    why = Allocator().explain(both, pod("pod", "asked"), [asked])
+    assert isinstance(why, Unsatisfied)
+    assert "the largest has" not in str(why)
 
 
 def test_a_count_that_no_layout_holds_is_said() -> None:
