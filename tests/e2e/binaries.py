@@ -131,11 +131,6 @@ def helm(root: Path) -> Path:
     return _of_all(root, "helm", "helm")
 
 
-def promtool(root: Path) -> Path:
-    """Return where promtool is when it is built."""
-    return _of_all(root, "prometheus", "promtool")
-
-
 def is_built(root: Path, version: str) -> bool:
     """Tell whether all programs for tests on a version of Kubernetes are in the cache."""
     return (root / _set_key(version)).is_dir()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,15 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import binaries
 from support.served_metrics import faults_of, served
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy" / "helm" / "dracaena" / "files" / "alerts.yaml"
 CASES = ROOT / "tests" / "fixtures" / "alert-cases.yaml"
 PAGE = ROOT / "docs" / "alerts.md"
-_BUILT = binaries.promtool(binaries.cache_root(os.environ))
-PROMTOOL = shutil.which("promtool") or (str(_BUILT) if _BUILT.exists() else None)
 
 
 def alerts() -> list[Any]:
@@ -99,11 +93,3 @@ def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent()
         for one in case["promql_expr_test"]
     )
     assert seen == Counter((rule["alert"], fires) for rule in alerts() for fires in (True, False))
-
-
-@pytest.mark.parametrize("arguments", [("check", "rules", str(RULES)), ("test", "rules", str(CASES))])
-@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: not on PATH, not built (make e2e E2E=--build-only)")
-def test_promtool_takes_the_rules_and_every_case_comes_out_as_it_says(arguments: tuple[str, ...]) -> None:
-    assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

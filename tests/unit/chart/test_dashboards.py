@@ -4,37 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from unit.chart.test_alerts import PROMTOOL
 
+from support.dashboards import NAMES, dashboard, queries
 from support.served_metrics import faults_of
-
-FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "helm" / "dracaena" / "files" / "dashboards"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
-"""Folder and names are what the template takes into ConfigMaps."""
-_LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
-
-
-def dashboard(name: str) -> Any:
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def queries(made: Any) -> Iterator[str]:
-    """Yield what panels and variables ask for; of a variable as a query that needs its label."""
-    for panel in made["panels"]:
-        for target in panel["targets"]:
-            yield target["expr"]
-    for variable in made["templating"]["list"]:
-        if variable["type"] == "query":
-            found = _LABEL_VALUES.fullmatch(variable["query"]["query"])
-            assert found, variable
-            yield f"count by ({found[2]}) ({found[1]})"
 
 
 def test_there_is_one_for_admins_one_for_teams_and_one_for_nodes() -> None:
@@ -93,14 +67,3 @@ def test_ids_are_unique_and_panels_do_not_overlap() -> None:
         ]
         assert len(set(cells)) == len(cells)
         assert max(x for x, _ in cells) < 24  # columns of Grafana's grid
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="no promtool: not on PATH, not built (make e2e E2E=--build-only)")
-def test_prometheus_parses_every_query(tmp_path: Path) -> None:
-    asked = [re.sub(r"\$\w+", "x", query) for name in NAMES for query in queries(dashboard(name))]
-    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(asked)]
-    path = tmp_path / "rules.yaml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}), encoding="utf-8")
-    done = subprocess.run([str(PROMTOOL), "check", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(asked)} rules found" in done.stdout
