@@ -69,14 +69,19 @@ class MigLayoutChanges:
 
         `user` says, with the lock of the calls held, which claim has something of it. Raises GpuInUseError where a
         claim or a process has, LayoutBlockedError, and TemporaryError where a step failed: then the GPU stays
-        `changing`, and the next try goes on.
+        `changing`, and the next try goes on. Where the driver refused the first step, it is as it was, and at rest.
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
             enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+            as_read = bool(gpu.mig_enabled) == enabled
             gpu = replace(gpu, mig_enabled=enabled)
             self._refuse(gpu, layout)
+            at_rest = self._journals.read().of(gpu.uuid).changing is None
             record = self._journals.begin(gpu.uuid, layout, user)
-            record = self._divide(gpu, layout, record) if layout.enabled else self._join(gpu, record)
+            if layout.enabled:
+                record = self._divide(gpu, layout, record, as_it_was=at_rest or as_read)
+            else:
+                record = self._join(gpu, record, as_it_was=at_rest)
             self._journals.note(gpu.uuid, replace(record, changing=None))
         log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
 
@@ -99,9 +104,10 @@ class MigLayoutChanges:
             shown = ", ".join(map(str, pids[:5]))
             raise GpuInUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
 
-    def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> GpuRecord:
+    def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
+        """Divide a GPU. `as_it_was`: without a further step it is what was last read of it."""
         if not gpu.mig_enabled:
-            self._step("entering MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=True))
+            self._set_mode(gpu, record, enabled=True, as_it_was=as_it_was)
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
         gpu = replace(gpu, mig_profiles=profiles)
         places = self._places(gpu, layout, record)
@@ -134,16 +140,29 @@ class MigLayoutChanges:
         self._noted(gpu, replace(record, changing=None))
         raise LayoutBlockedError(f"layout {layout.name}: {problem}")
 
-    def _join(self, gpu: Gpu, record: GpuRecord) -> GpuRecord:
-        """Make a GPU whole."""
+    def _join(self, gpu: Gpu, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
+        """Make a GPU whole. `as_it_was` as in _divide()."""
         if not gpu.mig_enabled:
             return replace(record, made=())
         found = self._found(gpu, record)
+        as_it_was = as_it_was and not record.made
         for entry in record.made:
             record = self._destroy(gpu, record, entry, next((each for each in found if entry.is_it(each)), None))
         if changes_mode_at_once(gpu):
-            self._step("leaving MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=False))
+            self._set_mode(gpu, record, enabled=False, as_it_was=as_it_was)
         return record
+
+    def _set_mode(self, gpu: Gpu, record: GpuRecord, *, enabled: bool, as_it_was: bool) -> None:
+        """Change the mode. Refused as the first step it leaves the GPU at rest: else a GPU that a monitor holds open
+        would be out of service for as long, even after its label was taken away.
+        """
+        what = "entering MIG mode" if enabled else "leaving MIG mode"
+        try:
+            self._step(what, lambda: self._control.set_mode(gpu.uuid, enabled=enabled))
+        except MigRefusedError as error:
+            if as_it_was and error.did_nothing:
+                self._noted(gpu, replace(record, changing=None))
+            raise
 
     def _make(self, gpu: Gpu, record: GpuRecord, place: Placed) -> GpuRecord:
         profile, placement = place

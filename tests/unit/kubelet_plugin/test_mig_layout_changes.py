@@ -144,14 +144,47 @@ def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:
     assert node.counts() == dict(MIXED.counts)
 
 
-def test_a_monitor_that_holds_the_gpu_open_delays_the_change_of_its_mode(node: LayoutNode) -> None:
+def test_a_monitor_that_holds_the_gpu_open_delays_the_change_of_its_mode_and_the_gpu_is_at_rest(
+    node: LayoutNode,
+) -> None:
     node.hardware.gpus[0].watched = True
     with pytest.raises(TemporaryError, match="nvmlDeviceSetMigMode says IN_USE"):
         node.bring(MIXED)
-    assert node.journals.changing() == {gpu_device_name(node.gpu().uuid)}
+    assert node.is_at_rest(), "nothing was done, so nothing has to be finished"
+    node.hardware.gpus[0].watched = False
+    node.bring(layout())
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="nvmlDeviceSetMigMode says IN_USE"):
+        node.bring(WHOLE)
+    assert (node.is_at_rest(), node.hardware.gpus[0].mode) == (True, True)
     node.hardware.gpus[0].watched = False
     node.bring(MIXED)
+    assert node.counts() == dict(MIXED.counts)
+
+
+def test_a_change_killed_before_its_first_step_and_then_refused_is_at_rest_too(node: LayoutNode) -> None:
+    node.journals.begin(node.gpu().uuid, MIXED, lambda: None)
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(MIXED)
     assert node.is_at_rest()
+
+
+def test_a_change_of_the_mode_that_may_have_been_made_and_one_after_other_steps_have_to_be_finished(
+    node: LayoutNode,
+) -> None:
+    node.fake.once["nvmlDeviceSetMigMode"] = pynvml.NVML_ERROR_UNKNOWN
+    with pytest.raises(TemporaryError, match="UNKNOWN"):
+        node.bring(MIXED)
+    assert node.journals.changing() == {gpu_device_name(node.gpu().uuid)}
+    node.bring(MIXED)
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(WHOLE)
+    assert (node.hardware.layout(0), node.is_at_rest()) == ([], False)
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(WHOLE)
+    assert not node.is_at_rest(), "what was read of it may be of before"
 
 
 def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_whole(node: LayoutNode) -> None:

@@ -16,6 +16,7 @@ from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
 from dracaena.kubelet_plugin.mig_layouts import SETTLE_S, LayoutPorts, LayoutReport, LayoutState, MigLayouts
 from support.clock import FakeClock
+from support.fake_mig import IN_USE
 from support.layout_node import LayoutNode, layout, layout_node
 
 FILE = {
@@ -234,22 +235,36 @@ def test_gpus_are_filtered_by_their_pci_ids(watched: Watched) -> None:
 
 
 def test_a_change_that_was_begun_is_finished_whatever_became_of_label_and_file(watched: Watched) -> None:
-    watched.node.hardware.gpus[0].watched = True  # the mode cannot be changed
+    watched.node.fake.once["nvmlGpuInstanceCreateComputeInstance"] = IN_USE
+    watched.node.fake.once["nvmlGpuInstanceDestroy"] = IN_USE
     watched.name = "one-3g"
     watched.settle()
     state, reason = watched.state()
-    assert (state, "nvmlDeviceSetMigMode says IN_USE" in reason) == (LayoutState.PENDING, True)
+    assert (state, "nvmlGpuInstanceCreateComputeInstance says IN_USE" in reason) == (LayoutState.PENDING, True)
     assert not watched.node.is_at_rest()
+    watched.node.fake.once["nvmlGpuInstanceDestroy"] = IN_USE
     watched.name, watched.file = "gone", {"version": "v1", "mig-configs": {}}
     watched.look()
     assert watched.withheld == {watched.uuids[0]}
     watched.name = ""
-    watched.node.hardware.gpus[0].watched = False
     watched.look()
     watched.read()
     assert watched.look() is None
     assert (watched.node.counts(), watched.node.is_at_rest()) == ({"3g.40gb": 1}, True)
     assert watched.withheld == set()
+
+
+def test_a_gpu_whose_mode_cannot_be_changed_is_free_again_when_its_label_is_taken_away(watched: Watched) -> None:
+    watched.node.hardware.gpus[0].watched = True
+    watched.name = "one-3g"
+    watched.settle()
+    state, reason = watched.state()
+    assert (state, "nvmlDeviceSetMigMode says IN_USE" in reason) == (LayoutState.PENDING, True)
+    assert watched.withheld == {watched.uuids[0]}
+    watched.look()
+    watched.name = ""
+    assert watched.look() is None
+    assert (watched.withheld, watched.node.is_at_rest()) == (set(), True)
 
 
 def test_a_start_withholds_what_an_earlier_run_left_half_done_before_the_first_look(watched: Watched) -> None:
