@@ -343,14 +343,28 @@ def test_the_exporter_stays_off_nodes_whose_driver_is_let_go_of(tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize("where", ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"])
-def test_the_exporter_is_refused_beside_mig_on_demand_which_it_stands_in_the_way_of(tmp_path: Path, where: str) -> None:
-    exporter, on_demand = "--set=exporter.enabled=true", f"--set={where}=onDemand"
-    done = helm("template", "dracaena", CHART, KUBERNETES, exporter, on_demand, home=tmp_path)
+LAYOUTS = "--set=kubeletPlugin.migLayouts=version: v1"
+MIG_SECTIONS = ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"]
+
+
+@pytest.mark.parametrize("where", MIG_SECTIONS)
+@pytest.mark.parametrize("mode", ["onDemand", "layout"])
+def test_the_exporter_is_refused_beside_a_plugin_that_changes_mig_modes_which_it_stands_in_the_way_of(
+    tmp_path: Path, where: str, mode: str
+) -> None:
+    exporter, changes = "--set=exporter.enabled=true", f"--set={where}={mode}"
+    done = helm("template", "dracaena", CHART, KUBERNETES, exporter, changes, LAYOUTS, home=tmp_path)
     assert done.returncode != 0
-    assert f"{where} is onDemand and exporter.enabled is true" in done.stderr
-    for fine in ((exporter,), (on_demand,), (exporter, f"--set={where}=existing")):
+    assert f"{where} is {mode} and exporter.enabled is true" in done.stderr
+    for fine in ((exporter,), (changes, LAYOUTS), (exporter, f"--set={where}=existing")):
         render(tmp_path, *fine)
+
+
+@pytest.mark.parametrize("where", MIG_SECTIONS)
+def test_layouts_without_their_file_are_refused_because_the_plugin_would_not_start(tmp_path: Path, where: str) -> None:
+    done = helm("template", "dracaena", CHART, KUBERNETES, f"--set={where}=layout", home=tmp_path)
+    assert done.returncode != 0
+    assert f"{where} is layout and kubeletPlugin.migLayouts is empty" in done.stderr
 
 
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
