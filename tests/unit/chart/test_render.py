@@ -367,6 +367,20 @@ def test_layouts_without_their_file_are_refused_because_the_plugin_would_not_sta
     assert f"{where} is layout and kubeletPlugin.migLayouts is empty" in done.stderr
 
 
+def test_the_plugin_sees_the_processes_of_its_node_exactly_where_layouts_may_be_made(tmp_path: Path) -> None:
+    def plugin(*given: str) -> Any:
+        (found,) = (
+            each
+            for each in objects(render(tmp_path, *given), "DaemonSet")
+            if "kubelet-plugin" in each["metadata"]["name"]
+        )
+        return found["spec"]["template"]["spec"]
+
+    assert plugin(LAYOUTS)["hostPID"] is True
+    assert "hostPID" not in plugin()
+    assert "hostPID" not in plugin("--set=kubeletPlugin.settings.mig=onDemand")
+
+
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
     asked, plain = "--set=kubeletPlugin.migLayoutCondition=true", "--set=kubeletPlugin.readAsNode=false"
 
