@@ -56,6 +56,13 @@ class LayoutJournals:
             self._note(gpu, record)
         return record
 
+    def rest(self, gpu: str, layout: GpuLayout) -> None:
+        """Write down that a GPU is no longer being changed into a layout; into another one it may be by now."""
+        with self._lock.hold():
+            record = self._read().of(gpu)
+            if record.changing == layout:
+                self._note(gpu, replace(record, changing=None))
+
     def changing(self) -> frozenset[DeviceName]:
         """Return the whole GPUs that are being changed. The caller holds the lock."""
         gpus = self._read().gpus

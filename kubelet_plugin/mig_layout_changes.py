@@ -1,7 +1,8 @@
 """Brings one GPU into a static MIG layout, step by step, each journaled before the driver is asked for it.
 
 `changing` is noted first: from then on until it is taken back no claim gets anything of the GPU here, and whoever
-starts next goes on to the same end. An instance is noted before it is made and forgotten after it is gone, so what the
+starts next goes on to the same end. It stays until the GPU was read again, or claims would be prepared by a reading of
+before. An instance is noted before it is made and forgotten after it is gone, so what the
 journal has is at all times at least what is ours. Instances that it does not have are somebody else's: they stay, and
 the GPU stays as it is.
 """
@@ -70,6 +71,7 @@ class MigLayoutChanges:
         `user` says, with the lock of the calls held, which claim has something of it. Raises GpuInUseError where a
         claim or a process has, LayoutBlockedError, and TemporaryError where a step failed: then the GPU stays
         `changing`, and the next try goes on. Where the driver refused the first step, it is as it was, and at rest.
+        Done, it is `changing` until rest().
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
             enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
@@ -82,8 +84,12 @@ class MigLayoutChanges:
                 record = self._divide(gpu, layout, record, as_it_was=at_rest or as_read)
             else:
                 record = self._join(gpu, record, as_it_was=at_rest)
-            self._journals.note(gpu.uuid, replace(record, changing=None))
+            self._journals.note(gpu.uuid, record)
         log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
+
+    def rest(self, gpu: str, layout: GpuLayout) -> None:
+        """Give a GPU back, by UUID, that was brought into a layout and read since."""
+        self._journals.rest(gpu, layout)
 
     def device_id(self, gpu: str) -> int:
         """Return the PCI ID of a GPU. Raises DracaenaError."""

@@ -140,6 +140,7 @@ class MigLayouts:
         machine, name = self._machine, self._ports.name()
         if machine is None or name is None:
             return
+        self._rest(machine)
         wished, problem = self._wished(name, machine)
         records = self._journals.read()
         unfinished = {uuid: each.changing for uuid, each in records.gpus.items() if each.changing is not None}
@@ -179,7 +180,7 @@ class MigLayouts:
 
     def _settled(self, machine: Machine, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> _Standing | None:
         """Return the state of a GPU of which nothing is to be changed, or cannot be; None for all others."""
-        if record.changing is not None or self._is_outdated(machine, gpu):
+        if record.changing is not None or gpu.uuid in self._changed:
             return None
         if has_layout(machine, gpu, layout):
             return LayoutState.APPLIED, ""
@@ -187,18 +188,18 @@ class MigLayouts:
         blocked = mode_obstacle(gpu, layout) or (others_made(gpu, sorted(strangers)) if strangers else None)
         return None if blocked is None else (LayoutState.FAILED, blocked)
 
-    def _is_outdated(self, machine: Machine, gpu: Gpu) -> bool:
-        """Whether the last reading shows a GPU as it was before we changed it. One that was begun before may come
-        after: it is over with the second, whatever that shows.
+    def _rest(self, machine: Machine) -> None:
+        """Give the GPUs back that were changed, and that the last reading shows so. One that was begun before a change
+        may come after it: it is over with the second, whatever that shows.
         """
-        changed = self._changed.get(gpu.uuid)
-        if changed is None:
-            return False
-        layout, readings = changed
-        if has_layout(machine, gpu, layout) or self._readings >= readings + 2:
-            del self._changed[gpu.uuid]
-            return False
-        return True
+        for gpu in machine.gpus:
+            changed = self._changed.get(gpu.uuid)
+            if changed is None:
+                continue
+            layout, readings = changed
+            if has_layout(machine, gpu, layout) or self._readings >= readings + 2:
+                self._changes.rest(gpu.uuid, layout)
+                del self._changed[gpu.uuid]
 
     def _withhold(self, gpus: Collection[str]) -> None:
         self._ports.withhold(gpus)

@@ -44,7 +44,7 @@ class GpuRecord:
     """What is known of one GPU."""
 
     changing: GpuLayout | None = None
-    """What it is being changed into: begun, and not known to be done. None: it is at rest."""
+    """What it is being changed into: begun, and not known to be done and read since. None: it is at rest."""
     made: tuple[MadeInstance, ...] = ()
 
     def owner(self, found: GpuInstance) -> MadeInstance | None:

@@ -195,6 +195,15 @@ def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_who
     assert node.is_at_rest()
 
 
+def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -> None:
+    node.changes.change(node.gpu(), MIXED, lambda: None)
+    assert node.journals.changing() == {gpu_device_name(node.gpu().uuid)}
+    node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
+    assert not node.is_at_rest()
+    node.changes.rest(node.gpu().uuid, MIXED)
+    assert (node.is_at_rest(), made(node)) == (True, there(node))
+
+
 def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutNode) -> None:
     def hang(what: str, work: object, _deadline_s: float) -> object:
         assert callable(work)

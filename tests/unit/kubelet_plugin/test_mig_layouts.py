@@ -295,6 +295,34 @@ def test_a_reading_of_before_the_change_frees_nothing_even_if_the_label_was_chan
     assert watched.state() == (LayoutState.APPLIED, "")
 
 
+def test_nothing_of_a_changed_gpu_is_prepared_before_it_was_read_though_its_label_is_gone(watched: Watched) -> None:
+    watched.name = "one-3g"
+    watched.settle()
+    watched.look()
+    assert watched.node.counts() == {"3g.40gb": 1}
+    watched.name = ""
+    watched.look()
+    assert (watched.withheld, watched.node.is_at_rest()) == ({watched.uuids[0]}, False)
+    watched.layouts.read_again()
+    watched.look()
+    assert (watched.withheld, watched.node.is_at_rest()) == ({watched.uuids[0]}, False)
+    watched.read()
+    watched.look()
+    assert (watched.withheld, watched.node.is_at_rest()) == (set(), True)
+
+
+def test_a_process_that_starts_before_a_changed_gpu_was_read_gives_it_back_too(watched: Watched) -> None:
+    watched.name = "one-3g"
+    watched.settle()
+    watched.look()
+    watched.start()  # reads
+    assert not watched.node.is_at_rest()
+    watched.look()
+    watched.read()
+    assert watched.state() == (LayoutState.APPLIED, "")
+    assert watched.node.is_at_rest()
+
+
 def test_a_gpu_that_an_admin_changed_right_after_us_does_not_wait_for_ever(watched: Watched) -> None:
     watched.name = "one-3g"
     watched.settle()
