@@ -92,8 +92,12 @@ class ClaimReconciler:
     def troubles(self) -> Sequence[ClaimTrouble]:
         """Return what has to be told about prepared claims, according to their checkpoints."""
         now, _ = self._checkpoints.load_all()
-        gone = frozenset() if self._pool is None else self._pool.vanished
-        lost = {c.prepared.claim.uid: [d.uuid for d in c.prepared.devices if d.device in gone] for c in now if gone}
+        gone = {} if self._pool is None else self._pool.vanished
+        lost = {
+            c.prepared.claim.uid: [d.uuid for d in c.prepared.devices if gone.get(d.device) == d.uuid]
+            for c in now
+            if gone
+        }
         return [
             ClaimTrouble(c.prepared, c.aside, moves(c.prepared), tuple(lost.get(c.prepared.claim.uid, ())))
             for c in now

@@ -101,7 +101,7 @@ class NodeDevices:
             self._first_indices.setdefault(gpu.index, gpu.uuid)
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
-        gone = self._gone(machine) if divided.uuids else frozenset()
+        gone = self._gone(machine) if divided.uuids else {}
         self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
         shared = shared_gpus(self._sharing, machine, self._first_indices)
@@ -153,7 +153,7 @@ class NodeDevices:
         if taken != self._taken or gone != self.pool().vanished:
             self.take(machine)
 
-    def _gone(self, machine: Machine) -> frozenset[DeviceName]:
+    def _gone(self, machine: Machine) -> Mapping[DeviceName, str]:
         return vanished(machine, self._made_devices())
 
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:

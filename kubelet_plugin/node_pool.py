@@ -19,12 +19,12 @@ def node_pool(
     name: PoolName,
     pages: Sequence[Sequence[Device]] = (),
     divided: DividedGpus = NOT_DIVIDED,
-    vanished: frozenset[DeviceName] = frozenset(),
+    vanished: Mapping[DeviceName, str] = MappingProxyType({}),
 ) -> PublishedPool:
     """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
 
     `pages` are the devices with the attributes that are published, `divided` the GPUs that are divided on demand,
-    `vanished` the places on them from which MIG devices of claims have gone.
+    `vanished` the places on them from which MIG devices of claims have gone, with their UUIDs.
     """
     on_demand = [place for gpu in machine.gpus if gpu.uuid in divided.uuids for place in places_of(gpu)]
     return PublishedPool(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
@@ -128,16 +128,19 @@ class MigDeviceKind:
 
 def with_made(prepared: PreparedClaim) -> PreparedClaim:
     """Return a claim whose MIG devices are those that its effects made; the very same where nothing changes."""
-    made = {effect.device: effect.outcome for effect in prepared.effects if effect.kind == MIG_INSTANCE}
-    devices = tuple(
-        device
-        if (outcome := made.get(device.device)) is None
-        else dataclasses.replace(
-            device,
-            uuid=GpuUuid(str(outcome["uuid"])),
-            gpu_instance_id=int(outcome["gpu_instance"]),
-            access_minors=(int(outcome["gpu_instance_node"]), int(outcome["compute_instance_node"])),
-        )
-        for device in prepared.devices
-    )
+    devices = tuple(as_made(device, prepared.effects) for device in prepared.devices)
     return prepared if devices == prepared.devices else dataclasses.replace(prepared, devices=devices)
+
+
+def as_made(device: PreparedDevice, effects: Iterable[Effect]) -> PreparedDevice:
+    """Return a device with the numbers that its own effect of a claim noted, as it is without such an effect."""
+    for effect in effects:
+        outcome = effect.outcome or {}
+        if (effect.kind, effect.device) == (MIG_INSTANCE, device.device) and "uuid" in outcome:
+            return dataclasses.replace(
+                device,
+                uuid=GpuUuid(str(outcome["uuid"])),
+                gpu_instance_id=int(outcome["gpu_instance"]),
+                access_minors=(int(outcome["gpu_instance_node"]), int(outcome["compute_instance_node"])),
+            )
+    return device

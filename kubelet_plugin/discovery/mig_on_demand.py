@@ -87,11 +87,11 @@ def taken_by_others(
     return {gpu.uuid: _taken(gpu, strangers[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in strangers}
 
 
-def vanished(machine: Machine, made: Mapping[DeviceName, MadeDevice]) -> frozenset[DeviceName]:
-    """Return the places of those MIG devices that are not there any more, on GPUs that tell what they have."""
+def vanished(machine: Machine, made: Mapping[DeviceName, MadeDevice]) -> Mapping[DeviceName, str]:
+    """Return place and UUID of those MIG devices that are not there any more, on GPUs that tell what they have."""
     told = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled is not None}
     there = {mig.uuid for mig in machine.mig_devices}
-    return frozenset(place for place, device in made.items() if device.gpu in told and device.uuid not in there)
+    return {p: device.uuid for p, device in made.items() if device.gpu in told and device.uuid not in there}
 
 
 def _taken(gpu: Gpu, strangers: Collection[tuple[str, MigPlacement]]) -> Mapping[str, int]:

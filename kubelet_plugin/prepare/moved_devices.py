@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.names import gpu_device_name
+from dracaena.kubelet_plugin.device_kinds.mig_place import as_made
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
@@ -63,11 +64,13 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
     left: list[PreparedDevice] = []
     for device in prepared.devices:
         kind = kind_of(device.device, device.share_id)
-        problem = kind.obstacle(device.device, pool)
+        is_gone = pool.vanished.get(device.device) == device.uuid
+        problem = f"MIG device {device.uuid} is gone" if is_gone else kind.obstacle(device.device, pool)
         if problem is None:
             now = kind.as_read(device, pool)
+            now = as_made(now, prepared.effects) if device.index is None else now
         else:
-            if kind.facts_are_missing(device.device, pool):
+            if not is_gone and kind.facts_are_missing(device.device, pool):
                 taken = _taken(device, pool)
                 if taken is None and not _was_left(device, prepared.former):
                     devices.append(device)
@@ -103,13 +106,25 @@ def same_nodes(one: PreparedClaim, other: PreparedClaim) -> bool:
 def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[HeldNode, ...]:
     """Return the devices of a claim whose nodes containers of other claims hold from before.
 
-    Who is prepared with the same device is for plan.holders() to judge. Admin access holds nothing and is held by
+    A MIG device of another claim counts as gone if its node is a wanted one's: the driver tells so before any reading
+    does. Who is prepared with the same device is for plan.holders() to judge. Admin access holds nothing and is held by
     nobody.
     """
     found: list[HeldNode] = []
+    parts = [device for device in wanted.devices if device.access_minors]
     for other in others:
-        if not other.former or other.claim.uid == wanted.claim.uid:
+        if not (other.former or parts) or other.claim.uid == wanted.claim.uid:
             continue
+        found += [
+            HeldNode(wanted.claim, mine, theirs, other)
+            for theirs in other.devices
+            for mine in parts
+            # All compute instances of a GPU instance have the first node; the second is of one alone.
+            if not set(mine.access_minors[1:]).isdisjoint(theirs.access_minors[1:])
+            and theirs.index is not None  # else its nodes are former ones already
+            and mine.device != theirs.device
+            and not mine.goes_with(theirs)
+        ]
         still = {device.device for device in other.devices}
         found += [
             HeldNode(wanted.claim, mine, former, other)
@@ -165,9 +180,9 @@ def _share_a_node(mine: PreparedDevice, former: PreparedDevice) -> bool:
     """Whether who has the nodes of `former` could use `mine`.
 
     A part of a GPU is opened by its own nodes of nvidia-caps; the GPU's node, which all of its parts have, opens it
-    only as a whole.
+    only as a whole. A part that is still to be made has no nodes yet: it is asked about again once it has.
     """
-    if mine.access_minors and former.access_minors:
+    if former.access_minors and not mine.is_whole_gpu:
         return not set(mine.access_minors).isdisjoint(former.access_minors)
     return mine.minor == former.minor
 

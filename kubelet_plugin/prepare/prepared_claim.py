@@ -161,8 +161,8 @@ class PublishedPool:
     """Where MIG devices are made when claims get them."""
     switched: frozenset[DeviceName] = frozenset()
     """Whole GPUs whose MIG mode the plugin changes, so that they can be used whole or divided."""
-    vanished: frozenset[DeviceName] = frozenset()
-    """Places of MIG devices that were made for claims and are not there any more."""
+    vanished: Mapping[DeviceName, str] = field(default_factory=dict)
+    """Place → UUID of a MIG device that was made there for a claim and is not there any more."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:

@@ -15,7 +15,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement, places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.device_state import PrepareError
+from dracaena.kubelet_plugin.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
 from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError
@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.checkpoint import State
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
 from support.killed_steps import KilledSteps, StopError
 from support.mig_node import MigNode, ask_at_once, mig_node
@@ -58,6 +58,9 @@ class Claims:
         self.steps = KilledSteps(NEVER)
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
         self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+
+    def read(self, pool: PublishedPool) -> None:
+        self.pool = self.node.pool = pool
 
     def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
         results = [
@@ -206,6 +209,107 @@ def test_a_claim_that_ends_while_the_driver_is_released_is_unprepared(claims: Cl
         assert claims.node.checkpoints.load(reference_to(claim).uid) is None
     assert not claims.mig.library.is_open
     assert claims.mig.hardware.layout(0) == [("1g.10gb", 0, 1)], "nothing was asked of the driver"
+
+
+def loaded_anew(claims: Claims, *lost: ResourceClaim) -> None:
+    """Load the driver anew, which leaves no instance; then a reading tells which claims have lost their devices."""
+    for gpu in claims.mig.hardware.gpus:
+        gpu.instances.clear()
+    names = {claim.metadata.name for claim in lost}
+    devices = [d for prepared in claims.done() if prepared.claim.name in names for d in prepared.devices]
+    claims.read(dataclasses.replace(claims.pool, vanished={device.device: device.uuid for device in devices}))
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["", "before any reading shows that it is gone"])
+def test_the_nodes_of_a_device_that_is_gone_open_no_other_claims_device(claims: Claims, is_read: bool) -> None:
+    """Containers that run go on to hold them, and the driver gives number and nodes to the next instance."""
+    gone = claims.claim("gone", claims.place("1g.10gb", 0))
+    other = claims.claim("other", claims.place("1g.10gb", 3))
+    (before,) = claims.node.state.prepare(reference_to(gone)).devices
+    loaded_anew(claims, *([gone] if is_read else []))
+    claims.node.state.follow_devices()
+    with pytest.raises(
+        DeviceHeldError, match=r"nvidia-cap13 now, which containers of claim default/gone .* still have"
+    ):
+        claims.node.state.prepare(reference_to(other))
+    assert claims.mig.hardware.layout(0) == []
+    claims.node.state.unprepare(reference_to(gone))
+    (device,) = claims.node.state.prepare(reference_to(other)).devices
+    assert device.access_minors == before.access_minors == (12, 13)
+
+
+def test_a_claim_whose_device_is_gone_stands_in_the_way_of_its_place_and_its_nodes_alone(claims: Claims) -> None:
+    gone = claims.claim("gone", claims.place("1g.10gb", 0))
+    claims.node.state.prepare(reference_to(gone))
+    loaded_anew(claims, gone)
+    claims.node.state.follow_devices()
+    claims.mig.hardware.put(0, "1g.10gb", 6)  # gets number and nodes of what is gone
+    beside = claims.claim("beside", claims.place("1g.10gb", 3))
+    (device,) = claims.node.state.prepare(reference_to(beside)).devices
+    assert device.gpu_instance_id == 2
+    over = claims.claim("over", claims.place("2g.20gb", 0))
+    with pytest.raises(DeviceHeldError, match=r"is still held as a part of the same GPU.* by claim default/gone"):
+        claims.node.state.prepare(reference_to(over))
+
+
+def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims: Claims) -> None:
+    claim = claims.claim("gone", claims.place("1g.10gb", 0))
+    prepared = claims.node.state.prepare(reference_to(claim))
+    files = claims.node.files()
+    there = claims.pool
+    loaded_anew(claims, claim)
+    (trouble,), _ = claims.node.state.follow_devices()
+    assert trouble.aside == f"MIG device {prepared.devices[0].uuid} is gone"
+    assert trouble.vanished == (prepared.devices[0].uuid,)
+    assert "cdi/gpu.dracaena.dev-claim_gone-uid.json" not in claims.node.files()
+    for _ in range(2):
+        with pytest.raises(SetAsideError, match="is gone"):
+            claims.node.state.prepare(reference_to(claim))
+        claims.restart()
+    claims.read(there)  # as if the reading had been wrong
+    claims.node.state.follow_devices()
+    assert claims.done()[0].devices == prepared.devices
+    assert claims.node.files() == files
+    loaded_anew(claims, claim)
+    claims.node.state.follow_devices()
+    claims.node.state.unprepare(reference_to(claim))
+    assert claims.node.checkpoints.load_all() == ((), ())
+
+
+def read_truly(claims: Claims) -> None:
+    """Read which devices of claims are not there."""
+    there = {u for gpu in claims.mig.hardware.gpus for i in gpu.instances.values() for u in i.compute.values()}
+    checkpoints, _ = claims.node.checkpoints.load_all()
+    devices = [device for checkpoint in checkpoints for device in checkpoint.prepared.devices if device.access_minors]
+    gone = {device.device: device.uuid for device in devices if device.uuid not in there}
+    claims.read(dataclasses.replace(claims.pool, vanished=gone))
+    claims.node.state.follow_devices()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_node_gets_into_containers_of_two_claims_however_often_the_driver_is_loaded_anew(
+    tmp_path: Path, seed: int
+) -> None:
+    rng, given = random.Random(seed), dict[str, set[int]]()
+    with mig_node(count=1) as mig:
+        claims = Claims(tmp_path, mig)
+        every = [claims.claim(f"{start}", claims.place("1g.10gb", start)) for start in range(7)]
+        for _ in range(30):
+            claim, what = rng.choice(every), rng.random()
+            if what < 0.15:
+                mig.hardware.gpus[0].instances.clear()
+            elif what < 0.3:
+                read_truly(claims)
+            elif what < 0.4:
+                claims.restart()
+            elif what < 0.6:
+                claims.node.state.unprepare(reference_to(claim))
+                given.pop(claim.metadata.name, None)
+            else:
+                with suppress(DracaenaError):
+                    (device,) = claims.node.state.prepare(reference_to(claim)).devices
+                    given.setdefault(claim.metadata.name, set()).update(device.access_minors)
+            assert len(set().union(*given.values())) == sum(map(len, given.values()))
 
 
 @contextmanager
