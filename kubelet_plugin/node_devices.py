@@ -18,7 +18,13 @@ from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
-from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus, taken_by_others, vanished
+from dracaena.kubelet_plugin.discovery.mig_on_demand import (
+    DividedGpus,
+    as_published,
+    divided_gpus,
+    taken_by_others,
+    vanished,
+)
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
@@ -81,6 +87,7 @@ class NodeDevices:
         self._first_indices: dict[int, str] = {}  # UUID that each index had first
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
         self._taken: Mapping[str, Mapping[str, int]] = {}
+        self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
         self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
@@ -101,7 +108,15 @@ class NodeDevices:
             self._first_indices.setdefault(gpu.index, gpu.uuid)
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
-        gone = self._gone(machine) if divided.uuids else {}
+        self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})
+
+    def _use(
+        self,
+        machine: Machine,
+        divided: DividedGpus,
+        taken: Mapping[str, Mapping[str, int]],
+        gone: Mapping[DeviceName, str],
+    ) -> None:
         self._machine, self._taken = machine if divided.uuids else None, taken
         machine = as_published(machine, divided)
         shared = shared_gpus(self._sharing, machine, self._first_indices)
@@ -151,10 +166,18 @@ class NodeDevices:
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken, gone = taken_by_others(machine, divided, self._own_places()), self._gone(machine)
         if taken != self._taken or gone != self.pool().vanished:
-            self.take(machine)
+            self._use(machine, divided, taken, gone)
 
     def _gone(self, machine: Machine) -> Mapping[DeviceName, str]:
-        return vanished(machine, self._made_devices())
+        """Return which MIG devices of claims are gone; to be asked once for each reading.
+
+        One reading is no proof: the other instance of a rolling update may have made the device after it was begun.
+        The next one begins later. What is known to be gone, from before a restart too, needs no second one.
+        """
+        made = self._made_devices()
+        missing, before = vanished(machine, made), self._missing
+        self._missing = missing
+        return {p: uuid for p, uuid in missing.items() if made[p].known_gone or before.get(p) == uuid}
 
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
         """Publish these taints from now on, each device's behind the one that all have."""

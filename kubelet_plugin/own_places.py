@@ -9,6 +9,7 @@ from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
 from dracaena.process.clock import Clock
 
@@ -24,16 +25,20 @@ class OwnPlaces:
         self._clock = clock
         self._lock = threading.Lock()
         self._touched: dict[DeviceName, float] = {}
-        self._journaled: Callable[[], tuple[Effect, ...]] = tuple
+        self._journaled: Callable[[], tuple[tuple[Effect, bool], ...]] = tuple  # and whether its device is lost
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
         """Ask these checkpoints from now on."""
 
-        def journaled() -> tuple[Effect, ...]:
+        def journaled() -> tuple[tuple[Effect, bool], ...]:
             with lock.hold():
                 now, _ = checkpoints.load_all()
-            effects = (effect for checkpoint in now for effect in checkpoint.prepared.effects)
-            return tuple(effect for effect in effects if effect.kind == MIG_INSTANCE)
+            return tuple(
+                (effect, effect.device in _lost(checkpoint))
+                for checkpoint in now
+                for effect in checkpoint.prepared.effects
+                if effect.kind == MIG_INSTANCE
+            )
 
         self._journaled = journaled
 
@@ -48,7 +53,7 @@ class OwnPlaces:
         Raises DracaenaError where the journals cannot be read.
         """
         touched = self._settling()
-        return frozenset(effect.device for effect in self._journaled()) | touched
+        return frozenset(effect.device for effect, _ in self._journaled()) | touched
 
     def made(self) -> Mapping[DeviceName, MadeDevice]:
         """Return the MIG devices that claims have, by place, without those that a reading may be too old to show.
@@ -57,8 +62,8 @@ class OwnPlaces:
         """
         touched = self._settling()
         return {
-            effect.device: MadeDevice(str(effect.parameters["gpu"]), str(effect.outcome["uuid"]))
-            for effect in self._journaled()
+            effect.device: MadeDevice(str(effect.parameters["gpu"]), str(effect.outcome["uuid"]), is_lost)
+            for effect, is_lost in self._journaled()
             if effect.outcome is not None and "uuid" in effect.outcome and effect.device not in touched
         }
 
@@ -67,3 +72,10 @@ class OwnPlaces:
         with self._lock:
             self._touched = {place: at_s for place, at_s in self._touched.items() if at_s >= since_s}
             return frozenset(self._touched)
+
+
+def _lost(checkpoint: Checkpoint) -> frozenset[DeviceName]:
+    """Return the devices for which a claim is set aside (prepare.moved_devices)."""
+    if checkpoint.aside is None or not checkpoint.planned:
+        return frozenset()
+    return frozenset(device.device for device in checkpoint.prepared.devices if device.index is None)

@@ -59,6 +59,8 @@ class MadeDevice:
 
     gpu: str
     uuid: str
+    known_gone: bool = False
+    """Whether its claim is set aside because it, or its GPU, was not there."""
 
 
 @dataclass(frozen=True, slots=True)

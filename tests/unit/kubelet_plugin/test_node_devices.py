@@ -15,10 +15,11 @@ from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.api.topology import TopologyError
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.pool import Page, devices_of
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node_devices import DevicesUnknownError, NodeDevices
+from dracaena.kubelet_plugin.node_devices import GONE, DevicesUnknownError, NodeDevices
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine
 from support.plugin import DRIVER, NODE
@@ -32,6 +33,7 @@ class Node:
     def __init__(self, *, watched: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
         self.own: set[DeviceName] = set()
         self.own_asked = 0
+        self.made: dict[DeviceName, MadeDevice] = {}
         self.counters: dict[str, dict[str, str]] = {}
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
@@ -49,6 +51,7 @@ class Node:
             sharing=sharing,
             mig_gpus=mig_gpus,
             own_places=self._own_places,
+            made_devices=lambda: dict(self.made),
             on_troubles=self.troubles.append,
         )
 
@@ -192,6 +195,47 @@ def test_a_place_has_the_taints_of_its_gpu_and_its_own_where_a_device_lies() -> 
     }
     assert tainted == {(sick.key,)}
     assert node.taints[own][1:] == [worse.key]
+
+
+def gone(node: Node) -> dict[str, str]:
+    """What is told to be gone: the pool's, if the same places and no others have the taint."""
+    told = dict(node.devices.pool().vanished)
+    tainted = {name for name, keys in node.taints.items() if f"{DRIVER}/{GONE}" in keys}
+    assert tainted == set(told)
+    return {str(place): uuid for place, uuid in told.items()}
+
+
+def test_a_claims_device_is_gone_once_two_readings_in_a_row_lack_it() -> None:
+    """In a rolling update the other instance may have made it after a reading was begun."""
+    node, there = Node(mig_gpus="0"), with_device(4)
+    (mig,) = there.mig_devices
+    empty, name = replace(there, mig_devices=()), mig.device_name
+    node.own, node.made = {name}, {name: MadeDevice(mig.parent_uuid, mig.uuid)}
+    node.devices.take(empty)
+    assert gone(node) == {}
+    node.devices.take(there)
+    node.devices.take(empty)
+    assert gone(node) == {}, "the two were not in a row"
+    node.devices.look_again()
+    assert gone(node) == {name: mig.uuid}
+    node.made = {name: MadeDevice(mig.parent_uuid, "MIG-2")}
+    node.devices.look_again()
+    assert gone(node) == {}, "another device was made there"
+    node.devices.look_again()
+    assert gone(node) == {name: "MIG-2"}
+    node.made = {}
+    node.devices.look_again()
+    assert gone(node) == {}
+
+
+def test_a_device_that_was_known_to_be_gone_before_a_restart_is_so_at_the_first_reading() -> None:
+    node, there = Node(mig_gpus="0"), with_device(4)
+    (mig,) = there.mig_devices
+    node.made = {mig.device_name: MadeDevice(mig.parent_uuid, mig.uuid, known_gone=True)}
+    node.devices.take(replace(there, mig_devices=()))
+    assert gone(node) == {mig.device_name: mig.uuid}
+    node.devices.take(there)
+    assert gone(node) == {}
 
 
 def test_gpus_that_cannot_be_divided_are_said_and_stay_whole() -> None:

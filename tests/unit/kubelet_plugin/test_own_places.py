@@ -48,6 +48,20 @@ def test_a_device_must_be_there_once_it_was_made_and_a_reading_can_show_it(tmp_p
     assert effect.device in places.made()
 
 
+def test_a_device_for_which_its_claim_was_set_aside_is_known_to_be_gone(tmp_path: Path) -> None:
+    places, node = OwnPlaces(FakeClock()), PluginNode(tmp_path, FakeClaims())
+    places.follow(node.checkpoints, ThreadLock())
+    with mig_node() as mig:
+        effect = replace(instance(mig, "1g.10gb", 4), outcome={"making": True, "uuid": "MIG-1"})
+    claim = prepared_claim()
+    for index, planned, expected in ((0, True, False), (None, True, True), (None, False, False)):
+        device = replace(claim.devices[0], device=effect.device, index=index)
+        lost = replace(claim, devices=(device,), effects=(effect,))
+        node.checkpoints.set_aside(lost, "it is gone", planned=planned)
+        node.checkpoints.look_at_each()
+        assert places.made()[effect.device].known_gone is expected
+
+
 def test_what_was_touched_a_moment_ago_is_ours_because_a_reading_may_be_older() -> None:
     clock = FakeClock()
     places = OwnPlaces(clock)
