@@ -65,7 +65,7 @@ class QuotaProblem:
     """What was seen, and what was expected."""
 
     def __str__(self) -> str:
-        return f"{'.'.join(self.path)}: {self.text}" if self.path else self.text
+        return f"{'.'.join(map(_printable, self.path))}: {self.text}" if self.path else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +186,8 @@ def _limit(path: tuple[str, ...], value: Any) -> int | str:
         if not names:
             of = "product, as its GPUs publish it in productName" if key == GPUS_BY_PRODUCT else "profile"
             return f"{_shown(value)}, expected an object with a number for each {of}"
-        if key == GPUS_BY_PRODUCT and not 0 < len(names[0].encode(errors="replace")) <= ATTRIBUTE_VALUE_BYTES:
-            return f"no product, expected the productName of GPUs: 1 to {ATTRIBUTE_VALUE_BYTES} bytes"
+        if key == GPUS_BY_PRODUCT and not _is_product(names[0]):
+            return f"no product, expected the productName of GPUs: 1 to {ATTRIBUTE_VALUE_BYTES} bytes of UTF-8"
         if key == MIG_DEVICES and _PROFILE.fullmatch(names[0]) is None:
             return "no profile, expected a name as nvidia-smi has it, such as 1g.10gb"
     if key == SHARE_MEMORY:
@@ -195,6 +195,19 @@ def _limit(path: tuple[str, ...], value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_AMOUNT:
         return f"{_shown(value)}, expected {_WHOLE}{', in percent of one GPU' if key == SHARE_CORES else ''}"
     return value
+
+
+def _is_product(name: str) -> bool:
+    return _is_unicode(name) and 0 < len(name.encode()) <= ATTRIBUTE_VALUE_BYTES
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written down anywhere. JSON can escape half a surrogate pair, which no encoding has."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _printable(text: str) -> str:
+    return text if _is_unicode(text) else ascii(text)
 
 
 def _memory(value: Any) -> int | str:

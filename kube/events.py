@@ -158,7 +158,8 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue one event about an object. Never blocks, never raises; Events beyond the limits are dropped.
+        """Queue one event about an object. Never blocks, never raises; Events beyond the limits are dropped. What UTF-8
+        does not have in a message becomes a question mark.
 
         With `latest` only the newest message of this reason matters: the object has one such Event, and its message is
         replaced.
@@ -195,7 +196,7 @@ class EventRecorder:
         meta = subject.metadata
         told = () if latest else (message,)
         identity = "\0".join((meta.uid, subject.KIND, subject.key, self._component, event_type, reason, *told))
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:16]
         now = rfc3339(self._clock.now())
         namespace = meta.namespace or "default"  # Events of cluster-scoped objects live there by convention
         document = {
@@ -274,8 +275,9 @@ class EventRecorder:
 
 
 def cut_bytes(text: str, limit_bytes: int) -> str:
-    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut."""
-    raw = text.encode()
+    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut. What
+    UTF-8 does not have, a lone surrogate, becomes a question mark."""
+    raw = text.encode(errors="replace")
     if len(raw) <= limit_bytes:
-        return text
+        return raw.decode()
     return raw[: limit_bytes - 3].decode(errors="ignore") + "..."

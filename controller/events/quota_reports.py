@@ -39,7 +39,8 @@ class QuotaReports:
         self._told: dict[str, str] = {}
 
     def look(self) -> None:
-        """Take over how the quotas are now, and tell each mistake once. Cost: O(limits)."""
+        """Take over how the quotas are now, and tell each mistake once. A fault of ours in the telling of one namespace
+        is logged, once, and does not keep the others from being told. Cost: O(limits)."""
         states = self._states()
         self._measure(states)
         problems = {state.namespace: state.problem for state in states if state.problem}
@@ -50,11 +51,18 @@ class QuotaReports:
         self._logged = problems
         if self._is_leading():
             for name, problem in problems.items():
-                subject = self._namespace(name)
-                if self._told.get(name) != problem and subject is not None:
-                    text = f"The annotation with the quota cannot be read; the last one stays in force. {problem}"
-                    self._events.record(subject, "Warning", EVENT_REASON, text)
+                if self._told.get(name) != problem:
+                    self._tell(name, problem)
             self._told = problems
+
+    def _tell(self, name: str, problem: str) -> None:
+        try:
+            subject = self._namespace(name)
+            if subject is not None:
+                text = f"The annotation with the quota cannot be read; the last one stays in force. {problem}"
+                self._events.record(subject, "Warning", EVENT_REASON, text)
+        except Exception:  # one namespace's trouble must not keep the others from being told
+            log.exception("fault in the controller, the mistake in a quota is not told", namespace=name)
 
     def _measure(self, states: tuple[QuotaState, ...]) -> None:
         every = [(state.namespace, one, *amounts) for state in states for one, amounts in state.limits.items()]

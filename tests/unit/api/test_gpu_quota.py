@@ -73,6 +73,10 @@ def test_each_limit_is_read_in_its_unit() -> None:
         ('{"gpusByProduct": 8}', "gpusByProduct: 8, expected an object with a number for each product"),
         ('{"gpusByProduct": {"": 8}}', "gpusByProduct.: no product, expected the productName of GPUs"),
         ('{"gpusByProduct": {"A": 1, "A": 2}}', "gpusByProduct.A: stands twice, expected once"),
+        (r'{"gpusByProduct": {"\ud800": 1}}', r"gpusByProduct.'\ud800': no product, expected the productName of GPUs"),
+        (r'{"migDevicesByProfile": {"\udfff": 1}}', r"migDevicesByProfile.'\udfff': no profile, expected a name"),
+        (r'{"\ud800é": 1}', r"'\ud800\xe9': unknown, expected one of gpus"),
+        (r'{"gpus": "\ud800"}', r'gpus: "\ud800", expected a whole number'),
         ('{"migDevicesByProfile": {"1g": 8}}', "migDevicesByProfile.1g: no profile, expected a name as nvidia-smi"),
     ],
 )
@@ -81,6 +85,7 @@ def test_what_is_wrong_is_told_with_its_key_and_what_was_expected(text: str, wor
         read_quota(text)
     assert str(error.value).startswith(words)
     assert len(str(error.value)) < 400
+    assert str(error.value).encode().decode() == str(error.value)
 
 
 def test_all_mistakes_are_told_at_once_and_what_is_right_is_read() -> None:
@@ -94,11 +99,19 @@ def test_a_huge_text_is_not_looked_at() -> None:
         read_quota(json.dumps({GPUS_BY_PRODUCT: {str(number): 1 for number in range(MOST_BYTES)}}))
 
 
+def test_names_of_any_script_are_read() -> None:
+    assert read_quota(json.dumps({GPUS_BY_PRODUCT: {"カード é 😀": 1}})) == {
+        QuotaItem(GPUS_BY_PRODUCT, "カード é 😀"): 1
+    }
+
+
 def test_no_text_makes_it_fail() -> None:
     rng = random.Random(1)
     pieces = [*KEYS, "{", "}", "[", "]", ":", ",", '"', "1", "-", "1g.10gb", "160Gi", "null", "\x00", "é", " "]
+    pieces += [r"\ud800", r'{"\udc00": 1}', "\ud800"]
     for _ in range(2_000):
-        read_leniently("".join(rng.choices(pieces, k=rng.randrange(12))))
+        limits, problems = read_leniently("".join(rng.choices(pieces, k=rng.randrange(12))))
+        "".join((*map(str, problems), *(one.name for one in limits))).encode()
 
 
 def excess(limits: dict[QuotaItem, int], held: dict[QuotaItem, int], wanted: dict[QuotaItem, int]) -> Excess | None:

@@ -150,6 +150,18 @@ def test_long_message_is_cut_on_a_character() -> None:
     assert cut_bytes("ü" * 512, 1024) == "ü" * 512
 
 
+def test_what_cannot_be_encoded_is_told_with_a_question_mark(tmp_path: Path) -> None:
+    store = EventStore()
+    with ScriptedServer(store) as server:
+        events = recorder(server, tmp_path, FakeClock())
+        events.record(POD, "Warning", "Odd", "key \ud800 is odd")
+        events.record(POD, "Warning", "Odd", "x" * 2_000 + "\ud800", latest=True)
+        events.stop()
+    short, long = (str(event["message"]) for event in store.events.values())
+    assert short == "key ? is odd"
+    assert len(long) == 1024
+
+
 def test_the_newest_message_takes_the_place_of_the_one_before_in_one_event(tmp_path: Path) -> None:
     store, clock = EventStore(), FakeClock()
     with ScriptedServer(store) as server:

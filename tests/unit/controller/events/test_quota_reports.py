@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
-from dracaena.api.gpu_quota import GPUS, GPUS_BY_PRODUCT, QuotaItem
+from dracaena.api.gpu_quota import GPUS, GPUS_BY_PRODUCT, QuotaItem, read_leniently
 from dracaena.api.objects import Namespace, ObjectMeta
 from dracaena.controller.events import quota_reports
 from dracaena.controller.events.quota_reports import QuotaReports
@@ -55,6 +56,32 @@ def test_there_are_not_more_series_than_the_bound(monkeypatch: pytest.MonkeyPatc
     bench.reports.look()
     shown = [number for number in range(9) if bench.value("limit", f"n{number}") is not None]
     assert shown == [0, 1, 2]
+
+
+def test_no_quota_that_is_read_breaks_the_scrape() -> None:
+    bench = Bench()
+    limits, _ = read_leniently(r'{"gpusByProduct": {"\ud800": 1, "\u0000\"\\\n": 2}}')
+    bench.states = (QuotaState("research", {one: (limit, 0) for one, limit in limits.items()}),)
+    bench.reports.look()
+    assert b"quota_limit{" in generate_latest(bench.registry)
+
+
+def test_a_fault_with_one_namespace_does_not_keep_the_others_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.states = tuple(QuotaState(name, {}, problem="gpu: unknown") for name in ("broken", "other"))
+    record = bench.events.record
+
+    def faulty(subject: Namespace, *args: Any, **more: Any) -> None:
+        if subject.key == "broken":
+            raise ValueError
+        record(subject, *args, **more)
+
+    monkeypatch.setattr(bench.events, "record", faulty)
+    with structlog.testing.capture_logs() as logs:
+        bench.reports.look()
+        bench.reports.look()
+    assert [subject for subject, _, _ in bench.events.seen] == ["Namespace other"]
+    assert sum(line["log_level"] == "error" for line in logs) == 1
 
 
 def test_a_mistake_is_logged_and_told_once_by_the_leader_alone() -> None:
