@@ -32,6 +32,7 @@ from dracaena.controller.queue.time_budgets import IDLE, TimeBudgets
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
+from dracaena.controller.state.quotas import BusyElsewhere
 from dracaena.controller.state.upkeep import TakenBack
 from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
@@ -419,6 +420,7 @@ _RESULTS: Final = {
     Allocation: "allocated",
     NoFit: "unsatisfied",
     Refused: "refused",
+    BusyElsewhere: "refused",
     Settled: "settled",
     Behind: "behind",
     InProgress: "in-progress",

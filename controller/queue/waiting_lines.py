@@ -27,6 +27,12 @@ HOLD_BACK: Final = ("", TOO_LONG)
 """Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node, or
 finding out takes too long. One may follow the other although nothing has changed for the pods behind."""
 
+BUSY_ELSEWHERE: Final = f"{RefusalKind.QUOTA.value}, busy elsewhere"
+"""The answer to a pod that may have no GPU of those that are free, while all that its quota lets it have are taken."""
+
+MAY_STARVE: Final = ("", BUSY_ELSEWHERE)
+"""Answers to pods that wait only because others hold what they want."""
+
 SLACK: Final = 16
 """Stale entries that a short line may keep."""
 
@@ -209,8 +215,8 @@ class WaitingLines:
         return frozenset(found)
 
     def first_before(self, created_before: str) -> Sequence[str]:
-        """Return, for each line whose first pod fits on no node, the first pod that was created before a time, by turn.
-        An empty time means none.
+        """Return, for each line whose first pod waits only because devices are taken, the first pod that was created
+        before a time, by turn. An empty time means none.
 
         Cost: O(lines), or O(pods of a line) where its first pod is younger because it has a higher priority.
         """
@@ -219,7 +225,7 @@ class WaitingLines:
         found: list[tuple[Turn, str]] = []
         for line in self._lines.values():
             first = self._first(line)
-            if first is None or line.answer:
+            if first is None or line.answer not in MAY_STARVE:
                 continue
             members = [first] if _is_before(first[0], created_before) else line.members
             old = (m for m in members if _is_before(m[0], created_before) and self._stands(line, *m))
@@ -233,9 +239,9 @@ class WaitingLines:
         return sorted(self.standing, key=lambda key: self.standing[key].turn)
 
     def fits_nowhere(self, key: str) -> bool:
-        """Return whether a pod waits only because it fits on no node now."""
+        """Return whether a pod waits only because devices are taken that it may have."""
         standing = self.standing.get(key)
-        return standing is not None and not self._lines[standing.shape].answer
+        return standing is not None and self._lines[standing.shape].answer in MAY_STARVE
 
     def _helping(
         self, line: _Line, scope: Scope, known: dict[tuple[bytes, str], bool], *, devices_differ: bool

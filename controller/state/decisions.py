@@ -28,10 +28,10 @@ from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare
 from dracaena.controller.queue.time_budgets import Deadline, within
-from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
+from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.group_turns import GroupTurns
-from dracaena.controller.state.quotas import Quotas
+from dracaena.controller.state.quotas import BusyElsewhere, Quotas
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
@@ -92,7 +92,7 @@ class Decisions:
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
         self._size_demand = SizeDemand()
-        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding, self._is_within_quota)
+        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding, self._beyond_quota)
         self._explanations = ExplanationCache()
 
     def decide(
@@ -134,7 +134,7 @@ class Decisions:
                 decision = self._answer(request, changed)
                 if isinstance(decision, NoFit):
                     decision = self._preempting(request, changed, now_s) or decision
-            if isinstance(decision, NoFit):
+            if isinstance(decision, NoFit | BusyElsewhere):
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, pod_shape, barred, now_s)
             if isinstance(decision, NoFit | Refused):
@@ -350,6 +350,7 @@ class Decisions:
     def _let_wait(self, request: _Request, decision: NoFit | Refused, *, only_changed: bool) -> None:
         pod, claims = request.pod, request.claims
         answer = decision.kind.value if isinstance(decision, Refused) else ""
+        answer = BUSY_ELSEWHERE if isinstance(decision, BusyElsewhere) else answer
         is_like_no_other = request.shape.startswith(APART)
 
         def reach() -> Reach | None:
@@ -445,7 +446,7 @@ class Decisions:
         if not self._lines.fits_nowhere(pod.key):
             return bool(self._records.deciding_for(pod.key))
         claims = self._shown_claims(pod)
-        return claims is not None and self._is_within_quota(pod, claims, mark.node)
+        return claims is not None and self._beyond_quota(pod, claims, mark.node) is None
 
     def _shown_claims(self, pod: Pod) -> list[ResourceClaim] | None:
         """Return the claims that a pod names, None where one is not there."""
@@ -453,8 +454,8 @@ class Decisions:
         there = [record.shown for record in records if record is not None]
         return there if len(there) == len(records) else None
 
-    def _is_within_quota(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> bool:
-        return self._quotas.permits(self._allocator, pod, claims, node, self._pods_holding)
+    def _beyond_quota(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> Refused | None:
+        return self._quotas.refusal(self._allocator, pod, claims, node, self._pods_holding)
 
     def _reconsider(self, key: str, now_s: float) -> bool | None:
         """Check whether a node has to be kept for a waiting pod, and wake the pod if so. See

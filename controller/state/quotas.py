@@ -30,6 +30,16 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.quota_usage import QuotaUsage, facts_in, product_of
 
+
+@dataclass(frozen=True, slots=True)
+class BusyElsewhere(Refused):
+    """Of a pod whose namespace has used up the product of the GPUs that are free for it, while those of other products
+    are taken or do not suit it. Like NoFit it may end with nobody acting, and so the pod may starve."""
+
+    used_up: frozenset[str] = frozenset()
+    """The nodes that have a product which is used up for it."""
+
+
 Answer = Allocation | NoFit | Refused | Settled
 
 Ask = Callable[[Mapping[str, str]], Answer]
@@ -134,24 +144,27 @@ class Quotas:
             tried.add(product)
             barred |= dict.fromkeys(self._nodes_with(product), _used_up(excess))
             found = ask(barred)
-        return _refused(f"{first}; other GPUs do not suit it now") if isinstance(found, NoFit) else found
+        if not isinstance(found, NoFit):
+            return found
+        text = f"{first}; other GPUs do not suit it now"
+        return BusyElsewhere(RefusalKind.QUOTA, text, concerns_us=True, used_up=frozenset(barred))
 
-    def permits(
+    def refusal(
         self,
         allocator: Allocator,
         pod: Pod,
         claims: Sequence[ResourceClaim],
         node: str,
         pods_of: Callable[[str], Iterable[str]],
-    ) -> bool:
-        """Return whether a pod would be within its quota on a node that all others have left. `pods_of` names the pods
-        that go with a holder. Charged to the allocator's effort.
+    ) -> Refused | None:
+        """Return the refusal of a pod that would be beyond its quota on a node that all others have left; None: it
+        would be within. `pods_of` names the pods that go with a holder. Charged to the allocator's effort.
 
         Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
         """
         namespace, pool = pod.metadata.namespace, self._inventory.pool(node)
         if namespace not in self.by_namespace or pool is None:
-            return True
+            return None
         own = {claim_holder(claim) for claim in claims}
         leaving = [one for one in self._inventory.holdings.by_pool().get(pool.pool, ()) if one not in own]
         pods = sorted({key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)})
@@ -159,7 +172,7 @@ class Quotas:
         only = partial(allocator.allocate, self._inventory, pod, claims, within=frozenset((node,)), is_over=is_over)
         with emptied(self._inventory, pool.pool, leaving, pods):
             found = self.ask(namespace, lambda barred: only(barred=barred))
-        return not isinstance(found, Refused) or found.kind is not RefusalKind.QUOTA
+        return found if isinstance(found, Refused) and found.kind is RefusalKind.QUOTA else None
 
     def _wanted(self, allocation: Allocation) -> Amounts:
         amounts: Counter[QuotaItem] = Counter()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.controller.allocation.walk.pod_demand import Turn
-from dracaena.controller.queue.waiting_lines import HOLD_BACK, SLACK, TOO_LONG, WaitingLines
+from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, HOLD_BACK, SLACK, TOO_LONG, WaitingLines
 
 
 def place(key: str, priority: int = 0) -> Turn:
@@ -59,7 +59,7 @@ STEPS = st.one_of(
         KEYS,
         st.sampled_from([b"small", b"large"]),
         st.sampled_from([0, 1]),
-        st.sampled_from(["", "x", TOO_LONG]),
+        st.sampled_from(["", "x", TOO_LONG, BUSY_ELSEWHERE]),
     ),
     st.tuples(st.just("leave"), KEYS),
 )
@@ -81,7 +81,7 @@ def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -
         assert len(lines.standing) == len(slow.waiting)
         assert list(lines.all()) == sorted(slow.waiting, key=lambda key: slow.waiting[key][1])
         for key in "abcdefgh":
-            fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] == ""
+            fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] in ("", BUSY_ELSEWHERE)
             assert lines.fits_nowhere(key) == fits_nowhere
             assert (lines.standing.get(key) is not None) == (key in slow.waiting)
 

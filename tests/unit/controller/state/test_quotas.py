@@ -306,3 +306,44 @@ def test_without_a_quota_nothing_is_counted_and_with_one_each_decision_counts_on
     counted.clear()
     assert isinstance(ask(cluster, "q"), Allocation)
     assert len(counted) == 2, "once for the question, once for what it holds then"
+
+
+def two_products(world: World) -> None:
+    """Node a has four free GPUs of a product that the quota does not let namespace default have, n0 those that it
+    does."""
+    world.cluster.intake.node_changed(None, node("a"))
+    world.cluster.intake.slice_changed(None, pool_slice("a", OLD))
+    world.cluster.intake.namespace_changed(None, namespace("default", json.dumps({"gpusByProduct": {A100: 0}})))
+
+
+def test_a_node_is_kept_for_a_pod_whose_other_product_is_used_up() -> None:
+    world = World(30, node_count=1)
+    two_products(world)
+    for number in range(4):
+        world.come(f"busy-{number}", 1, 10 + number)
+    world.work()
+    world.come("large", 4, 100)
+    world.work()
+    assert "default/large" not in world.served_s
+    for number in range(60):
+        world.come(f"small-{number}", 1, 15)
+        world.step()
+    assert 30 < world.served_s["default/large"] < 60
+
+
+def test_the_node_that_is_kept_has_no_product_that_is_used_up() -> None:
+    world = World(30, node_count=1)
+    for number in range(2):
+        world.come(f"busy-{number}", 1, 10_000)
+    world.work()
+    two_products(world)
+    world.come("large", 4, 100)
+    starving(world, 32)
+    assert world.kept() == ("default/large", "n0")
+    refused = decide(world.cluster, world.pods["default/large"], world.claims["default/large"])
+    assert words(refused).endswith(", the pod wants 4; other GPUs do not suit it now")
+    world.cluster.intake.namespace_changed(
+        None, namespace("default", json.dumps({"gpusByProduct": {A100: 0}, "gpus": 3}))
+    )
+    starving(world, 2)
+    assert world.kept() is None
