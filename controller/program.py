@@ -225,6 +225,7 @@ def run(settings: ControllerSettings) -> int:
         parts.watches,
         parts.waiting,
         SystemClock(),
+        leads=parts.leadership.leads,
         state=lambda: str(parts.leadership),
         trouble=parts.watches.trouble,
     )

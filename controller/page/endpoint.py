@@ -220,7 +220,7 @@ class PageEndpoint:
 
     def _summary(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot = newest.snapshot
-        sight = self._sight(key, *(pod.namespace for pod in snapshot.waiting[:MOST_WAITING]))
+        sight = self._sight(key, *(pod.namespace for pod in (snapshot.waiting or ())[:MOST_WAITING]))
         identity = key.viewer.identity
         about = {
             "number": newest.number,
@@ -247,7 +247,7 @@ class PageEndpoint:
             return text_answer(404, "there is no such pod, or you may not see it")
         named = pod_claims(pod)
         claims = {one.alias: None if one.key is None else self._source.claim(one.key) for one in named}
-        waits = (one for one in newest.snapshot.waiting if (one.namespace, one.name) == (namespace, name))
+        waits = (one for one in newest.snapshot.waiting or () if (one.namespace, one.name) == (namespace, name))
         return _json(pod_view(self._source.driver, pod, claims, next(waits, None)))
 
     def _graph(self, key: _Key, newest: Numbered) -> HttpAnswer:

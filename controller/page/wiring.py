@@ -21,21 +21,26 @@ def build_page(
     waiting: WaitingPods,
     clock: Clock,
     *,
+    leads: Callable[[], bool],
     state: Callable[[], str],
     trouble: Callable[[], str | None],
 ) -> PageEndpoint | None:
     """Return the page, None where no address is set. `client`: one whose writes ask no leadership, for reviews.
 
     What is shown comes from the caches; no part of it asks for the lock that decisions hold. Raises BadInputError for
-    settings that cannot be used.
+    settings that cannot be used. `leads`: whether this replica leads; one that does not knows of nobody who waits.
     """
     if not settings.page_address:
         return None
 
-    def watched() -> Watched:
+    def waiting_pods() -> tuple[WaitingPod, ...] | None:
+        if not leads():
+            return None
         pods = (_waiting_pod(*one) for one in waiting.waiting())
-        ordered = tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name)))
-        return Watched(watches.nodes.snapshot(), watches.slices.snapshot(), watches.claims.snapshot(), ordered)
+        return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name)))
+
+    def watched() -> Watched:
+        return Watched(watches.nodes.snapshot(), watches.slices.snapshot(), watches.claims.snapshot(), waiting_pods())
 
     source = PageSource(settings.driver_name, watched, watches.pods.get, watches.claims.get, state, trouble)
     return PageEndpoint(

@@ -34,7 +34,8 @@ class Watched:
     nodes: Sequence[Node]
     slices: Sequence[ResourceSlice]
     claims: Sequence[ResourceClaim]
-    waiting: Sequence[WaitingPod] = ()
+    waiting: Sequence[WaitingPod] | None = ()
+    """None: it is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class ClusterSnapshot:
     claims: Sequence[ResourceClaim] = ()
     lines: tuple[NodeLine, ...] = ()
     """All nodes that publish devices of ours, by name."""
-    waiting: tuple[WaitingPod, ...] = ()
-    """Who has waited longest first."""
+    waiting: tuple[WaitingPod, ...] | None = ()
+    """Who has waited longest first; None: it is not known here."""
 
     def node(self, name: str) -> PublishedNode | None:
         """Return all that is known of one node; None where it publishes no devices of ours. Cost: O(GPUs²)."""
@@ -82,8 +83,8 @@ class SnapshotMaker:
                 yield None
         for name in self._pools.keys() - pages.keys():
             del self._pools[name]
-        waiting = sorted(watched.waiting, key=lambda pod: (-pod.waited_s, pod.namespace, pod.name))
-        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), tuple(waiting))
+        waiting = None if watched.waiting is None else tuple(sorted(watched.waiting, key=_longest_first))
+        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), waiting)
 
     def _pool(self, name: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
         """Read a node's slices again only where the objects are other ones than last time."""
@@ -94,3 +95,7 @@ class SnapshotMaker:
         line = pool_line(self._driver, found, node)
         self._pools[name] = (found, node, line)
         return line
+
+
+def _longest_first(pod: WaitingPod) -> tuple[float, str, str]:
+    return (-pod.waited_s, pod.namespace, pod.name)

@@ -37,7 +37,7 @@ def summary(snapshot: ClusterSnapshot, sight: Sight) -> dict[str, Any]:
         "free": sum(line.free for line in lines),
         "fits": fits(lines),
         "products": _products(lines),
-        "waiting": waiting(snapshot.waiting, sight),
+        "waiting": None if snapshot.waiting is None else waiting(snapshot.waiting, sight),
         "firstNodes": nodes(lines),
     }
 

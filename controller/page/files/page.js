@@ -44,7 +44,7 @@ function showSums(summary) {
   const sums = [
     [`${summary.free} of ${summary.devices}`, "devices free"],
     [summary.nodes, "nodes"],
-    [summary.waiting.total, "pods wait"],
+    ...(summary.waiting ? [[summary.waiting.total, "pods wait"]] : []),
     ...summary.products.slice(0, 4).map((one) => [`${one.free} of ${one.devices}`, `free, ${one.product}`]),
   ];
   fill(at("sums"), sums.map(([number, what]) => element("li", {}, element("b", {}, number), element("span", {}, what))));
@@ -60,6 +60,11 @@ function showFits(summary) {
 }
 
 function showWaiting(waiting) {
+  if (!waiting) {
+    at("waiting-sum").textContent = "This replica does not lead: who waits is not known here.";
+    fill(at("waiting"), []);
+    return;
+  }
   const reasons = Object.entries(waiting.reasons).map(([reason, pods]) => `${pods} × ${reason}`).join(", ");
   const rest = waiting.total - waiting.pods.length - waiting.hidden;
   const hidden = waiting.hidden ? ` ${waiting.hidden} of namespaces that you may not see.` : "";

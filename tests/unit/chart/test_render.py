@@ -411,6 +411,7 @@ def test_the_page_brings_its_port_service_and_rights_and_is_off_by_default(tmp_p
     assert {"name": "page", "containerPort": 9000} in container["ports"]
     (service,) = (one for one in objects(on, "Service") if one["metadata"]["name"].endswith("-page"))
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert service["spec"]["sessionAffinity"] == "ClientIP"
     assert not [one for one in objects(off, "Service") if one["metadata"]["name"].endswith("-page")]
 
 

@@ -215,6 +215,18 @@ def test_the_files_need_no_right_name_no_other_host_and_hold_nothing_in_line(end
         assert tag != "script" or attributes["src"] in FILES
 
 
+def test_a_replica_that_does_not_lead_says_that_it_does_not_know_who_waits(
+    endpoint: PageEndpoint, cluster: PageCluster
+) -> None:
+    watched = cluster.watched
+    cluster.watched = Watched(watched.nodes, watched.slices, watched.claims, None)
+    for token in ("of-admin", "of-guest"):
+        status, text = ask(endpoint, "/api/summary", token)
+        assert (status, json.loads(text)["waiting"]) == (200, None)
+    status, text = ask(endpoint, "/api/pod?namespace=team&name=pod-of-ours", "of-admin")
+    assert (status, json.loads(text)["waiting"]) == (200, None)
+
+
 @pytest.mark.parametrize(
     "path", ["/api/node", "/api/node?name=other", "/graph?node=other", f"/api/node?name={'x' * 4000}"]
 )
