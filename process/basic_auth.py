@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import bcrypt
 import structlog
 
 from dracaena.process.clock import Clock
+from dracaena.process.turns import Turns
 
 REST_PER_CHECK = 4
 """Times as long as a check took for which the thread rests after it: guessing costs a fifth of a core, and at bcrypt's
@@ -50,7 +50,7 @@ class BasicAuth:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._proofs: dict[str, bytes] = {}  # user → of what was right; no password is kept
-        self._waiting: dict[str, deque[_Check]] = {}  # by address, in the order of their turns
+        self._waiting = Turns[_Check](most_of_address=MOST_OF_ADDRESS, most=MOST_WAITING)
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="http-passwords", daemon=True)
@@ -89,23 +89,13 @@ class BasicAuth:
                 right = True
             elif not user:
                 right = False
+            elif self._waiting.add(check, address):
+                self._changed.notify()
+                return True
             else:
-                return self._enqueue(check, address)
+                return False
         then(right)
         return True
-
-    def _enqueue(self, check: _Check, address: str) -> bool:
-        self._drop_unwanted()
-        line = self._waiting.setdefault(address, deque())
-        if len(line) >= MOST_OF_ADDRESS or sum(map(len, self._waiting.values())) >= MOST_WAITING:
-            return False
-        line.append(check)
-        self._changed.notify()
-        return True
-
-    def _drop_unwanted(self) -> None:
-        kept = {address: deque(each for each in line if each.wanted()) for address, line in self._waiting.items()}
-        self._waiting = {address: line for address, line in kept.items() if line}
 
     def _run(self) -> None:
         while (check := self._take()) is not None:
@@ -120,13 +110,7 @@ class BasicAuth:
     def _take(self) -> _Check | None:
         with self._changed:
             while not self._stopping:
-                self._drop_unwanted()
-                if self._waiting:
-                    address = next(iter(self._waiting))
-                    line = self._waiting.pop(address)
-                    check = line.popleft()
-                    if line:
-                        self._waiting[address] = line  # behind all others
+                if (check := self._waiting.take()) is not None:
                     return check
                 self._clock.wait(self._changed, None)
             return None

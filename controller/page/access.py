@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -22,6 +22,7 @@ from dracaena.kube.errors import KubeError
 from dracaena.process.basic_auth import BasicAuth
 from dracaena.process.clock import Clock
 from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
+from dracaena.process.turns import Turns
 
 TRUST_S: Final = 60.0
 """How long an answer of the API server holds: so long somebody still sees what he may no longer see."""
@@ -30,10 +31,16 @@ REFUSED_S: Final = 10.0
 """How long a token that was refused is refused unasked."""
 
 MOST_KNOWN: Final = 4_096
-"""Answers that are kept, of each kind."""
+"""Answers that are kept, of each kind; what was used longest ago goes first."""
+
+MOST_REFUSED: Final = 256
+"""Tokens that are known to be refused. They have a table of their own: made-up tokens push out no good one."""
 
 MOST_ASKED: Final = 64
-"""Tokens that wait to be asked about."""
+"""Tokens that wait to be asked about ..."""
+
+MOST_OF_ADDRESS: Final = 16
+"""... and those of one address, which may be a proxy with many readers behind it. Addresses take turns."""
 
 REST_PER_QUESTION: Final = 1
 """Times as long as a question took for which the thread rests: made-up tokens load the API server half the time with
@@ -91,8 +98,9 @@ class TokenChecks:
     def __init__(self, reviews: Reviews, clock: Clock) -> None:
         self._reviews, self._clock = reviews, clock
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, tuple[float, Viewer | None]] = OrderedDict()  # no token is kept
-        self._asked: deque[_Question] = deque()
+        self._let_in: OrderedDict[bytes, tuple[float, Viewer]] = OrderedDict()  # no token is kept
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        self._asked = Turns[_Question](most_of_address=MOST_OF_ADDRESS, most=MOST_ASKED)
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="page-tokens", daemon=True)
@@ -109,22 +117,24 @@ class TokenChecks:
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
 
-    def check(self, token: str, *, wanted: Callable[[], bool], then: Then) -> None:
+    def check(self, token: str, address: str, *, wanted: Callable[[], bool], then: Then) -> None:
         """Tell `then`, now or later, whose token it is. Never blocks."""
         proof = hmac.digest(self._key, token.encode("utf-8", "replace"), "sha256")
-        answer: Viewer | HttpAnswer | None
         with self._changed:
-            until_s, viewer = self._known.get(proof, (-1.0, None))
-            if until_s > self._clock.monotonic():
-                answer = viewer or token_refused()
-            else:
-                self._asked = deque(each for each in self._asked if each.wanted())
-                if len(self._asked) < MOST_ASKED:
-                    self._asked.append(_Question(token, proof, wanted, then))
-                    self._changed.notify()
-                    return
-                answer = text_answer(429, "too many tokens are being checked", ("Retry-After", "5"))
-        then(answer)
+            answer = self._known(proof)
+            if answer is None and self._asked.add(_Question(token, proof, wanted, then), address):
+                self._changed.notify()
+                return
+        then(answer or text_answer(429, "too many tokens are being checked", ("Retry-After", "5")))
+
+    def _known(self, proof: bytes) -> Viewer | HttpAnswer | None:
+        """Return what the API server said less than a while ago, None: nothing. The lock is held."""
+        now_s = self._clock.monotonic()
+        until_s, viewer = self._let_in.get(proof, (-1.0, None))
+        if until_s > now_s:
+            self._let_in.move_to_end(proof)
+            return viewer
+        return token_refused() if self._refused.get(proof, -1.0) > now_s else None
 
     def _run(self) -> None:
         while (question := self._take()) is not None:
@@ -135,19 +145,16 @@ class TokenChecks:
     def _take(self) -> _Question | None:
         with self._changed:
             while not self._stopping:
-                if self._asked:
-                    question = self._asked.popleft()
-                    if question.wanted():
-                        return question
-                else:
-                    self._clock.wait(self._changed, None)
+                if (question := self._asked.take()) is not None:
+                    return question
+                self._clock.wait(self._changed, None)
             return None
 
     def _answer(self, question: _Question) -> Viewer | HttpAnswer:
         with self._changed:  # of several with one token, the first was asked about
-            until_s, known = self._known.get(question.proof, (-1.0, None))
-        if until_s > self._clock.monotonic():
-            return known or token_refused()
+            known = self._known(question.proof)
+        if known is not None:
+            return known
         try:
             identity = self._reviews.identify(question.token)
         except KubeError as error:
@@ -156,11 +163,14 @@ class TokenChecks:
         except Exception:  # outermost on this thread: whatever a token leads to, the next one has to be checked
             log.exception("a token cannot be checked")
             return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
-        viewer = None if identity is None else Viewer(identity)
-        hold_s = REFUSED_S if viewer is None else TRUST_S
         with self._changed:
-            _remember(self._known, question.proof, (self._clock.monotonic() + hold_s, viewer))
-        return viewer or token_refused()
+            now_s = self._clock.monotonic()
+            if identity is None:
+                _remember(self._refused, question.proof, now_s + REFUSED_S, MOST_REFUSED)
+                return token_refused()
+            viewer = Viewer(identity)
+            _remember(self._let_in, question.proof, (now_s + TRUST_S, viewer), MOST_KNOWN)
+            return viewer
 
     def _rest(self, rest_s: float) -> None:
         until_s = self._clock.monotonic() + rest_s
@@ -201,7 +211,7 @@ class Access:
         scheme, _, rest = authorization.partition(" ")
         users = self._users()
         if scheme.lower() == "bearer" and rest.strip():
-            self._tokens.check(rest.strip(), wanted=wanted, then=then)
+            self._tokens.check(rest.strip(), address, wanted=wanted, then=then)
         elif scheme.lower() == "basic" and users:
             self._check_password(users, authorization, address, wanted, then)
         else:
@@ -251,14 +261,14 @@ class Access:
     def _ask(self, who: Identity, namespace: str) -> bool:
         allowed = self._reviews.may_list_pods(who, namespace)
         with self._lock:
-            _remember(self._rights, (who, namespace), (self._clock.monotonic() + TRUST_S, allowed))
+            _remember(self._rights, (who, namespace), (self._clock.monotonic() + TRUST_S, allowed), MOST_KNOWN)
         return allowed
 
 
-def _remember(known: OrderedDict[K, V], key: K, value: V) -> None:
+def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     known[key] = value
     known.move_to_end(key)
-    if len(known) > MOST_KNOWN:
+    if len(known) > most:
         known.popitem(last=False)
 
 

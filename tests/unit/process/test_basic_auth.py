@@ -150,7 +150,7 @@ def test_checks_of_clients_that_left_are_dropped(auth: BasicAuth, gate: Gate) ->
     gate.open.clear()
     for number in range(2 * MOST_WAITING):
         assert Asked(auth, header("a", f"{number}"), f"{number}", wanted=lambda: False).taken
-    assert sum(map(len, auth._waiting.values())) <= 1
+    assert len(auth._waiting) <= 1
     honest = Asked(auth, header("a", "right"))
     gate.open.set()
     assert honest.right

@@ -11,6 +11,7 @@ from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.page.access import (
     EVERYTHING,
     MOST_ASKED,
+    MOST_OF_ADDRESS,
     REFUSED_S,
     REVIEWS_AN_ANSWER,
     TRUST_S,
@@ -45,7 +46,7 @@ def tokens(reviews: ScriptedReviews, clock: FakeClock) -> Iterator[TokenChecks]:
     made.stop()
 
 
-def answer(tokens: TokenChecks, token: str) -> Viewer | HttpAnswer:
+def answer(tokens: TokenChecks, token: str, address: str = "192.0.2.1") -> Viewer | HttpAnswer:
     told = threading.Event()
     answers: list[Viewer | HttpAnswer] = []
 
@@ -53,7 +54,7 @@ def answer(tokens: TokenChecks, token: str) -> Viewer | HttpAnswer:
         answers.append(who)
         told.set()
 
-    tokens.check(token, wanted=lambda: True, then=then)
+    tokens.check(token, address, wanted=lambda: True, then=then)
     assert told.wait(30)
     return answers[0]
 
@@ -115,15 +116,67 @@ def test_of_a_flood_of_tokens_few_wait_and_one_is_asked_about_at_a_time(
     monkeypatch.setattr(reviews, "identify", slow)
     statuses: list[int] = []
     for number in range(10 * MOST_ASKED):
-        tokens.check(f"made-up-{number}", wanted=lambda: True, then=lambda who: statuses.append(status(who)))
+        address = f"192.0.2.{number % 20}"
+        tokens.check(f"made-up-{number}", address, wanted=lambda: True, then=lambda who: statuses.append(status(who)))
     assert statuses.count(429) >= 9 * MOST_ASKED - 1
     go.set()
     assert most == 1
 
 
+def test_made_up_tokens_push_out_no_good_one(
+    tokens: TokenChecks, reviews: ScriptedReviews, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dracaena.controller.page.access.MOST_KNOWN", 8)
+    monkeypatch.setattr("dracaena.controller.page.access.MOST_REFUSED", 4)
+    assert status(answer(tokens, "of-dev")) == 200
+    for number in range(30):
+        assert status(answer(tokens, f"made-up-{number}")) == 401
+    assert status(answer(tokens, "of-dev")) == 200
+    assert reviews.identified.count("of-dev") == 1
+    assert len(tokens._refused) == 4
+
+
+def test_of_good_tokens_the_one_that_was_used_longest_ago_goes(
+    tokens: TokenChecks, reviews: ScriptedReviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dracaena.controller.page.access.MOST_KNOWN", 8)
+    reviews.tokens |= {f"other-{number}": Identity(f"other-{number}") for number in range(30)}
+    for number in range(30):
+        assert status(answer(tokens, f"other-{number}")) == 200
+        assert status(answer(tokens, "of-dev")) == 200
+    assert reviews.identified.count("of-dev") == 1
+    assert len(tokens._let_in) == 8
+
+
+def test_a_flood_of_one_address_leaves_places_and_the_next_turn_to_others(
+    tokens: TokenChecks, reviews: ScriptedReviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, asked = threading.Event(), threading.Event()
+    real = reviews.identify
+
+    def slow(token: str) -> Identity | None:
+        asked.set()
+        assert go.wait(30)
+        return real(token)
+
+    monkeypatch.setattr(reviews, "identify", slow)
+    statuses: list[int] = []
+    for number in range(3 * MOST_OF_ADDRESS):
+        tokens.check(
+            f"made-up-{number}", "192.0.2.2", wanted=lambda: True, then=lambda who: statuses.append(status(who))
+        )
+        assert asked.wait(30)
+    assert statuses == [429] * (2 * MOST_OF_ADDRESS - 1)
+    told = threading.Event()
+    tokens.check("of-dev", "192.0.2.1", wanted=lambda: True, then=lambda who: told.set())
+    go.set()
+    assert told.wait(30)
+    assert reviews.identified.index("of-dev") <= 2
+
+
 def test_tokens_of_clients_that_left_are_not_asked_about(tokens: TokenChecks, reviews: ScriptedReviews) -> None:
     for number in range(10):
-        tokens.check(f"left-{number}", wanted=lambda: False, then=lambda who: None)
+        tokens.check(f"left-{number}", "192.0.2.1", wanted=lambda: False, then=lambda who: None)
     assert status(answer(tokens, "of-dev")) == 200
     assert reviews.identified == ["of-dev"]
 
