@@ -49,6 +49,10 @@ class LayoutBlockedError(PermanentError):
     """The GPU was not touched, and will not be until somebody acts. The text says who, on what."""
 
 
+class MadeByOthersError(LayoutBlockedError):
+    """There are instances on the GPU that are not ours."""
+
+
 class MigLayoutChanges:
     """For one thread. Two instances of the plugin take turns by the lock of the GPU."""
 
@@ -91,6 +95,18 @@ class MigLayoutChanges:
         """Give a GPU back, by UUID, that was brought into a layout and read since."""
         self._journals.rest(gpu, layout)
 
+    def refuse_beside_others(self, gpu: Gpu) -> None:
+        """Raise MadeByOthersError where a GPU has instances that are not ours, by what the driver says now. Changes
+        nothing. What has no compute instance is in no reading, so nothing else tells that it is gone.
+        """
+        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        if not enabled:
+            return
+        record = self._journals.read().of(gpu.uuid)
+        others = [each for each in self._found(gpu, record) if record.owner(each) is None]
+        if others:
+            raise MadeByOthersError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
+
     def device_id(self, gpu: str) -> int:
         """Return the PCI ID of a GPU. Raises DracaenaError."""
         return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
@@ -100,11 +116,7 @@ class MigLayoutChanges:
         obstacle = mode_obstacle(gpu, layout)
         if obstacle is not None:
             raise LayoutBlockedError(obstacle)
-        if gpu.mig_enabled:
-            record = self._journals.read().of(gpu.uuid)
-            strangers = [each for each in self._found(gpu, record) if record.owner(each) is None]
-            if strangers:
-                raise LayoutBlockedError(others_made(gpu, [(each.profile, each.placement.start) for each in strangers]))
+        self.refuse_beside_others(gpu)
         pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
         if pids:
             shown = ", ".join(map(str, pids[:5]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +30,12 @@ from dracaena.kubelet_plugin.discovery.mig_layouts import (
 )
 from dracaena.kubelet_plugin.gpu_users import GpuUsers
 from dracaena.kubelet_plugin.layout_journals import GpuInUseError, LayoutJournals
-from dracaena.kubelet_plugin.mig_layout_changes import LayoutBlockedError, MigLayoutChanges, others_made
+from dracaena.kubelet_plugin.mig_layout_changes import (
+    LayoutBlockedError,
+    MadeByOthersError,
+    MigLayoutChanges,
+    others_made,
+)
 from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
@@ -83,6 +89,17 @@ class LayoutPorts:
     """Called after each look; None: there is no layout."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What keeps a GPU from its layout until somebody acts, as MigLayoutChanges found it."""
+
+    layout: GpuLayout
+    gpu: Gpu
+    """As it was read then."""
+    instances: AbstractSet[tuple[str, int]]
+    error: LayoutBlockedError
+
+
 class MigLayouts:
     """One thread of its own; take() is for any."""
 
@@ -99,6 +116,7 @@ class MigLayouts:
         # Only for the thread that looks:
         self._withheld_s: dict[str, float] = {}  # since when each GPU was seen to be withheld
         self._changed: dict[str, tuple[GpuLayout, int]] = {}  # to what, after how many readings; not read since then
+        self._blocks: dict[str, _Block] = {}
         self._device_ids: dict[str, int] = {}
         self._worker = Worker("mig-layouts", self._run, clock)
 
@@ -145,6 +163,7 @@ class MigLayouts:
         records = self._journals.read()
         unfinished = {uuid: each.changing for uuid, each in records.gpus.items() if each.changing is not None}
         layouts = {**unfinished, **wished}
+        self._blocks = {uuid: each for uuid, each in self._blocks.items() if layouts.get(uuid) == each.layout}
         standings: dict[str, _Standing] = {}
         due: list[Gpu] = []
         for gpu in machine.gpus:
@@ -156,7 +175,7 @@ class MigLayouts:
                 due.append(gpu)
         self._withhold({gpu.uuid for gpu in due})
         for gpu in due:
-            standings[gpu.uuid] = self._go_on(gpu, layouts[gpu.uuid], records.of(gpu.uuid))
+            standings[gpu.uuid] = self._go_on(machine, gpu, layouts[gpu.uuid], records.of(gpu.uuid))
         self._ports.tell(_report(name, problem, standings))
 
     def _wished(self, name: str, machine: Machine) -> tuple[Mapping[str, GpuLayout], str | None]:
@@ -186,7 +205,23 @@ class MigLayouts:
             return LayoutState.APPLIED, ""
         strangers = mig_instances(machine, gpu) - {(each.profile, each.start) for each in record.made}
         blocked = mode_obstacle(gpu, layout) or (others_made(gpu, sorted(strangers)) if strangers else None)
+        blocked = blocked or self._still_blocked(machine, gpu)
         return None if blocked is None else (LayoutState.FAILED, blocked)
+
+    def _still_blocked(self, machine: Machine, gpu: Gpu) -> str | None:
+        """Return what blocked a GPU when its change was last tried, as long as nothing says that this is over. Each
+        further try would withhold the GPU, and might change its mode there and back.
+        """
+        block = self._blocks.get(gpu.uuid)
+        if block is None or (block.gpu, block.instances) != (gpu, mig_instances(machine, gpu)):
+            return None
+        if not isinstance(block.error, MadeByOthersError):
+            return str(block.error)
+        try:
+            self._changes.refuse_beside_others(gpu)
+        except DracaenaError as error:
+            return str(error if isinstance(error, MadeByOthersError) else block.error)
+        return None
 
     def _rest(self, machine: Machine) -> None:
         """Give the GPUs back that were changed, and that the last reading shows so. One that was begun before a change
@@ -205,7 +240,7 @@ class MigLayouts:
         self._ports.withhold(gpus)
         self._withheld_s = {uuid: since_s for uuid, since_s in self._withheld_s.items() if uuid in gpus}
 
-    def _go_on(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> _Standing:
+    def _go_on(self, machine: Machine, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> _Standing:
         """Change a GPU if its time has come; return how it stands."""
         if gpu.uuid in self._changed:
             self._ports.read_soon()
@@ -219,6 +254,7 @@ class MigLayouts:
         except GpuInUseError as error:
             return LayoutState.PENDING, str(error)
         except LayoutBlockedError as error:
+            self._blocks[gpu.uuid] = _Block(layout, gpu, mig_instances(machine, gpu), error)
             return LayoutState.FAILED, str(error)
         except MigRefusedError as error:
             state = LayoutState.PENDING if error.reason == IN_USE else LayoutState.FAILED

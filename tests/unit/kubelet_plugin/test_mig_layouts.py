@@ -61,6 +61,8 @@ class Watched:
     """GPUs whose taint the API server shows."""
     asked_to_read: int = 0
     told: list[LayoutReport | None] = field(default_factory=list)
+    untold: bool = False
+    """Whether readings lack the profiles of GPUs that are not in MIG mode."""
     layouts: MigLayouts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +99,10 @@ class Watched:
             for ci, uuid in each.compute.items()
         )
         modes = (there.mode for there in hardware.gpus)
-        gpus = tuple(replace(gpu, mig_enabled=mode) for gpu, mode in zip(hardware.machine.gpus, modes, strict=True))
+        gpus = tuple(
+            replace(gpu, mig_enabled=mode, mig_profiles=() if self.untold and not mode else gpu.mig_profiles)
+            for gpu, mode in zip(hardware.machine.gpus, modes, strict=True)
+        )
         return replace(hardware.machine, gpus=gpus, mig_devices=migs)
 
     def read(self) -> None:
@@ -333,6 +338,64 @@ def test_a_gpu_that_an_admin_changed_right_after_us_does_not_wait_for_ever(watch
     watched.read()
     state, reason = watched.state()
     assert (state, "no layout made (1g.10gb at 6)" in reason) == (LayoutState.FAILED, True)
+
+
+def test_a_layout_that_is_impossible_in_mig_mode_is_tried_once_and_withholds_nothing_then(watched: Watched) -> None:
+    watched.node.fake.places_need_mode = True
+    watched.untold = True
+    watched.read()
+    modes: list[str] = []
+    watched.node.fake.before_change = modes.append
+    watched.name = "too-much"
+    watched.settle()
+    state, reason = watched.state()
+    assert (state, "no room for 2 x 4g.40gb" in reason) == (LayoutState.FAILED, True)
+    assert modes == ["nvmlDeviceSetMigMode"] * 4, "each of two GPUs on and off again"
+    for _ in range(3):
+        watched.settle()
+        assert watched.state() == (state, reason)
+        assert watched.withheld == set()
+    assert len(modes) == 4
+    watched.name = "whole"
+    assert watched.state() == (LayoutState.APPLIED, "")
+    watched.name = "too-much"
+    watched.settle()
+    watched.look()
+    assert len(modes) == 8, "the label was set anew"
+
+
+def test_an_impossible_layout_is_tried_again_when_the_gpu_was_read_otherwise(watched: Watched) -> None:
+    watched.node.fake.places_need_mode = True
+    watched.untold = True
+    watched.read()
+    watched.name = "too-much"
+    watched.settle()
+    assert watched.state()[0] is LayoutState.FAILED
+    watched.untold, watched.node.fake.places_need_mode = False, False
+    watched.read()
+    assert "no room for 2 x 4g.40gb (4g.40gb at most 1)" in watched.state()[1], "told without a try"
+
+
+def test_a_gpu_instance_without_a_compute_instance_blocks_without_withholding_until_it_is_gone(
+    watched: Watched,
+) -> None:
+    watched.node.hardware.put(0, "1g.10gb", 6, compute=False)
+    watched.read()
+    watched.name = "one-3g"
+    watched.settle()
+    state, reason = watched.state()
+    assert (state, "no layout made (1g.10gb at 6)" in reason) == (LayoutState.FAILED, True)
+    for _ in range(3):
+        watched.settle()
+        assert watched.state() == (state, reason)
+        assert watched.withheld == set()
+    watched.node.fake.once["nvmlDeviceGetMigMode"] = IN_USE
+    assert watched.state() == (state, reason), "nothing says that it is gone"
+    watched.node.hardware.gpus[0].instances.clear()  # no reading shows it
+    assert watched.state()[0] is LayoutState.PENDING
+    watched.settle()
+    watched.look()
+    assert watched.node.counts() == {"3g.40gb": 1}
 
 
 def test_a_file_that_cannot_be_read_is_told(watched: Watched) -> None:
