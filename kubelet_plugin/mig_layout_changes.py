@@ -29,6 +29,9 @@ from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, MadeInstan
 
 T = TypeVar("T")
 
+_Found = tuple[GpuInstance, MadeInstance | None]
+"""An instance, and the entry that it is of; None: somebody else made it."""
+
 log = structlog.get_logger()
 
 
@@ -103,7 +106,7 @@ class MigLayoutChanges:
         if not enabled:
             return
         record = self._journals.read().of(gpu.uuid)
-        others = [each for each in self._found(gpu, record) if record.owner(each) is None]
+        others = [each for each, owner in self._found(gpu, record) if owner is None]
         if others:
             raise MadeByOthersError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
 
@@ -132,11 +135,12 @@ class MigLayoutChanges:
         found = self._found(gpu, record)
         kept: set[Placed] = set()
         for entry in record.made:
-            instance = next((each for each in found if entry.is_it(each)), None)
+            instance = _of(entry, found)
             place = next((each for each in places if _names(entry, each)), None)
             if instance is not None and instance.has_compute and place is not None and place not in kept:
                 kept.add(place)
-                record = self._noted(gpu, record.without(entry).making(*place).numbered(instance.number))
+                uuid = entry.uuid or self._uuid(gpu, instance.number)
+                record = self._noted(gpu, record.without(entry).making(*place).identified(instance.number, uuid))
             else:
                 record = self._destroy(gpu, record, entry, instance)
         for place in places:
@@ -165,7 +169,7 @@ class MigLayoutChanges:
         found = self._found(gpu, record)
         as_it_was = as_it_was and not record.made
         for entry in record.made:
-            record = self._destroy(gpu, record, entry, next((each for each in found if entry.is_it(each)), None))
+            record = self._destroy(gpu, record, entry, _of(entry, found))
         if changes_mode_at_once(gpu):
             self._set_mode(gpu, record, enabled=False, as_it_was=as_it_was)
         return record
@@ -192,14 +196,14 @@ class MigLayoutChanges:
             if error.did_nothing and error.call.startswith("nvmlDeviceCreate"):
                 self._noted(gpu, before)
             raise
-        record = self._noted(gpu, record.numbered(number))
+        record = self._noted(gpu, record.identified(number))
         slices = profile.compute_slices
         try:
             self._step(what, lambda: self._control.create_compute_instance(gpu.uuid, number, slices))
         except MigRefusedError:
             self._roll_back(gpu, before, number)
             raise
-        return record
+        return self._noted(gpu, record.identified(number, self._uuid(gpu, number)))
 
     def _roll_back(self, gpu: Gpu, before: GpuRecord, number: int) -> None:
         """Destroy a GPU instance that gets no compute instance. If that fails it stays noted, for the next try."""
@@ -221,8 +225,10 @@ class MigLayoutChanges:
                     raise
         return self._noted(gpu, record.without(entry))
 
-    def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[GpuInstance]:
-        """Return the instances of a GPU in MIG mode. Raises TemporaryError where some of ours would be overlooked."""
+    def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_Found]:
+        """Return the instances of a GPU in MIG mode, and of which entry each is. Raises TemporaryError where some of
+        ours would be overlooked.
+        """
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
         untold = sorted({each.profile for each in record.made} - {each.name for each in profiles})
         if untold:
@@ -230,7 +236,23 @@ class MigLayoutChanges:
                 f"the NVIDIA driver does not tell MIG profile {untold[0]} of GPU {gpu.index} now, so it is not known "
                 "whether its instances are there"
             )
-        return self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
+        found = self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
+        return [(each, self._owner(gpu, record, each)) for each in found]
+
+    def _owner(self, gpu: Gpu, record: GpuRecord, found: GpuInstance) -> MadeInstance | None:
+        """Return the entry of an instance. Where the UUID of its MIG device was noted, another UUID is another's: the
+        driver gives number and place to whoever makes the next one.
+        """
+        entry = record.candidate(found)
+        if entry is None or entry.uuid is None:
+            return entry
+        uuid = self._uuid(gpu, found.number)
+        return entry if uuid in (None, entry.uuid) else None
+
+    def _uuid(self, gpu: Gpu, number: int) -> str | None:
+        """Return the UUID of the MIG device of a GPU instance, None where it has none."""
+        device = self._step("reading a MIG device", lambda: self._control.mig_device(gpu.uuid, number))
+        return None if device is None else device[1]
 
     def _noted(self, gpu: Gpu, record: GpuRecord) -> GpuRecord:
         return self._journals.note(gpu.uuid, record)
@@ -246,6 +268,10 @@ def others_made(gpu: Gpu, instances: Sequence[tuple[str, int]]) -> str:
         f"GPU {gpu.index} has MIG instances that no layout made ({shown}): they stay, and so does the GPU, until you "
         f"destroy them (`nvidia-smi mig -i {gpu.index} -dci`, then `-dgi`)"
     )
+
+
+def _of(entry: MadeInstance, found: Sequence[_Found]) -> GpuInstance | None:
+    return next((instance for instance, owner in found if owner == entry), None)
 
 
 def _names(entry: MadeInstance, place: Placed) -> bool:

@@ -27,14 +27,18 @@ class MadeInstance:
     size: int
     number: int | None = None
     """The driver's. None: it was asked for, and may have been made."""
+    uuid: str | None = None
+    """Of its MIG device. None: not known yet, or written by a plugin that did not write it down."""
 
     @property
     def placement(self) -> MigPlacement:
         """Where it lies."""
         return MigPlacement(self.start, self.size)
 
-    def is_it(self, found: GpuInstance) -> bool:
-        """Whether an instance is this one. A number alone says nothing: the driver gives it to the next instance."""
+    def may_be(self, found: GpuInstance) -> bool:
+        """Whether an instance is this one, as far as it can be told without its UUID. A number alone says nothing: the
+        driver gives it to the next instance.
+        """
         same_place = (found.profile, found.placement) == (self.profile, self.placement)
         return same_place and self.number in (None, found.number)
 
@@ -47,17 +51,17 @@ class GpuRecord:
     """What it is being changed into: begun, and not known to be done and read since. None: it is at rest."""
     made: tuple[MadeInstance, ...] = ()
 
-    def owner(self, found: GpuInstance) -> MadeInstance | None:
-        """Return the entry of an instance, None for one that we did not make."""
-        return next((each for each in self.made if each.is_it(found)), None)
+    def candidate(self, found: GpuInstance) -> MadeInstance | None:
+        """Return the entry that an instance may be of, None for one that we did not make."""
+        return next((each for each in self.made if each.may_be(found)), None)
 
     def making(self, profile: MigProfile, placement: MigPlacement) -> GpuRecord:
         """Return this with an instance that is about to be made."""
         return replace(self, made=(*self.made, MadeInstance(profile.name, placement.start, placement.size)))
 
-    def numbered(self, number: int) -> GpuRecord:
-        """Return this with the number of what was entered last."""
-        return replace(self, made=(*self.made[:-1], replace(self.made[-1], number=number)))
+    def identified(self, number: int, uuid: str | None = None) -> GpuRecord:
+        """Return this with the number and the UUID of what was entered last."""
+        return replace(self, made=(*self.made[:-1], replace(self.made[-1], number=number, uuid=uuid)))
 
     def without(self, gone: MadeInstance) -> GpuRecord:
         """Return this without an instance."""
@@ -93,6 +97,7 @@ class _Made(msgspec.Struct, omit_defaults=True):
     start: int
     size: int
     number: int | None = None
+    uuid: str | None = None
 
 
 class _Gpu(msgspec.Struct, omit_defaults=True):
@@ -111,7 +116,7 @@ def encode_journal(journal: LayoutJournal) -> bytes:
     gpus = {
         uuid: _Gpu(
             None if record.changing is None else _layout(record.changing),
-            tuple(_Made(each.profile, each.start, each.size, each.number) for each in record.made),
+            tuple(_Made(each.profile, each.start, each.size, each.number, each.uuid) for each in record.made),
         )
         for uuid, record in sorted(journal.gpus.items())
     }
@@ -139,5 +144,5 @@ def _record(found: _Gpu) -> GpuRecord:
     changing = found.changing
     return GpuRecord(
         None if changing is None else GpuLayout(changing.name, changing.enabled, changing.counts),
-        tuple(MadeInstance(each.profile, each.start, each.size, each.number) for each in found.made),
+        tuple(MadeInstance(each.profile, each.start, each.size, each.number, each.uuid) for each in found.made),
     )

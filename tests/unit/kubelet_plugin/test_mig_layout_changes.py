@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -121,6 +122,36 @@ def test_an_instance_that_replaced_one_of_ours_under_another_number_is_not_ours(
     with pytest.raises(LayoutBlockedError, match="no layout made"):
         node.bring(WHOLE)
     assert len(gpu.instances) == 1
+
+
+def test_an_instance_that_replaced_one_of_ours_under_the_same_number_is_not_ours(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    gpu = node.hardware.gpus[0]
+    (number,) = gpu.instances
+    gpu.instances.clear()
+    node.hardware.put(0, "1g.10gb", 0)
+    assert list(gpu.instances) == [number]
+    for wanted in (WHOLE, MIXED):
+        with pytest.raises(LayoutBlockedError, match=r"no layout made \(1g.10gb at 0\)"):
+            node.bring(wanted)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
+def test_one_of_ours_without_its_compute_instance_is_ours_still(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    next(iter(node.hardware.gpus[0].instances.values())).compute.clear()
+    node.bring(WHOLE)
+    assert node.hardware.layout(0) == []
+
+
+def test_a_journal_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    record = node.journals.read().of(node.gpu().uuid)
+    (ours,) = record.made
+    node.journals.note(node.gpu().uuid, replace(record, made=(replace(ours, uuid=None),)))
+    node.bring(layout(g1=1))
+    assert node.journals.read().of(node.gpu().uuid).made == (ours,)
+    assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
 
 
 def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:

@@ -22,7 +22,8 @@ def at_random(rng: random.Random) -> LayoutJournal:
     def record() -> GpuRecord:
         layout = GpuLayout("all-1g", rng.random() < 0.5, {"1g.10gb": rng.randint(1, 7)})
         made = tuple(
-            MadeInstance("1g.10gb", start, 1, rng.choice((None, start + 1))) for start in range(rng.randint(0, 7))
+            MadeInstance("1g.10gb", start, 1, rng.choice((None, start + 1)), rng.choice((None, f"MIG-{start}")))
+            for start in range(rng.randint(0, 7))
         )
         return GpuRecord(rng.choice((None, layout)), made)
 
@@ -37,6 +38,12 @@ def test_what_is_written_is_read_again() -> None:
     for _ in range(100):
         journal = at_random(rng)
         assert decode_journal(encode_journal(journal), "boot-1") == journal
+
+
+def test_a_journal_of_before_uuids_were_written_is_read() -> None:
+    made = b'[{"profile": "1g.10gb", "start": 2, "size": 1, "number": 5}]'
+    old = b'{"version": 1, "boot_id": "boot-1", "gpus": {"GPU-1": {"made": %s}}}' % made
+    assert decode_journal(old, "boot-1").of("GPU-1").made == (MadeInstance("1g.10gb", 2, 1, 5, None),)
 
 
 def test_a_journal_of_another_boot_says_nothing() -> None:
@@ -60,11 +67,11 @@ def test_an_instance_is_known_by_its_place_its_profile_and_its_number_where_that
     profile = H100_80GB[0]
     record = GpuRecord().making(profile, MigPlacement(3, 1))
     found = GpuInstance(5, "1g.10gb", MigPlacement(3, 1), has_compute=False)
-    assert record.owner(found) is not None
-    record = record.numbered(5)
-    assert record.owner(found) == MadeInstance("1g.10gb", 3, 1, 5)
+    assert record.candidate(found) is not None
+    record = record.identified(5)
+    assert record.candidate(found) == MadeInstance("1g.10gb", 3, 1, 5)
     for other in (
         replace(found, number=6), replace(found, profile="1g.10gb+me"), replace(found, placement=MigPlacement(4, 1)),
     ):  # fmt: skip
-        assert record.owner(other) is None
+        assert record.candidate(other) is None
     assert record.without(record.made[0]) == GpuRecord()
