@@ -57,6 +57,11 @@ class GpuUsers:
                 return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
         return None
 
+    def holding(self, gpu: DeviceName) -> str | None:
+        """As prepared(), for a caller that does not hold the lock: it may be over a moment later, or begin."""
+        with self._lock.hold():
+            return self.prepared(gpu)
+
     def allocated(self, gpu: DeviceName) -> str | None:
         """Return which claim of a pod of this node was given something of a GPU and is not prepared yet, None: none.
 

@@ -204,6 +204,8 @@ class MigLayouts:
         if has_layout(machine, gpu, layout):
             return LayoutState.APPLIED, ""
         strangers = mig_instances(machine, gpu) - {(each.profile, each.start) for each in record.made}
+        if strangers and self._users.holding(gpu_device_name(gpu.uuid)) is not None:
+            return None  # made on demand, for claims that live: they go with these
         blocked = mode_obstacle(gpu, layout) or (others_made(gpu, sorted(strangers)) if strangers else None)
         blocked = blocked or self._still_blocked(machine, gpu)
         return None if blocked is None else (LayoutState.FAILED, blocked)
@@ -273,7 +275,8 @@ class MigLayouts:
         now_s = self._clock.monotonic()
         if now_s - self._withheld_s.setdefault(gpu.uuid, now_s) < SETTLE_S:
             return f"the devices of GPU {gpu.index} are withheld; pods that were given one before are waited for"
-        return self._users.allocated(gpu_device_name(gpu.uuid))
+        name = gpu_device_name(gpu.uuid)
+        return self._users.holding(name) or self._users.allocated(name)
 
 
 def _report(name: str, problem: str | None, standings: Mapping[str, _Standing]) -> LayoutReport | None:

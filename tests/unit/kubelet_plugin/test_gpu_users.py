@@ -65,6 +65,7 @@ def test_a_prepared_claim_has_its_gpu_and_no_other(tmp_path: Path) -> None:
     assert node.users.prepared(GPU) is None
     node.plugin.state.prepare(reference_to(claim))
     assert node.users.prepared(GPU) == f"claim default/claim (UID claim-uid) has {GPU} or a part of it"
+    assert node.users.holding(GPU) == node.users.prepared(GPU)
     assert node.users.prepared(OTHER) is None
     node.plugin.state.unprepare(reference_to(claim))
     assert node.users.prepared(GPU) is None

@@ -43,6 +43,9 @@ class Users:
     def prepared(self, _gpu: DeviceName) -> str | None:
         return self.has_prepared
 
+    def holding(self, gpu: DeviceName) -> str | None:
+        return self.prepared(gpu)
+
     def allocated(self, _gpu: DeviceName) -> str | None:
         return self.has_allocated
 
@@ -187,6 +190,22 @@ def test_claims_that_have_it_and_claims_that_were_given_it_are_waited_for(watche
     assert watched.state() == (LayoutState.PENDING, "claim c/d has it")
     assert watched.node.hardware.layout(0) == []
     watched.users.has_prepared = None
+    watched.look()
+    assert watched.node.counts() == {"3g.40gb": 1}
+
+
+def test_instances_that_were_made_on_demand_for_claims_that_live_go_with_these(watched: Watched) -> None:
+    watched.node.hardware.put(0, "1g.10gb", 6)
+    watched.read()
+    watched.users.has_prepared = "claim c/d has it"
+    watched.name = "one-3g"
+    assert watched.state()[0] is LayoutState.PENDING
+    assert watched.withheld == {watched.uuids[0]}
+    watched.settle()
+    assert watched.state() == (LayoutState.PENDING, "claim c/d has it")
+    watched.users.has_prepared = None
+    watched.node.hardware.gpus[0].instances.clear()
+    watched.read()
     watched.look()
     assert watched.node.counts() == {"3g.40gb": 1}
 
