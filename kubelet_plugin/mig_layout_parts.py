@@ -61,6 +61,7 @@ class MigLayoutParts:
         ports = LayoutPorts(
             name=partial(_layout_name, node),
             read_layouts=MigLayoutFile(settings.mig_layouts_file).read,
+            first_indices=gpus.devices.first_indices,
             withhold=gpus.devices.withhold,
             is_withheld=partial(_is_withheld, node, gpus),
             read_soon=live.read_soon,

@@ -79,6 +79,8 @@ class LayoutPorts:
     name: Callable[[], str | None]
     """The layout that this node is to have, empty: none; None while that is not known."""
     read_layouts: Callable[[], Layouts]
+    first_indices: Callable[[], Mapping[int, str]]
+    """See NodeDevices.first_indices()."""
     withhold: Callable[[Collection[str]], None]
     """See NodeDevices.withhold()."""
     is_withheld: Callable[[str], bool]
@@ -186,7 +188,7 @@ class MigLayouts:
             layouts = self._ports.read_layouts()
             if asks_for_device_ids(name, layouts):
                 self._ask_for_device_ids(machine)
-            return gpu_layouts(name, layouts, machine, self._device_ids), None
+            return gpu_layouts(name, layouts, machine, self._device_ids, self._ports.first_indices()), None
         except BadInputError as error:
             return {}, str(error)
         except DracaenaError as error:

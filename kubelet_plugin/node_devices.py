@@ -83,8 +83,8 @@ class NodeDevices:
         self._metrics = metrics
         self._sharing, self._mig_gpus = sharing, mig_gpus
         self._own_places, self._made_devices = own_places, made_devices
+        self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
         # Only for the thread that calls take() and look_again():
-        self._first_indices: dict[int, str] = {}  # UUID that each index had first
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
         self._taken: Mapping[str, Mapping[str, int]] = {}
         self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
@@ -102,10 +102,15 @@ class NodeDevices:
             raise DevicesUnknownError(f"the GPUs of this node are not known yet: {self._waiting_for()}")
         return pool
 
+    def first_indices(self) -> Mapping[int, str]:
+        """Return which UUID each NVML index had first: it stands for that GPU, though others move up when one is lost.
+        From any thread.
+        """
+        return self._first_indices
+
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
-        for gpu in machine.gpus:
-            self._first_indices.setdefault(gpu.index, gpu.uuid)
+        self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
         self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})

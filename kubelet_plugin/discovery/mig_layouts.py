@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig_packing import packed
 
@@ -89,19 +90,25 @@ def asks_for_device_ids(name: str, layouts: Layouts) -> bool:
 
 
 def gpu_layouts(
-    name: str, layouts: Layouts, machine: Machine, device_ids: Mapping[str, int]
+    name: str,
+    layouts: Layouts,
+    machine: Machine,
+    device_ids: Mapping[str, int],
+    first: Mapping[int, str] = NO_INDICES,
 ) -> Mapping[str, GpuLayout]:
     """Return what a layout makes of the GPUs of a node, by UUID; GPUs that it does not name stay as they are.
 
-    `device_ids` by UUID, see asks_for_device_ids(). `all` passes over GPUs without MIG. Raises BadInputError where the
-    layout cannot be had here as it stands: then nothing is to be changed, not in part either.
+    `device_ids` by UUID, see asks_for_device_ids(). `first` tells which UUID each index had first, see listed_gpus():
+    an index of a GPU that was lost since names nothing, whoever has moved up to it. `all` passes over GPUs without MIG.
+    Raises BadInputError where the layout cannot be had here as it stands: then nothing is to be changed, not in part
+    either.
     """
     if name not in layouts:
         raise BadInputError(f"there is no layout {_seen(name)}; the file has {_listed(sorted(layouts))}")
     found: dict[str, GpuLayout] = {}
     entries: dict[str, int] = {}
     for at, entry in enumerate(layouts[name], 1):
-        for gpu in _gpus(entry, f"layout {name}: entry {at}", machine):
+        for gpu in _gpus(entry, f"layout {name}: entry {at}", machine, first):
             if entry.device_ids and device_ids.get(gpu.uuid) not in entry.device_ids:
                 continue
             if gpu.uuid in entries:
@@ -163,13 +170,16 @@ def mode_obstacle(gpu: Gpu, layout: GpuLayout) -> str | None:
     )
 
 
-def _gpus(entry: LayoutEntry, where: str, machine: Machine) -> Iterator[Gpu]:
+def _gpus(entry: LayoutEntry, where: str, machine: Machine, first: Mapping[int, str]) -> Iterator[Gpu]:
     if entry.indices is None:
         yield from (gpu for gpu in machine.gpus if gpu.mig_enabled is not None)
         return
-    by_index = {gpu.index: gpu for gpu in machine.gpus}
+    by_uuid = {gpu.uuid: gpu for gpu in machine.gpus}
+    by_index = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **first}
     for index in entry.indices:
-        gpu = by_index.get(index)
+        if index in first and first[index] not in by_uuid:
+            continue  # lost: those that are there get their layout
+        gpu = by_uuid.get(by_index.get(index, ""))
         if gpu is None:
             raise BadInputError(f"{where}: this node has no GPU {index}, it has {_listed(sorted(by_index))}")
         if entry.enabled and gpu.mig_enabled is None:

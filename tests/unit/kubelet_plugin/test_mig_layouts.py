@@ -64,6 +64,8 @@ class Watched:
     """GPUs whose taint the API server shows."""
     asked_to_read: int = 0
     told: list[LayoutReport | None] = field(default_factory=list)
+    first: dict[int, str] = field(default_factory=dict)
+    """Which UUID each index had first."""
     untold: bool = False
     """Whether readings lack the profiles of GPUs that are not in MIG mode."""
     layouts: MigLayouts = field(init=False)
@@ -75,6 +77,7 @@ class Watched:
         ports = LayoutPorts(
             name=lambda: self.name,
             read_layouts=self._read_layouts,
+            first_indices=lambda: self.first,
             withhold=self._withhold,
             is_withheld=lambda uuid: uuid in self.published,
             read_soon=self._read_soon,
@@ -230,6 +233,25 @@ def test_of_several_gpus_each_is_changed_as_its_time_comes_and_the_worst_is_told
     watched.look()
     watched.read()
     assert watched.state() == (LayoutState.APPLIED, "")
+
+
+def test_a_gpu_that_moved_up_to_the_index_of_a_lost_one_keeps_its_own_layout(watched: Watched) -> None:
+    watched.first = {0: "GPU-lost", 1: watched.uuids[0], 2: watched.uuids[1]}
+    watched.file = {
+        "version": "v1",
+        "mig-configs": {
+            "mixed": [
+                {"devices": [0], "mig-enabled": True, "mig-devices": {"7g.80gb": 1}},
+                {"devices": [1], "mig-enabled": True, "mig-devices": {"3g.40gb": 1}},
+            ]
+        },
+    }
+    watched.name = "mixed"
+    watched.settle()
+    watched.look()
+    watched.read()
+    assert watched.state() == (LayoutState.APPLIED, "")
+    assert (watched.node.counts(0), watched.node.counts(1)) == ({"3g.40gb": 1}, {})
 
 
 @pytest.mark.parametrize(

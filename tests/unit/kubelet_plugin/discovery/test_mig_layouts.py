@@ -52,6 +52,22 @@ def chosen(*entries: dict[str, Any]) -> dict[int, GpuLayout]:
     return {gpu.index: found[gpu.uuid] for gpu in NODE.gpus if gpu.uuid in found}
 
 
+def test_an_index_stands_for_the_gpu_that_had_it_first() -> None:
+    uuids = [gpu.uuid for gpu in NODE.gpus]
+    first = {0: uuids[1], 1: uuids[0], 2: "GPU-lost"}
+
+    def indices(*devices: int) -> set[int]:
+        layouts = read_layouts(file(entry(devices=list(devices), mig_devices={})))
+        found = gpu_layouts("mine", layouts, NODE, IDS, first)
+        return {gpu.index for gpu in NODE.gpus if gpu.uuid in found}
+
+    assert (indices(0), indices(1), indices(2, 3)) == ({1}, {0}, {3})
+    with pytest.raises(BadInputError, match="names no GPU of this node that has MIG"):
+        indices(2)
+    with pytest.raises(BadInputError, match="this node has no GPU 7"):
+        indices(2, 7)
+
+
 def refusal(*entries: dict[str, Any]) -> str:
     with pytest.raises(BadInputError) as caught:
         chosen(*entries)
