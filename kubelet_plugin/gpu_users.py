@@ -65,16 +65,19 @@ class GpuUsers:
     def allocated(self, gpu: DeviceName) -> str | None:
         """Return which claim of a pod of this node was given something of a GPU and is not prepared yet, None: none.
 
-        A claim is asked for at the API, so one whose pod was bound a moment ago is seen. Raises KubeError.
+        Each claim is asked for at the API, so one whose pod was bound a moment ago is seen, and one that was made anew
+        while the former one of its name is still prepared. Raises KubeError.
         """
         if not self._pods.synced:
             return "the pods of this node are not known yet"
         with self._lock.hold():
             now, _ = self._checkpoints.load_all()
-        prepared = {(c.prepared.claim.namespace, c.prepared.claim.name) for c in now}
-        for namespace, name in sorted(set(self._claims_of_pods()) - prepared):
+        prepared = {checkpoint.prepared.claim.uid for checkpoint in now}
+        for namespace, name in sorted(set(self._claims_of_pods())):
             claim = self._find_claim(namespace, name)
-            if claim is not None and any(_is_of(device, gpu) for device in self._devices(claim)):
+            if claim is None or claim.metadata.uid in prepared:
+                continue
+            if any(_is_of(device, gpu) for device in self._devices(claim)):
                 return _has(ClaimReference(namespace, name, ClaimUid(claim.metadata.uid)), gpu)
         return None
 

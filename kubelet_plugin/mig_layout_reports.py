@@ -42,14 +42,14 @@ class MigLayoutReports:
         self._clock = clock
         self._told: LayoutReport | None = None
         self._state_since: tuple[LayoutState | None, str] | None = None
-        self._due = False
+        self._due = True  # once, though there is no layout: the condition may be of an earlier run
         self._complained = False
 
     def tell(self, report: LayoutReport | None) -> None:
         """Tell what has changed."""
         before, self._told = self._told, report
         if report != before:
-            self._due = report is not None or before is not None
+            self._due = True
             self._say(before, report)
         if self._due and self._set_condition is not None:
             self._write(self._set_condition, report)

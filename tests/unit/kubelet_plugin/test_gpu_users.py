@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api.names import DeviceName, PoolName
@@ -57,6 +58,11 @@ def pod_of(claim: str, phase: str = "Running") -> FakePods:
 
 def part_claim(device: str, driver: str = DRIVER, pool: str = NODE) -> ResourceClaim:
     return claim_of("claim", {"results": [{"request": "gpus", "driver": driver, "pool": pool, "device": device}]})
+
+
+def claim_anew(device: str) -> ResourceClaim:
+    made = part_claim(device)
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, uid="anew-uid"))
 
 
 def test_a_prepared_claim_has_its_gpu_and_no_other(tmp_path: Path) -> None:
@@ -115,12 +121,16 @@ def test_a_pod_that_has_ended_uses_nothing(tmp_path: Path) -> None:
     assert node.users.allocated(GPU) is None
 
 
-def test_a_claim_that_is_prepared_is_not_asked_for_again(tmp_path: Path) -> None:
-    claim = make_claim("claim", (0,))
-    node = Node(tmp_path, {"claim": claim}, pod_of("claim"))
-    node.plugin.state.prepare(reference_to(claim))
-    assert node.users.allocated(GPU) is None
-    assert node.asked == []
+def test_a_claim_that_is_prepared_does_not_count_as_waiting_for_it_and_one_made_anew_under_its_name_does(
+    tmp_path: Path,
+) -> None:
+    former = make_claim("claim", (1,))
+    claims = {"claim": former}
+    node = Node(tmp_path, claims, pod_of("claim"))
+    node.plugin.state.prepare(reference_to(former))
+    assert node.users.allocated(OTHER) is None
+    claims["claim"] = claim_anew(GPU)
+    assert node.users.allocated(GPU) == f"claim default/claim (UID anew-uid) has {GPU} or a part of it"
 
 
 def test_before_the_pods_are_known_nobody_can_say(tmp_path: Path) -> None:

@@ -92,9 +92,17 @@ def test_a_condition_that_could_not_be_written_is_tried_again(node: Node) -> Non
     assert len(node.conditions) == 1
 
 
-def test_a_node_without_a_layout_has_no_condition_unless_it_had_one(node: Node) -> None:
+def test_a_node_without_a_layout_says_so_in_case_an_earlier_run_had_one(node: Node) -> None:
+    node.is_away = True
     node.reports.tell(None)
-    assert (node.conditions, node.events) == ([], [])
+    node.is_away = False
+    node.reports.tell(None)
+    node.reports.tell(None)
+    assert [(each["status"], each["reason"]) for each in node.conditions] == [("Unknown", "NoLayout")]
+    assert node.events == []
+
+
+def test_a_node_that_has_its_layout_no_more_says_so(node: Node) -> None:
     node.reports.tell(APPLIED)
     node.reports.tell(None)
     assert (node.conditions[-1]["status"], node.conditions[-1]["reason"]) == ("Unknown", "NoLayout")
