@@ -77,6 +77,7 @@ class DeviceWatch:
         troubles, failures = self._state.follow_devices()
         self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
         self._metrics.claims.moved.set(sum(bool(trouble.moved) for trouble in troubles))
+        self._metrics.claims.lost_mig.set(sum(bool(trouble.vanished) for trouble in troubles))
         said = {
             told
             for trouble in troubles

@@ -43,6 +43,11 @@ class ClaimMetrics:
             "Prepared claims whose running containers may have nodes that are other devices now",
             registry=registry,
         )
+        self.lost_mig = Gauge(
+            "dracaena_plugin_claims_with_lost_mig_devices",
+            "Prepared claims whose MIG devices were destroyed under them",
+            registry=registry,
+        )
 
 
 class DeviceMetrics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,9 @@ def test_each_section_says_at_least_one_thing_to_do() -> None:
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent() -> None:
     cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
-    seen = Counter(
+    seen = {
         (re.findall(r'alertname="(\w+)"', one["expr"])[0], bool(one["exp_samples"]))
         for case in cases
         for one in case["promql_expr_test"]
-    )
-    assert seen == Counter((rule["alert"], fires) for rule in alerts() for fires in (True, False))
+    }
+    assert seen == {(rule["alert"], fires) for rule in alerts() for fires in (True, False)}

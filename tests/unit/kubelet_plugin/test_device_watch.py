@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, DeviceWatch
+from dracaena.kubelet_plugin.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_pool, reference_to
@@ -99,6 +99,21 @@ def test_a_claim_that_is_set_aside_says_why_and_what_helps(watched: Watched) -> 
     watched.watch.look()
     assert watched.gauge("dracaena_plugin_claims_set_aside") == 0
     assert b"/dev/nvidia0" in watched.node.files()["cdi/gpu.dracaena.dev-claim_claim-uid.json"]
+
+
+def test_a_claim_whose_mig_device_is_gone_is_told_and_counted(watched: Watched) -> None:
+    watched.node.state.prepare(reference_to(CLAIM))
+    (device,) = watched.node.checkpoints.prepared()[0].devices
+    there = watched.node.pool
+    watched.node.pool = replace(there, vanished={device.device: device.uuid})
+    watched.watch.look()
+    told = {reason: (claim, pods, text) for claim, pods, reason, text in watched.told}
+    assert told[VANISHED][:2] == ("claim", ["pod"])
+    assert f"MIG device {device.uuid} of claim default/claim was destroyed under it" in told[VANISHED][2]
+    assert watched.gauge("dracaena_plugin_claims_with_lost_mig_devices") == 1
+    watched.node.state.unprepare(reference_to(CLAIM))
+    watched.watch.look()
+    assert watched.gauge("dracaena_plugin_claims_with_lost_mig_devices") == 0
 
 
 def test_what_could_not_be_written_is_tried_again_after_all_were_told(watched: Watched) -> None:
