@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from dracaena.api.mps import MpsFaultKind
+
 READY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 45.0)
 """Buckets in seconds: a server starts in some tenths of a second to some seconds; 45 s is kubelet's own limit."""
 
@@ -35,6 +37,9 @@ class MpsMetrics:
             ["kind"],
             registry=registry,
         )
+        # A series that begins at 1 does not increase: alerts would miss the first fault.
+        for kind in MpsFaultKind:
+            self.faults.labels(kind.value)
         self.starts = Counter("dracaena_mps_daemon_starts_total", "Control daemons started", registry=registry)
         self.failures = Counter(
             "dracaena_mps_failed_steps_total",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
+from dracaena.api.mps import MpsFaultKind, MpsPhase
+from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from support.served_metrics import faults_of, served
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,6 +73,29 @@ def test_reasons_that_an_alert_leaves_out_are_those_that_need_nobody() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     named = page.partition("\n`reason`: ")[2].partition("All others need a")[0]
     assert left_out == re.findall(r"\*\*([a-z-]+)\*\*", named)
+
+
+ENUMERATED: Final[Mapping[tuple[str, str], type[Enum]]] = {
+    ("dracaena_mps_faults_total", "kind"): MpsFaultKind,
+    ("dracaena_mps_shares", "phase"): MpsPhase,
+    ("dracaena_plugin_troubles", "reason"): TroubleKind,
+}
+
+
+def made_up_values(text: str) -> Iterator[str]:
+    """Yield label values that no program gives, of the labels whose values are enumerated."""
+    for name, matchers in re.findall(r"\b(dracaena_\w+)\{([^}]*)\}", text):
+        for label, values in re.findall(r'(\w+)(?:=~|!~|!=|=)"([^"]*)"', matchers):
+            kinds = ENUMERATED.get((name, label))
+            known = set() if kinds is None else {kind.value for kind in kinds}
+            yield from (f"{name}: {label} {each}" for each in values.split("|") if kinds and each not in known)
+
+
+def test_rules_and_cases_name_label_values_that_our_programs_give() -> None:
+    for path in (RULES, CASES):
+        assert list(made_up_values(path.read_text(encoding="utf-8"))) == []
+    planted = 'x{kind="none"} or dracaena_mps_shares{node="n1", phase=~"Failed|failed"}'
+    assert list(made_up_values(planted)) == ["dracaena_mps_shares: phase failed"]
 
 
 def test_each_alert_names_its_own_section_of_the_page() -> None:

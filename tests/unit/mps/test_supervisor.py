@@ -655,11 +655,12 @@ def test_what_is_settled_costs_no_call_of_the_control_program(tmp_path: Path) ->
 
 def test_metrics_count_shares_and_faults(tmp_path: Path) -> None:
     node = MpsNode(tmp_path)
+    value = node.registry.get_sample_value
+    assert [value("dracaena_mps_faults_total", {"kind": kind.value}) for kind in MpsFaultKind] == [0] * 4
     share = node.ask(0, "a")
     node.settle()
     node.world.end(node.statuses()[share].server_pid)
     node.settle()
-    value = node.registry.get_sample_value
     assert value("dracaena_mps_shares", {"phase": "Ready"}) == 1
     assert value("dracaena_mps_faults_total", {"kind": "ServerDied"}) == 1
     assert value("dracaena_mps_gpus_held") == 1
