@@ -241,7 +241,8 @@ def _node(
         if (told := _shares_in_words(machine.gpus[ordinal].memory_bytes, taken.get((pool_name, device), ())))
     }
     for ordinal in {part.ordinal for part in parts}:
-        holders[ordinal] = tuple(user for part in parts if part.ordinal == ordinal for user in part.holders)
+        of_parts = (user for part in parts if part.ordinal == ordinal for user in part.holders)
+        holders[ordinal] = (*holders.get(ordinal, ()), *of_parts)
     cut = [(mig, place) for mig in pool.mig_devices if (place := _place(pool, mig)) is not None]
     slices = {ordinal: max(start + size for _, (at, start, size) in cut if at == ordinal) for _, (ordinal, *_) in cut}
     ordinals |= {str(mig.name): ordinal for mig, (ordinal, *_) in cut}

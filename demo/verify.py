@@ -6,6 +6,7 @@ Each check returns the problems that it found, in words; no problem means that i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,9 @@ def running(observation: Observation, waiting: Collection[str]) -> Problems:
 
 
 def held_once(observation: Observation) -> Problems:
-    """No GPU is held by two claims, unless each has a share of it and they sum to no more than it has."""
+    """No GPU is held by two claims, unless each has a share of it and they sum to no more than it has, or each has
+    slices of it that the others do not have.
+    """
     held: dict[tuple[str, str], list[DeviceResult]] = {}
     for claim in observation.claims:
         for result in claim.status.allocation.devices.results if claim.status.allocation else ():
@@ -61,7 +64,24 @@ def held_once(observation: Observation) -> Problems:
         if len(results) > 1 and any(result.share_id is None for result in results):
             problems.append(f"{pool}/{device} is held {len(results)} times")
         problems += _overdrawn(observation.node(pool), device, results)
+    for node in observation.nodes:
+        problems += _overlapping(node, [device for pool, device in sorted(held) if pool == node.name])
     return tuple(problems)
+
+
+def _overlapping(node: ObservedNode, devices: Sequence[str]) -> Problems:
+    """Return which devices that are held have a part of a GPU in common: all of it and a part, or two parts."""
+    parts = {part.device: (part.ordinal, part.start, part.start + part.size) for part in node.parts}
+    places = [
+        (device, *parts.get(device, (ordinal, 0, node.slices.get(ordinal, 1))))
+        for device in devices
+        if (ordinal := node.ordinals.get(device)) is not None
+    ]
+    return tuple(
+        f"{node.name}/{one} and {other} are held, and have a part of one GPU in common"
+        for (one, gpu, start, end), (other, its_gpu, its_start, its_end) in combinations(places, 2)
+        if gpu == its_gpu and start < its_end and its_start < end
+    )
 
 
 def _overdrawn(node: ObservedNode | None, device: str, results: Sequence[DeviceResult]) -> Problems:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo import verify
@@ -14,6 +15,7 @@ from dracaena.demo.cluster import NodeFolders
 from dracaena.demo.observation import Observation, read_observation
 from support.observation import (
     CUT_MACHINE,
+    LARGE,
     SHARED_MACHINE,
     SMALL,
     UUIDS,
@@ -98,6 +100,25 @@ def test_two_claims_may_hold_a_gpu_in_shares_that_it_has_room_for() -> None:
     assert "its shares take 101 of cores, and it has 100" in problem
     (problem,) = verify.held_once(shares_of(share("a", 0, "8Gi", 50), claim("b", 0, pod="p2")))
     assert "is held 2 times" in problem
+
+
+def cut_among(*devices: str) -> Observation:
+    claims = [part(f"c{at}", device, pod=f"p{at}") for at, device in enumerate(devices)]
+    return read_observation([cut_slice("n1")], claims, [], ())
+
+
+def test_no_two_claims_may_have_the_same_slices_of_a_gpu() -> None:
+    gpu = CUT_MACHINE.gpus[0].uuid
+    whole, inside, behind = gpu_device_name(gpu), mig_device_name(gpu, "1g.10gb", 3), mig_device_name(gpu, "1g.10gb", 4)
+    for apart in ([whole], [LARGE, SMALL], [LARGE, behind, SMALL]):
+        assert verify.held_once(cut_among(*apart)) == ()
+    for first, second in ((whole, SMALL), (LARGE, whole), (LARGE, inside)):
+        seen = cut_among(first, second)
+        assert sorted(seen.nodes[0].holders[0]) == ["p0", "p1"]
+        (problem,) = verify.held_once(seen)
+        one, other = sorted((first, second))
+        assert problem == f"n1/{one} and {other} are held, and have a part of one GPU in common"
+    assert "is held 2 times" in verify.held_once(cut_among(SMALL, SMALL))[0]
 
 
 def test_the_podlist_must_name_each_share_with_its_amounts(folders: dict[str, NodeFolders]) -> None:
