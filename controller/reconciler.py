@@ -30,8 +30,8 @@ from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.time_budgets import IDLE, TimeBudgets
 from dracaena.controller.queue.workqueue import WorkQueue
+from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.quotas import BusyElsewhere
 from dracaena.controller.state.upkeep import TakenBack
 from dracaena.controller.write.claim_templates import ClaimTemplates
@@ -51,6 +51,10 @@ is not said that a pod waits for that."""
 
 EVENT_REASON: Final = "GPUsAllocated"
 TAKEN_BACK: Final = "GPUsTakenBack"
+
+LINE_AGAIN_S: Final = 60.0
+"""After this time a pod at the gate asks again why the equal pod before it waits. While that is its quota both stay
+there; when no node has room, both may pass. Asking costs some 0.1 ms, so 10,000 such pods take 2 % of a core."""
 
 DECISION_ID_LENGTH: Final = 12
 """Hexadecimal digits: of a million decisions two share one with a chance of 1 in 500."""
@@ -380,13 +384,16 @@ class Reconciler:
         if half_written and (begun := self._cluster.begin_anew(half_written, at_once=at_once)):
             # A write was cut off, and the remaining claims no longer fit beside what it wrote: start over.
             log.warning("half-written decision is taken back", claims=list(begun))
-        if isinstance(decision, Refused):
+        refused = decision.refusal if isinstance(decision, Behind) else decision
+        if isinstance(refused, Refused):
             # A class that is not there is no other driver's either: most likely it is misspelt.
-            tell = decision.concerns_us or decision.kind is RefusalKind.CLASS_MISSING
-            self._waiting.report(pod, decision.kind.value, decision.text, tell=tell)
+            tell = refused.concerns_us or refused.kind is RefusalKind.CLASS_MISSING
+            self._waiting.report(pod, refused.kind.value, refused.text, tell=tell)
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
-        self._wait_at_gate(pod, decision)
+        self._wait_at_gate(pod, refused or decision)
+        if isinstance(decision, Behind) and refused is not None and pod.spec.scheduling_gates:
+            self._queue.add_after(pod.key, LINE_AGAIN_S)
         if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):
             for node in sorted(earlier_nodes(claims, self._driver)):
                 self._nomination.clear(pod, node)

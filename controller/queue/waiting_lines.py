@@ -18,20 +18,21 @@ from typing import Final
 
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, PodCount
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.request import RefusalKind
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
-
-HOLD_BACK: Final = ("", TOO_LONG)
-"""Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node, or
-finding out takes too long. One may follow the other although nothing has changed for the pods behind."""
 
 BUSY_ELSEWHERE: Final = f"{RefusalKind.QUOTA.value}, busy elsewhere"
 """The answer to a pod that may have no GPU of those that are free, while all that its quota lets it have are taken."""
 
 MAY_STARVE: Final = ("", BUSY_ELSEWHERE)
 """Answers to pods that wait only because others hold what they want."""
+
+HOLD_BACK: Final = ("", TOO_LONG, RefusalKind.QUOTA.value, BUSY_ELSEWHERE)
+"""Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node,
+finding out takes too long, or it is beyond its quota. One may follow the other although nothing has changed for the
+pods behind. In a full cluster those about the quota come and go with each device that is freed and taken."""
 
 SLACK: Final = 16
 """Stale entries that a short line may keep."""
@@ -46,6 +47,8 @@ NOWHERE: Final[frozenset[str]] = frozenset()
 class _Line:
     answer: str
     """The last answer to the first pod; empty when it fits on no node now."""
+    refusal: Refused | None = None
+    """What the first pod was told, if its quota was the reason."""
     members: list[tuple[Turn, str]] = field(default_factory=list)
     """A heap of turns and keys. The entry of a pod that has left the line is stale."""
     count: int = 0
@@ -82,13 +85,19 @@ class WaitingLines:
         """The lines that something changed for."""
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
-        """Return whether an equal pod with an earlier turn waits because it fits on no node, or because finding out
-        takes too long. The same then holds for this pod."""
+        """Return whether an equal pod with an earlier turn waits with an answer that holds for this pod, too
+        (HOLD_BACK)."""
         line = self._lines.get(shape)
         if line is None or line.answer not in HOLD_BACK:
             return False
         first = self._first(line)
         return first is not None and first[0] < turn
+
+    def refusal(self, shape: bytes) -> Refused | None:
+        """Return what the first pod of a line was told, if its quota was the reason: it holds for all pods of the
+        line."""
+        line = self._lines.get(shape)
+        return None if line is None else line.refusal
 
     def put(
         self,
@@ -99,13 +108,14 @@ class WaitingLines:
         *,
         reach: Callable[[], Reach | None] | None = None,
         is_short: bool = False,
+        refusal: Refused | None = None,
     ) -> Sequence[str]:
         """Let a pod wait after this answer; return the pods to try now.
 
         If the pod's request has changed, this is the first pod of the line it leaves. If it is the first of its line
         and the answer differs from the last one, it is all pods behind it, because their answer changes too. `reach` is
         called if all nodes were tried; pass None if only nodes that had changed were. `is_short`: whether more cpu and
-        the like may help on a node that was tried.
+        the like may help on a node that was tried. `refusal`: what it is told, if its quota is the reason.
         """
         known = self.standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
@@ -120,6 +130,7 @@ class WaitingLines:
         if first is None or first[1] != key:
             return woken
         self._note_tried(shape, line, reach, is_short=is_short)
+        line.refusal = refusal
         if line.answer == answer:
             return woken
         same_for_others = line.answer in HOLD_BACK and answer in HOLD_BACK

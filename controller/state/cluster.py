@@ -36,8 +36,9 @@ from dracaena.controller.lifecycle.prospects import Nudge
 from dracaena.controller.lifecycle.tending import Step
 from dracaena.controller.queue.time_budgets import Deadline, TurnDeadline
 from dracaena.controller.queue.waiting_lines import Scope
+from dracaena.controller.state.answers import Decision
 from dracaena.controller.state.collisions import Collision, find_collisions
-from dracaena.controller.state.decisions import Decision, Decisions
+from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.group_turns import GroupTurns
 from dracaena.controller.state.quotas import Quotas, QuotaState
 from dracaena.controller.state.records import PodAccounting, Records

@@ -29,6 +29,7 @@ from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placemen
 from dracaena.controller.lifecycle.claim_record import ClaimShare
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, NOWHERE, ChangeWaiters, Scope, WaitingLines
+from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.group_turns import GroupTurns
 from dracaena.controller.state.quotas import BusyElsewhere, Quotas
@@ -39,28 +40,6 @@ TRIED: Final = "tried before without success"
 ELSEWHERE: Final = "where another pod with one of its claims is not"
 OFFERED_FIRST: Final = "that just changed, and are first offered to pods before this one"
 """Why nodes are left out for a pod, in words that follow a count."""
-
-
-@dataclass(frozen=True, slots=True)
-class InProgress:
-    """A claim is being allocated, for this pod or another, or taken back. Its next change wakes the pod, and so does a
-    write that fails."""
-
-    claim_key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """An equal pod with an earlier turn waits because it fits on no node now, so this pod cannot fit either."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """The pod may fit on nodes that just changed, but pods with earlier turns are tried on these nodes first. The
-    pod is tried again after them."""
-
-
-Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress | Deferred
 
 
 class Decisions:
@@ -125,7 +104,7 @@ class Decisions:
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), turn(pod)
             if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
-                return Behind()
+                return Behind(self._lines.refusal(pod_shape))
             not_here = {**self._kept_for_another(pod, claims), **barred}
             request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
             has_waited = pod.key in self._lines.standing  # until now
@@ -363,6 +342,7 @@ class Decisions:
             answer,
             reach=None if only_changed and not answer else reach,
             is_short=isinstance(decision, Refused) or decision.short,
+            refusal=decision if isinstance(decision, Refused) and decision.kind is RefusalKind.QUOTA else None,
         )
         self._ask_again(woken)
         if isinstance(decision, NoFit) and decision.gpus:

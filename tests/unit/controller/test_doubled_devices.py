@@ -8,7 +8,7 @@ import pytest
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
 from dracaena.controller.reconciler import Decided, Step
-from dracaena.controller.state.decisions import InProgress
+from dracaena.controller.state.answers import InProgress
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, error_for
 from support.allocation import blocks, claim, machine, pod, request

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.walk.pod_demand import Turn
 from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, HOLD_BACK, SLACK, TOO_LONG, WaitingLines
 
@@ -59,7 +60,7 @@ STEPS = st.one_of(
         KEYS,
         st.sampled_from([b"small", b"large"]),
         st.sampled_from([0, 1]),
-        st.sampled_from(["", "x", TOO_LONG, BUSY_ELSEWHERE]),
+        st.sampled_from(["", "x", TOO_LONG, "quota", BUSY_ELSEWHERE]),
     ),
     st.tuples(st.just("leave"), KEYS),
 )
@@ -69,6 +70,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=60))
 def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -> None:
     lines, slow = WaitingLines(), SlowLines()
+    refusals: dict[bytes, Refused | None] = {}
     for step in steps:
         if step[0] == "leave":
             assert list(lines.leave(step[1])) == list(slow.leave(step[1]))
@@ -76,7 +78,12 @@ def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -
             _, key, shape, priority, answer = step
             turn = place(key, priority)
             assert lines.is_behind(shape, turn) == slow.is_behind(shape, turn)
-            assert list(lines.put(key, shape, turn, answer)) == list(slow.put(key, shape, turn, answer))
+            said = Refused(RefusalKind.QUOTA, str(step), concerns_us=True) if "quota" in answer else None
+            woken = lines.put(key, shape, turn, answer, refusal=said)
+            assert list(woken) == list(slow.put(key, shape, turn, answer))
+            if slow.line(shape)[0] == key:
+                refusals[shape] = said
+            assert lines.refusal(shape) == refusals[shape]
         assert list(lines.change(None, {})) == slow.firsts()
         assert len(lines.standing) == len(slow.waiting)
         assert list(lines.all()) == sorted(slow.waiting, key=lambda key: slow.waiting[key][1])

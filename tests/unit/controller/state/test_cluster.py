@@ -17,7 +17,7 @@ from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle.proof import BEHIND_S
-from dracaena.controller.state.decisions import Behind, InProgress
+from dracaena.controller.state.answers import Behind, InProgress
 from dracaena.controller.state.explanation_cache import EXPLANATION_S
 from support.allocation import (
     DRIVER,

@@ -21,7 +21,7 @@ from dracaena.api.objects import (
 )
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.state.decisions import Behind
+from dracaena.controller.state.answers import Behind
 from support.allocation import blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide
 from support.reconciling import Bench as ReconcilerBench

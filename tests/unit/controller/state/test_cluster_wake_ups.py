@@ -22,7 +22,7 @@ from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
 from dracaena.controller.lifecycle.proof import BEHIND_S
-from dracaena.controller.state.decisions import InProgress
+from dracaena.controller.state.answers import InProgress
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (

@@ -11,8 +11,10 @@ import pytest
 
 from dracaena.api.gpu_quota import QuotaItem
 from dracaena.api.mig import mig_device_name
+from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.state.answers import Behind
 from support.allocation import (
     allocated,
     blocks,
@@ -27,7 +29,7 @@ from support.allocation import (
     request,
 )
 from support.bare_cluster import bare_cluster, decide, write
-from support.quota_world import NAMESPACES, QuotaWorld, namespace
+from support.quota_world import NAMESPACES, QuotaWorld, moved, namespace
 from support.shares import in_shares, share
 from support.starving_world import World
 from support.watched_cluster import WatchedCluster
@@ -261,6 +263,34 @@ def test_a_pod_beyond_its_quota_does_not_hold_others_back() -> None:
     cluster.intake.claim_changed(None, other)
     cluster.intake.pod_changed(None, waiting)
     assert isinstance(decide(cluster, waiting, other), Allocation)
+
+
+def test_pods_that_ask_alike_wait_behind_one_another_also_where_their_quota_is_the_reason() -> None:
+    woken: list[str] = []
+    cluster = cluster_of({"gpusByProduct": {A100: 0, H100: 0}}, woken)
+    taken = [
+        moved(holding(claim(f"on-{name}-{place}"), name, device_name(made, place)), "elsewhere")
+        for name, made in (("a", OLD), ("h", NEW))
+        for place in range(4)
+    ]
+    for one in taken:
+        cluster.intake.claim_changed(None, one)
+    assert isinstance(ask(cluster, "p00"), NoFit)
+    for number in range(1, 20):
+        assert ask(cluster, f"p{number:02}") == Behind()
+    for freed in taken[:3]:
+        woken.clear()
+        cluster.intake.claim_changed(freed, None)
+        assert "default/p00" in woken
+        text = words(again(cluster, "p00"))
+        assert set(woken) <= {"default/p00", freed.key}
+        behind = again(cluster, "p07")
+        assert isinstance(behind, Behind)
+        assert words(behind.refusal) == text
+        cluster.intake.claim_changed(None, freed)
+        assert isinstance(again(cluster, "p00"), NoFit)
+        assert set(woken) <= {"default/p00", freed.key}
+        assert again(cluster, "p07") == Behind()
 
 
 def starving(world: World, seconds: int) -> None:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, allocation_gate
 from dracaena.api.objects import Pod, SchedulingGate
+from dracaena.controller.reconciler import LINE_AGAIN_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
-from support.allocation import DRIVER, blocks, claim, machine, pod, request
+from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, pod, request
+from support.quota_world import moved, namespace
 from support.reconciling import GATE_WAIT_S, PASSED_OVER_WAIT_S, Bench
 from support.watched_cluster import WatchedCluster
 
@@ -109,6 +111,30 @@ def test_a_pod_that_a_person_has_to_mend_stays_and_is_told_why() -> None:
     bench.pass_time(3 * int(GATE_WAIT_S))
     assert gates(bench, "p") == [OURS["name"]]
     assert len(bench.told()) == 1
+
+
+def quota_of_default(bench: Bench, text: str) -> None:
+    bench.cluster.intake.namespace_changed(None, namespace("default", text))
+
+
+def test_pods_beyond_their_quota_stay_also_those_behind_an_equal_one_and_pass_when_only_room_is_missing() -> None:
+    bench = Bench(a=TWO)
+    bench.add(pod("first", "f"), claim("f"))
+    bench.run()
+    quota_of_default(bench, '{"gpus": 1}')
+    for name in ("p", "q"):
+        bench.add(gated(name, name), claim(name))
+    bench.pass_time(3 * int(GATE_WAIT_S))
+    assert (gates(bench, "p"), gates(bench, "q")) == ([OURS["name"]], [OURS["name"]])
+    assert bench.metric("waiting_pods", reason="quota") == 2
+    assert set(bench.told()) == {"namespace default may have 1 GPUs, holds 1, the pod wants 1"}
+    other = device_name(TWO, 1 - (bench.held("f") or ())[0])
+    bench.add(moved(holding(claim("other"), "a", other), "elsewhere"))
+    quota_of_default(bench, '{"gpus": 99}')
+    bench.run()
+    bench.pass_time(int(LINE_AGAIN_S + GATE_WAIT_S) + 1)
+    assert (gates(bench, "p"), gates(bench, "q")) == ([], [])
+    assert bench.metric("waiting_pods", reason="no-node") == 2
 
 
 def test_a_pod_for_another_driver_passes_at_once() -> None:
