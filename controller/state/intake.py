@@ -94,8 +94,8 @@ class Intake:
         """Take in a change of a slice; only its pool is read again."""
         with self._lock:
             change = self._state.inventory.change_slice(old, new)
-            for pool in {item.spec.pool.name for item in (old, new) if item is not None}:
-                self._state.quotas.pool_changed(pool)
+            for namespace in sorted(self._state.quotas.pools_changed(change.nodes)):
+                self._state.decisions.quota_changed(namespace)
             lasting, passing = self._state.inventory.problem_counts()
             if change.offer_changed:
                 self._state.decisions.may_help(change.nodes, devices_differ=True)

@@ -106,9 +106,11 @@ class Quotas:
             self._inventory.holdings.follow = self._usage.hold
         return before is None or changed.limits != before.limits
 
-    def pool_changed(self, pool: str) -> None:
-        """Take in that a pool may say more of what is held there."""
-        self._usage.pool_changed(pool)
+    def pools_changed(self, nodes: Iterable[str] | None) -> frozenset[str]:
+        """Take in that the pools of nodes may say more of what is held there, None: of any node; return the namespaces
+        that may hold less than they seemed to. A pool is of use again, too, when another one of its node has gone."""
+        pools = None if nodes is None else [pool.pool for node in nodes if (pool := self._inventory.pool(node))]
+        return self._usage.count_again(pools)
 
     def states(self) -> tuple[QuotaState, ...]:
         """Return all namespaces with a quota, by name."""

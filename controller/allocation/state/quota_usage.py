@@ -158,11 +158,15 @@ class QuotaUsage:
             for pool in unknown:
                 self._unknown.setdefault(pool, set()).add(holder)
 
-    def pool_changed(self, pool: str) -> None:
-        """Count again what was not known of a pool, now that its slices say something else."""
-        for holder in sorted(self._unknown.get(pool, ())):
+    def count_again(self, pools: Iterable[str] | None) -> frozenset[str]:
+        """Count again what was not known of pools of which slices may say more now, None: of all; return the namespaces
+        that are concerned. Cost: O(pools), and O(devices) of the claims that are counted again."""
+        known = self._unknown.keys() if pools is None else self._unknown.keys() & set(pools)
+        holders = sorted({holder for pool in known for holder in self._unknown[pool]})
+        for holder in holders:
             entry = self._claims[_namespace(holder)][holder]
             self.hold(holder, entry.devices, entry.others)
+        return frozenset(map(_namespace, holders))
 
     def held(self, namespace: str) -> Amounts:
         """Return what a namespace that is counted holds. Do not change it."""

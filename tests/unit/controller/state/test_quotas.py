@@ -251,6 +251,21 @@ def test_gpus_whose_product_is_not_known_count_against_each_until_it_is() -> Non
     assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
 
 
+def test_a_pool_that_is_known_again_because_another_of_its_node_has_gone_is_counted_again() -> None:
+    woken: list[str] = []
+    cluster = cluster_of({"gpusByProduct": {A100: 4, H100: 1}}, woken)
+    sibling = pool_slice("second", NEW)
+    sibling = msgspec.structs.replace(sibling, spec=msgspec.structs.replace(sibling.spec, node_name="a"))
+    cluster.intake.slice_changed(None, sibling)
+    cluster.intake.claim_changed(None, holding(claim("c"), "a", device_name(OLD, 0)))
+    assert set(held(cluster).values()) == {1}
+    words(ask(cluster, "q"))
+    woken.clear()
+    cluster.intake.slice_changed(sibling, None)
+    assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
+    assert "default/q" in woken
+
+
 def test_a_pod_beyond_its_quota_does_not_hold_others_back() -> None:
     cluster = cluster_of({"gpus": 0})
     words(ask(cluster, "p", request(count=4)))
