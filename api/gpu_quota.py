@@ -35,7 +35,8 @@ MIG_DEVICES: Final = "migDevicesByProfile"
 KEYS: Final = (GPUS, GPUS_BY_PRODUCT, SHARE_MEMORY, SHARE_CORES, MIG_SLICES, MIG_DEVICES)
 
 UNKNOWN_PRODUCT: Final = ""
-"""Of whole GPUs that are held and of which no slice says what they are: they count against each product."""
+"""Of whole GPUs that are held and of which no slice says what they are: they count against each product. Those that are
+published without a product are known not to be of any, and count by no product."""
 
 _WHOLE: Final = "a whole number of at least 0"
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?[1-7]g\.[0-9]+gb(?:-me|\+[a-z0-9.]+)?")

@@ -30,7 +30,8 @@ from dracaena.controller.allocation.state.node_state import NodePool
 class PublishedGpu:
     """What a slice says of a GPU, as far as quotas are concerned."""
 
-    product: str = UNKNOWN_PRODUCT
+    product: str | None = None
+    """None: it is published without one."""
     memory_nano: int | None = None
     """All its memory in billionths of a byte; None: it is not published."""
 
@@ -47,10 +48,10 @@ def facts_in(pool: NodePool | None, name: str) -> PublishedGpu | None:
     return None if published is None else _facts(published)
 
 
-def product_of(device: Device) -> str:
-    """Return the product that a device publishes, UNKNOWN_PRODUCT where it publishes none."""
+def product_of(device: Device) -> str | None:
+    """Return the product that a device publishes, None where it publishes none."""
     found = device.attributes.get(PRODUCT_NAME.name)
-    return UNKNOWN_PRODUCT if found is None or found.string is None else found.string
+    return None if found is None else found.string or None
 
 
 def _facts(device: Device) -> PublishedGpu:
@@ -91,7 +92,9 @@ def count_amounts(
             amounts[QuotaItem(SHARE_CORES)] += share.get(CORES_CAPACITY, 0) // NANO
         if not parts:
             amounts[QuotaItem(GPUS)] += 1
-            amounts[QuotaItem(GPUS_BY_PRODUCT, UNKNOWN_PRODUCT if facts is None else facts.product)] += 1
+            product = UNKNOWN_PRODUCT if facts is None else facts.product
+            if product is not None:
+                amounts[QuotaItem(GPUS_BY_PRODUCT, product)] += 1
     return amounts, frozenset(unknown)
 
 

@@ -251,6 +251,22 @@ def test_gpus_whose_product_is_not_known_count_against_each_until_it_is() -> Non
     assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
 
 
+def test_gpus_that_are_published_without_a_product_count_against_none() -> None:
+    cluster = bare_cluster()
+    plain = machine("plain", FOUR)
+    cluster.intake.node_changed(None, node("n"))
+    cluster.intake.slice_changed(None, pool_slice("n", plain))
+    cluster.intake.class_changed(None, device_class())
+    set_quota(cluster, {"gpus": 3, "gpusByProduct": {A100: 1, H100: 0}})
+    assert isinstance(ask(cluster, "p", request(count=2)), Allocation)
+    assert held(cluster) == {
+        QuotaItem("gpus"): 2,
+        QuotaItem("gpusByProduct", A100): 0,
+        QuotaItem("gpusByProduct", H100): 0,
+    }
+    assert words(ask(cluster, "q", request(count=2))) == "namespace default may have 3 GPUs, holds 2, the pod wants 2"
+
+
 def test_a_pool_that_is_known_again_because_another_of_its_node_has_gone_is_counted_again() -> None:
     woken: list[str] = []
     cluster = cluster_of({"gpusByProduct": {A100: 4, H100: 1}}, woken)
