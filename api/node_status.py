@@ -123,19 +123,42 @@ def node_statuses(
 
 
 def holders_of(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, str], list[Holder]]:
-    """Return who has which device, by pool and device. Admin access takes nothing from others."""
-    held: dict[tuple[str, str], list[Holder]] = {}
-    for claim in sorted(claims, key=lambda claim: claim.key):
-        pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
-        for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
-            if result.driver == driver and not result.admin_access:
-                holder = Holder(claim.key, pods)
-                if result.share_id is not None:
-                    holder = replace(
-                        holder, consumed=result.consumed_capacity, mode=_mode(driver, claim, result.request)
-                    )
-                held.setdefault((result.pool, result.device), []).append(holder)
+    """Return who has which device, by pool and device, by claim. Admin access takes nothing from others."""
+    *_, held = holders_in_turns(driver, claims)
+    assert held is not None
     return held
+
+
+def holders_in_turns(
+    driver: str, claims: Iterable[ResourceClaim], *, claims_a_turn: int = 1 << 30
+) -> Iterator[dict[tuple[str, str], list[Holder]] | None]:
+    """Yield None after each turn, and what holders_of() returns at last."""
+    held: dict[tuple[str, str], list[Holder]] = {}
+    shared = set()
+    for count, claim in enumerate(claims, start=1):
+        for device, holder in _devices_of(driver, claim):
+            holders = held.setdefault(device, [])
+            holders.append(holder)
+            if len(holders) > 1:
+                shared.add(device)
+        if count % claims_a_turn == 0:
+            yield None
+    for device in shared:
+        held[device].sort(key=lambda holder: holder.claim)
+    yield held
+
+
+def _devices_of(driver: str, claim: ResourceClaim) -> Iterator[tuple[tuple[str, str], Holder]]:
+    allocation = claim.status.allocation
+    if allocation is None:
+        return
+    pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
+    for result in allocation.devices.results:
+        if result.driver == driver and not result.admin_access:
+            holder = Holder(claim.key, pods)
+            if result.share_id is not None:
+                holder = replace(holder, consumed=result.consumed_capacity, mode=_mode(driver, claim, result.request))
+            yield (result.pool, result.device), holder
 
 
 def _mode(driver: str, claim: ResourceClaim, request: str) -> str:

@@ -43,6 +43,13 @@ def test_devices_of_claims_are_held_with_the_pods_that_use_them() -> None:
     assert (found.free, found.product, found.remarks) == (2, "NVIDIA T4", ())
 
 
+def test_who_shares_a_device_is_told_in_the_same_order_whatever_order_the_claims_come_in() -> None:
+    claims = [holding(claim(name), "n", device_name(FOUR, 2)) for name in ("d", "a", "c", "b")]
+    found = status([pool_slice("n", FOUR)], claims)
+    assert [holder.claim for holder in found.gpus[2].holders] == [f"default/{name}" for name in "abcd"]
+    assert found == status([pool_slice("n", FOUR)], reversed(claims))
+
+
 def test_admin_access_and_devices_of_other_drivers_hold_nothing() -> None:
     base = holding(claim("watcher"), "n", device_name(FOUR, 0))
     assert base.status.allocation is not None

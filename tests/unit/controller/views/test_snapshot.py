@@ -9,7 +9,14 @@ import pytest
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.views.node_line import PoolLine, pool_line
-from dracaena.controller.views.snapshot import NODES_A_TURN, ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
+from dracaena.controller.views.snapshot import (
+    CLAIMS_A_TURN,
+    NODES_A_TURN,
+    ClusterSnapshot,
+    SnapshotMaker,
+    WaitingPod,
+    Watched,
+)
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 
 FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"))
@@ -40,6 +47,13 @@ def test_a_snapshot_has_all_nodes_by_name_and_who_has_what() -> None:
 def test_many_nodes_take_many_turns() -> None:
     _, turns = made(SnapshotMaker(DRIVER), watched([f"n{number}" for number in range(4 * NODES_A_TURN)]))
     assert turns >= 4
+
+
+def test_many_claims_take_many_turns() -> None:
+    one = watched(["a"], "a")
+    found, turns = made(SnapshotMaker(DRIVER), Watched(one.nodes, one.slices, 8 * CLAIMS_A_TURN * list(one.claims)))
+    assert turns >= 8
+    assert len(found.held["a", device_name(FOUR, 0)]) == 8 * CLAIMS_A_TURN
 
 
 def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
