@@ -257,7 +257,8 @@ class PageEndpoint:
         return HttpAnswer(200, text.encode("utf-8", "replace"))
 
     def _usage(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        return _json(usage_document(newest.snapshot, self._sight(key, *_namespaces(newest))))
+        sight = self._sight(key, *_namespaces(newest))
+        return _json(usage_document(newest.snapshot, sight, after=key.value("after")))
 
 
 def _check_reach(address: str, *, is_open: bool) -> None:

@@ -68,7 +68,8 @@ def test_a_reader_who_may_see_no_names_sees_that_devices_are_taken_and_nothing_e
     assert "default" not in shown
     assert HIDDEN in shown
     assert [gpu["state"] for gpu in node_view(found, nothing)["gpus"]] == ["free", "taken", "free", "free"]
-    assert usage_document(snapshot, nothing) == {"pods": [], "hidden": {"pods": 1, "devices": 1}}
+    usage = {"pods": [], "left": 0, "next": None, "hidden": {"pods": 1, "devices": 1}}
+    assert usage_document(snapshot, nothing) == usage
 
 
 def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
@@ -161,3 +162,21 @@ def test_usage_names_each_pod_once_with_all_that_it_has() -> None:
         ("default", "b", 1),
     ]
     assert found["hidden"] == {"pods": 0, "devices": 0}
+
+
+def test_an_answer_about_usage_is_bounded_and_says_how_to_get_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dracaena.controller.views.details.MOST_USAGE_DEVICES", 3)
+    claims = [used(f"c{number}", device_name(FOUR, number % 4), pod(f"p{number // 2}")) for number in range(14)]
+    big = [used(f"d{number}", device_name(FOUR, number % 4), pod("big")) for number in range(5)]
+    snapshot = cluster(*reversed(claims), *big)
+    found = usage_document(snapshot, everything)
+    assert ([one["pod"] for one in found["pods"]], found["left"]) == (["big"], 7), "one pod is always whole"
+    names, left = ["big"], [7]
+    while found["next"] is not None:
+        found = usage_document(snapshot, everything, after=found["next"])
+        names += [one["pod"] for one in found["pods"]]
+        left.append(found["left"])
+        assert {len(one["devices"]) for one in found["pods"]} == {2}
+    assert names == ["big", *(f"p{number}" for number in range(7))]
+    assert left == [*range(7, -1, -1)]
+    assert usage_document(snapshot, everything, after="zzz")["pods"] == []
