@@ -1,4 +1,5 @@
-"""Pages that take a while: each is computed in a thread of its own, once for everybody who asked before it began.
+"""Pages that take a while: each is computed in a thread of its own, once for everybody who asked before it began. Each
+form of it, which a key tells apart, is computed for itself, with a rest after each.
 
 So a page that hangs holds up no other page and no connection, and however many clients ask, a page costs a fixed share
 of a core.
@@ -21,7 +22,8 @@ REST_PER_WORK = 4
 """How many times its work a thread rests while more requests wait: a flood costs a fifth of a core."""
 
 LONGEST_REST_S = 0.25
-"""A page that took long because the whole machine was busy must not rest past the timeout of a probe, 1 s."""
+"""Unless told otherwise: a page that took long because the whole machine was busy must not rest past the timeout of a
+probe, 1 s."""
 
 MOST_WAITING = 256
 """Waiting replies that are kept before those whose client has gone are dropped: twice as many as there can be."""
@@ -49,10 +51,13 @@ class Reply(Protocol):
 class Page(Generic[K]):
     """One page in forms that a key tells apart. start() once, then stop() once."""
 
-    def __init__(self, name: str, compute: Callable[[K], HttpAnswer], clock: Clock) -> None:
+    def __init__(
+        self, name: str, compute: Callable[[K], HttpAnswer], clock: Clock, *, longest_rest_s: float = LONGEST_REST_S
+    ) -> None:
         self._name = name
         self._compute = compute
         self._clock = clock
+        self._longest_rest_s = longest_rest_s
         self._changed = threading.Condition()
         self._waiting: list[tuple[K, Reply]] = []
         self._stopping = False
@@ -80,24 +85,31 @@ class Page(Generic[K]):
 
     def _run(self) -> None:
         while (asked := self._take()) is not None:
-            worked_s = 0.0
-            answers: dict[K, HttpAnswer] = {}
-            for key, reply in asked:
-                if not reply.wanted:
-                    continue
-                if key not in answers:
-                    began_s = self._clock.monotonic()
-                    answers[key] = self._answer(key)
-                    worked_s += self._clock.monotonic() - began_s
-                reply(answers[key])
-            self._rest(min(REST_PER_WORK * worked_s, LONGEST_REST_S))
+            worked_s = self._serve(*asked)
+            asked = None  # who was answered is not kept while it rests
+            self._rest(min(REST_PER_WORK * worked_s, self._longest_rest_s))
 
-    def _take(self) -> list[tuple[K, Reply]] | None:
+    def _take(self) -> tuple[K, list[Reply]] | None:
+        """Return the key that was asked for longest ago, and all who ask for it."""
         with self._changed:
-            while not self._waiting and not self._stopping:
+            while not self._stopping:
+                self._waiting = [each for each in self._waiting if each[1].wanted]
+                if self._waiting:
+                    key = self._waiting[0][0]
+                    replies = [reply for each, reply in self._waiting if each == key]
+                    self._waiting = [each for each in self._waiting if each[0] != key]
+                    return key, replies
                 self._clock.wait(self._changed, None)
-            asked, self._waiting = self._waiting, []
-            return None if self._stopping else asked
+            return None
+
+    def _serve(self, key: K, replies: list[Reply]) -> float:
+        """Answer them all; return the seconds of work."""
+        began_s = self._clock.monotonic()
+        answer = self._answer(key)
+        worked_s = self._clock.monotonic() - began_s
+        for reply in replies:
+            reply(answer)
+        return worked_s
 
     def _rest(self, rest_s: float) -> None:
         until_s = self._clock.monotonic() + rest_s

@@ -51,3 +51,35 @@ def test_after_a_page_that_took_long_the_next_one_waits() -> None:
 
 def test_time_that_goes_by_while_a_client_is_answered_is_no_work() -> None:
     assert answered_twice(lambda clock: None, lambda clock: clock.advance(1.0))
+
+
+def test_a_flood_of_keys_gets_one_answer_at_a_time_and_equal_ones_the_same() -> None:
+    clock, computed = FakeClock(), list[str]()
+    go = threading.Event()
+
+    def page(key: str) -> HttpAnswer:
+        if key == "first":
+            assert go.wait(30)
+        computed.append(key)
+        clock.advance(0.01)
+        return text_answer(200, key)
+
+    pages = Page[str]("page", page, clock)
+    pages.start()
+    try:
+        first, crowd = Client(), [Client() for _ in range(9)]
+        pages.ask("first", first)
+        for number, client in enumerate(crowd):
+            pages.ask(f"key {number % 3}", client)
+        go.set()
+        assert first.answered.wait(30)
+        threading.Event().wait(0.2)
+        assert computed == ["first"], "it rests before the next"
+        until_s = clock.monotonic() + 30
+        while not all(client.answered.is_set() for client in crowd):
+            assert clock.monotonic() < until_s
+            clock.advance(0.04)
+            threading.Event().wait(0.02)
+    finally:
+        pages.stop()
+    assert computed == ["first", "key 0", "key 1", "key 2"]

@@ -25,6 +25,8 @@ from dracaena.controller.page.endpoint import CONTENT_POLICY, FILES, PageEndpoin
 from dracaena.controller.page.followers import MOST_FOLLOWERS
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.process.clock import SystemClock
+from dracaena.process.http_message import text_answer
+from dracaena.process.http_pages import Reply
 from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.http_probe import connect, get, is_closed
 from support.page import PageCluster, serving_page
@@ -239,6 +241,25 @@ def test_strange_requests_get_an_answer(endpoint: PageEndpoint) -> None:
     assert ask(endpoint, "/api/nodes?search=%00%ff%zz&after=%e2%80%ae", "of-admin")[0] == 200
     assert ask(endpoint, "/metrics", "of-admin")[0] == 404
     assert ask(endpoint, "/../page.css", "of-admin")[0] == 404
+
+
+def test_fields_that_a_path_does_not_read_make_no_other_question(
+    endpoint: PageEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def note(key: Any, reply: Reply) -> None:
+        asked.append(key)
+        reply(text_answer(200, "ok"))
+
+    for page in endpoint._pages.values():
+        monkeypatch.setattr(page, "ask", note)
+    for query in ("", "?a=1", "?a=2&a=3", "?after=", "?search=&unread=%00"):
+        assert ask(endpoint, f"/usage{query}", "of-admin")[0] == 200
+    assert len(set(asked)) == 1
+    for query in ("?after=a", "?after=a&x=1", "?after=b"):
+        assert ask(endpoint, f"/usage{query}", "of-admin")[0] == 200
+    assert len(set(asked)) == 3
 
 
 def test_markup_in_a_name_is_text_in_json_that_no_browser_takes_for_a_page(
