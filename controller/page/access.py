@@ -8,6 +8,7 @@ namespaces whose pods he may list. Where the server does not answer, nobody gets
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 import threading
 from collections import OrderedDict
@@ -26,6 +27,10 @@ from dracaena.process.turns import Turns
 
 TRUST_S: Final = 60.0
 """How long an answer of the API server holds: so long somebody still sees what he may no longer see."""
+
+LONGEST_TRUST_S: Final = 300.0
+"""How long the right to see a namespace holds while there are so many that its turn to be asked about does not come:
+whoever looks once a minute sees 120 namespaces. A stream lasts as long (process.http_server)."""
 
 REFUSED_S: Final = 10.0
 """How long a token that was refused is refused unasked."""
@@ -47,8 +52,8 @@ REST_PER_QUESTION: Final = 1
 one request at a time."""
 
 REVIEWS_AN_ANSWER: Final = 24
-"""Namespaces that are asked about for one answer of the page; the names of further ones stay hidden in it, and are
-asked about for the next. With 5 ms each it is an eighth of a second."""
+"""Namespaces that are asked about for one answer of the page; those of further ones that are not known stay hidden in
+it, and are asked about for the next. With 5 ms each it is an eighth of a second."""
 
 NO_ANSWER: Final = "the API server does not answer: no token can be checked"
 
@@ -80,6 +85,18 @@ class Viewer:
 
 EVERYTHING: Final = Viewer(None)
 
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What somebody sees of the namespaces of an answer."""
+
+    sight: Callable[[str], bool]
+    unasked: int = 0
+    """Namespaces that stay hidden because it is not known whether he may see them; it may be for the next answer."""
+
+
+ALL_SEEN: Final = Seen(lambda namespace: True)
+
 Then = Callable[[Viewer | HttpAnswer], None]
 """Told who it is, or with what he is refused. From any thread."""
 
@@ -90,6 +107,14 @@ class _Question:
     proof: bytes
     wanted: Callable[[], bool]
     then: Then
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """Whether somebody may list the pods of a namespace."""
+
+    asked_s: float
+    allowed: bool
 
 
 class TokenChecks:
@@ -190,7 +215,7 @@ class Access:
         self._passwords = BasicAuth(clock)
         self._tokens = TokenChecks(reviews, clock)
         self._lock = threading.Lock()
-        self._rights: OrderedDict[tuple[Identity, str], tuple[float, bool]] = OrderedDict()
+        self._rights: OrderedDict[tuple[Identity, str], _Right] = OrderedDict()
 
     def start(self) -> None:
         """Begin to check."""
@@ -231,38 +256,59 @@ class Access:
         if not self._passwords.check(users, authorization, address, wanted=wanted, then=decided):
             then(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
 
-    def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> Callable[[str], bool]:
+    def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> Seen:
         """Return which of the namespaces somebody may see. It may ask the API server, and blocks meanwhile; what the
-        server does not answer may not be seen."""
+        server does not answer may not be seen.
+
+        It asks about few of them: first about those that it knows nothing of, in the order given, then about those that
+        it asked about longest ago.
+        """
         who = viewer.identity
         if who is None:
-            return lambda namespace: True
-        asked = 0
-        seen = set()
+            return ALL_SEEN
+        names = ["", *dict.fromkeys(namespaces)]
+        now_s = self._clock.monotonic()
+        rights = self._known(who, names)
+        old = [name for name in names if name not in rights or rights[name].asked_s <= now_s - TRUST_S]
+        old.sort(key=lambda name: (bool(name), rights[name].asked_s if name in rights else -math.inf))
+        later = set(old[REVIEWS_AN_ANSWER:])
+        for name in old[:REVIEWS_AN_ANSWER]:
+            right = self._ask(who, name)
+            if right is None:  # names that were asked about long ago stay hidden too
+                later = set()
+                break
+            rights[name] = right
+            if right.allowed and not name:
+                break
+        if "" in rights and rights[""].allowed and rights[""].asked_s > now_s - TRUST_S:
+            return ALL_SEEN
+        held = [name for name in names if name and self._holds(rights.get(name), now_s, is_later=name in later)]
+        allowed = {name for name in held if rights[name].allowed}
+        return Seen(allowed.__contains__, len(names) - 1 - len(held))
+
+    @staticmethod
+    def _holds(right: _Right | None, now_s: float, *, is_later: bool) -> bool:
+        return right is not None and right.asked_s > now_s - (LONGEST_TRUST_S if is_later else TRUST_S)
+
+    def _known(self, who: Identity, names: Iterable[str]) -> dict[str, _Right]:
+        found = {}
+        with self._lock:
+            for name in names:
+                if (right := self._rights.get((who, name))) is not None:
+                    self._rights.move_to_end((who, name))
+                    found[name] = right
+        return found
+
+    def _ask(self, who: Identity, namespace: str) -> _Right | None:
+        asked_s = self._clock.monotonic()
         try:
-            for namespace in ("", *sorted(set(namespaces))):
-                allowed = self._known(who, namespace)
-                if allowed is None and asked < REVIEWS_AN_ANSWER:
-                    asked += 1
-                    allowed = self._ask(who, namespace)
-                if allowed and not namespace:
-                    return lambda namespace: True
-                if allowed:
-                    seen.add(namespace)
+            right = _Right(asked_s, self._reviews.may_list_pods(who, namespace))
         except KubeError as error:
             log.warning("names stay hidden: the right to see them cannot be checked", error=str(error))
-        return seen.__contains__
-
-    def _known(self, who: Identity, namespace: str) -> bool | None:
+            return None
         with self._lock:
-            until_s, allowed = self._rights.get((who, namespace), (-1.0, False))
-        return allowed if until_s > self._clock.monotonic() else None
-
-    def _ask(self, who: Identity, namespace: str) -> bool:
-        allowed = self._reviews.may_list_pods(who, namespace)
-        with self._lock:
-            _remember(self._rights, (who, namespace), (self._clock.monotonic() + TRUST_S, allowed), MOST_KNOWN)
-        return allowed
+            _remember(self._rights, (who, namespace), right, MOST_KNOWN)
+        return right
 
 
 def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:

@@ -9,22 +9,22 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.node_status import PublishedNode
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.page.access import Access, Reviews, Viewer
+from dracaena.controller.page.access import Access, Reviews, Seen, Viewer
 from dracaena.controller.page.followers import Followers
 from dracaena.controller.page.snapshots import Numbered, Snapshots
-from dracaena.controller.views.details import graph_text, node_view, pod_view, usage_document
-from dracaena.controller.views.names import Sight
-from dracaena.controller.views.snapshot import Watched
+from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view, usage_document
+from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
 from dracaena.controller.views.summary import MOST_WAITING, nodes, summary
 from dracaena.process.clock import Clock
 from dracaena.process.http import host_and_port, listen_at, tls_refusal
@@ -231,12 +231,12 @@ class PageEndpoint:
             return text_answer(503, "the cluster has not been seen yet", ("Retry-After", "2"))
         return self._views[key.path].answer(key, newest)
 
-    def _sight(self, key: _Key, *namespaces: str) -> Sight:
+    def _seen(self, key: _Key, namespaces: Iterable[str]) -> Seen:
         return self._access.seen(key.viewer, namespaces)
 
     def _summary(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot = newest.snapshot
-        sight = self._sight(key, *(pod.namespace for pod in (snapshot.waiting or ())[:MOST_WAITING]))
+        seen = self._seen(key, (pod.namespace for pod in (snapshot.waiting or ())[:MOST_WAITING]))
         identity = key.viewer.identity
         about = {
             "number": newest.number,
@@ -244,7 +244,7 @@ class PageEndpoint:
             "trouble": self._source.trouble(),
             "reader": None if identity is None else identity.user,
         }
-        return _json({**about, **summary(snapshot, sight)})
+        return _json({**about, **summary(snapshot, seen.sight), "unasked": seen.unasked})
 
     def _nodes(self, key: _Key, newest: Numbered) -> HttpAnswer:
         return _json(nodes(newest.snapshot.lines, search=key.value("search"), after=key.value("after")))
@@ -253,12 +253,12 @@ class PageEndpoint:
         node = newest.snapshot.node(key.value("name"))
         if node is None:
             return text_answer(404, f"no such node publishes devices of {self._source.driver}")
-        held = {holder.claim.partition("/")[0] for device in node.devices for holder in device.holders}
-        return _json(node_view(node, self._sight(key, *held)))
+        seen = self._seen(key, _held(node))
+        return _json({**node_view(node, seen.sight), "unasked": seen.unasked})
 
     def _pod(self, key: _Key, newest: Numbered) -> HttpAnswer:
         namespace, name = key.value("namespace"), key.value("name")
-        pod = self._source.pod(f"{namespace}/{name}") if self._sight(key, namespace)(namespace) else None
+        pod = self._source.pod(f"{namespace}/{name}") if self._seen(key, [namespace]).sight(namespace) else None
         if pod is None:
             return text_answer(404, "there is no such pod, or you may not see it")
         named = pod_claims(pod)
@@ -267,14 +267,21 @@ class PageEndpoint:
         return _json(pod_view(self._source.driver, pod, claims, next(waits, None)))
 
     def _graph(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        text = graph_text(newest.snapshot, self._sight(key, *_namespaces(newest)), node=key.value("node"))
+        snapshot, name = newest.snapshot, key.value("node")
+        node = snapshot.node(name) if name else None
+        # Lines without trees name nobody.
+        named = _held(node) if node else () if len(snapshot.lines) > MOST_TREES else _namespaces(snapshot)
+        seen = self._seen(key, named)
+        text = graph_text(snapshot, seen.sight, node=name)
         if text is None:
             return text_answer(404, f"no such node publishes devices of {self._source.driver}")
-        return HttpAnswer(200, text.encode("utf-8", "replace"))
+        rest = f"{seen.unasked} namespaces are not known yet: ask again\n" if seen.unasked else ""
+        return HttpAnswer(200, (text + rest).encode("utf-8", "replace"))
 
     def _usage(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        sight = self._sight(key, *_namespaces(newest))
-        return _json(usage_document(newest.snapshot, sight, after=key.value("after")))
+        seen = self._seen(key, _namespaces(newest.snapshot))
+        usage = usage_document(newest.snapshot, seen.sight, after=key.value("after"))
+        return _json({**usage, "unasked": seen.unasked})
 
 
 def _check_reach(address: str, *, is_open: bool) -> None:
@@ -290,8 +297,12 @@ def _files() -> dict[str, HttpAnswer]:
     return {path: HttpAnswer(200, (folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
 
 
-def _namespaces(newest: Numbered) -> set[str]:
-    return {claim.metadata.namespace for claim in newest.snapshot.claims if claim.status.allocation is not None}
+def _namespaces(snapshot: ClusterSnapshot) -> Sequence[str]:
+    return sorted({claim.metadata.namespace for claim in snapshot.claims if claim.status.allocation is not None})
+
+
+def _held(node: PublishedNode) -> Sequence[str]:
+    return sorted({holder.claim.partition("/")[0] for device in node.devices for holder in device.holders})
 
 
 def _json(document: Mapping[str, Any]) -> HttpAnswer:

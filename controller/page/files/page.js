@@ -241,6 +241,7 @@ async function refreshOnce() {
     return;
   }
   shown = summary.number;
+  if (summary.unasked) again = true; // which names may be seen is not known of all yet
   at("login").hidden = true;
   at("cluster").hidden = false;
   const reader = summary.reader ? `, seen as ${summary.reader}` : "";

@@ -10,6 +10,7 @@ import pytest
 from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.page.access import (
     EVERYTHING,
+    LONGEST_TRUST_S,
     MOST_ASKED,
     MOST_OF_ADDRESS,
     REFUSED_S,
@@ -182,7 +183,7 @@ def test_tokens_of_clients_that_left_are_not_asked_about(tokens: TokenChecks, re
 
 
 def seen(access: Access, names: list[str], who: Identity | None = DEV) -> Callable[[str], bool]:
-    return access.seen(Viewer(who), names)
+    return access.seen(Viewer(who), names).sight
 
 
 def test_rights_are_asked_for_once_and_again_after_a_while(reviews: ScriptedReviews, clock: FakeClock) -> None:
@@ -191,7 +192,7 @@ def test_rights_are_asked_for_once_and_again_after_a_while(reviews: ScriptedRevi
     for _ in range(3):
         sight = seen(access, ["team", "other"])
         assert (sight("team"), sight("other"), sight("not-asked")) == (True, False, False)
-    assert reviews.asked == [("dev", ""), ("dev", "other"), ("dev", "team")]
+    assert reviews.asked == [("dev", ""), ("dev", "team"), ("dev", "other")]
     reviews.rights.clear()
     clock.advance(TRUST_S)
     assert not seen(access, ["team"])("team")
@@ -214,6 +215,48 @@ def test_one_answer_asks_about_few_namespaces_and_the_next_goes_on(reviews: Scri
     assert counts[3] == len(names)
 
 
+def test_whoever_looks_once_a_minute_sees_all_namespaces_after_some_looks(
+    reviews: ScriptedReviews, clock: FakeClock
+) -> None:
+    access = Access(reviews, clock, dict)
+    names = [f"n{number:03}" for number in range(4 * REVIEWS_AN_ANSWER)]
+    reviews.rights = {("dev", name) for name in names}
+    counts, unasked = [], []
+    for _ in range(9):
+        found = access.seen(Viewer(DEV), names)
+        counts.append(sum(map(found.sight, names)))
+        unasked.append(found.unasked)
+        clock.advance(TRUST_S)
+    assert counts[5:] == 4 * [len(names)]
+    assert [count + rest for count, rest in zip(counts, unasked, strict=True)] == 9 * [len(names)]
+
+
+def test_a_right_that_was_taken_away_is_gone_for_good_soon(reviews: ScriptedReviews, clock: FakeClock) -> None:
+    access = Access(reviews, clock, dict)
+    names = [f"n{number:03}" for number in range(10 * REVIEWS_AN_ANSWER)]
+    reviews.rights = {("dev", name) for name in names}
+    for _ in range(12):
+        access.seen(Viewer(DEV), names)
+    reviews.rights.clear()
+    clock.advance(TRUST_S)
+    assert any(map(seen(access, names), names)), "not all can be asked about at once"
+    clock.advance(LONGEST_TRUST_S - TRUST_S)
+    assert not any(map(seen(access, names), names))
+
+
+def test_what_was_asked_long_ago_is_not_shown_while_the_server_is_away(
+    reviews: ScriptedReviews, clock: FakeClock
+) -> None:
+    access = Access(reviews, clock, dict)
+    reviews.rights = {("dev", "team")}
+    assert seen(access, ["team"])("team")
+    reviews.is_down = True
+    assert seen(access, ["team", "other"])("team")
+    clock.advance(TRUST_S)
+    found = access.seen(Viewer(DEV), ["team", *(f"n{number}" for number in range(99))])
+    assert (found.sight("team"), found.unasked) == (False, 100)
+
+
 def test_names_are_hidden_where_the_server_does_not_answer(reviews: ScriptedReviews, clock: FakeClock) -> None:
     access = Access(reviews, clock, dict)
     reviews.rights, reviews.is_down = {("dev", "team")}, True
@@ -223,5 +266,5 @@ def test_names_are_hidden_where_the_server_does_not_answer(reviews: ScriptedRevi
 
 
 def test_whoever_has_a_password_sees_all_names_unasked(reviews: ScriptedReviews, clock: FakeClock) -> None:
-    assert Access(reviews, clock, dict).seen(EVERYTHING, ["team"])("anything")
+    assert Access(reviews, clock, dict).seen(EVERYTHING, ["team"]).sight("anything")
     assert not reviews.asked
