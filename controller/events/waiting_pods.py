@@ -115,16 +115,15 @@ class WaitingPods:
                 self._count(known.reason, -1)
 
     def waiting(self) -> tuple[tuple[str, str, str, float], ...]:
-        """Return of each pod that waits its key, the short reason, the reason for people and for how many seconds it
-        has been known to wait, in no order. The reason for people is empty while it is worked out.
+        """Return of each pod that waits its key, the short reason, the reason for people and the steady time since
+        which it has been known to wait, in no order. The reason for people is empty while it is worked out.
 
         The lock is held for a copy of references alone, as decisions wait for it; so what is said of a pod whose reason
         changes at this moment may be of both.
         """
         with self._lock:
             known = list(self._by_key.items())
-        now_s = self._clock.monotonic()
-        return tuple((key, one.reason, _text(one), now_s - one.since_s) for key, one in known)
+        return tuple((key, one.reason, _text(one), one.since_s) for key, one in known)
 
     def oldest_age_s(self) -> float:
         """Return the seconds since the creation of the oldest waiting pod, 0 when none waits."""

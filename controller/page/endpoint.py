@@ -123,7 +123,7 @@ class PageEndpoint:
         is_open: bool = False,
     ) -> None:
         _check_reach(address, is_open=is_open)
-        self._source, self._is_open = source, is_open
+        self._source, self._clock, self._is_open = source, clock, is_open
         self._files = _files()
         self._web = WebConfigFile(web_config_file, clock)
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
@@ -244,7 +244,7 @@ class PageEndpoint:
             "trouble": self._source.trouble(),
             "reader": None if identity is None else identity.user,
         }
-        return _json({**about, **summary(snapshot, seen.sight), "unasked": seen.unasked})
+        return _json({**about, **summary(snapshot, seen.sight, self._clock.monotonic()), "unasked": seen.unasked})
 
     def _nodes(self, key: _Key, newest: Numbered) -> HttpAnswer:
         return _json(nodes(newest.snapshot.lines, search=key.value("search"), after=key.value("after")))
@@ -264,7 +264,7 @@ class PageEndpoint:
         named = pod_claims(pod)
         claims = {one.alias: None if one.key is None else self._source.claim(one.key) for one in named}
         waits = (one for one in newest.snapshot.waiting or () if (one.namespace, one.name) == (namespace, name))
-        return _json(pod_view(self._source.driver, pod, claims, next(waits, None)))
+        return _json(pod_view(self._source.driver, pod, claims, next(waits, None), self._clock.monotonic()))
 
     def _graph(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot, name = newest.snapshot, key.value("node")

@@ -53,6 +53,6 @@ def build_page(
     )
 
 
-def _waiting_pod(key: str, reason: str, why: str, waited_s: float) -> WaitingPod:
+def _waiting_pod(key: str, reason: str, why: str, since_s: float) -> WaitingPod:
     namespace, _, name = key.partition("/")
-    return WaitingPod(namespace, name, reason, why, waited_s)
+    return WaitingPod(namespace, name, reason, why, since_s)

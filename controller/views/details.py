@@ -122,10 +122,10 @@ def _cut(node: PublishedNode, gpu: DrawnGpu) -> dict[str, Any]:
 
 
 def pod_view(
-    driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], told: WaitingPod | None
+    driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], told: WaitingPod | None, now_s: float
 ) -> dict[str, Any]:
     """Return the JSON form of one pod; docs/page.md promises it. `claims`: its claims by what it calls them, None: not
-    there. `told`: why it waits, None where nothing is known of that."""
+    there. `told`: why it waits, None where nothing is known of that. `now_s`: steady time."""
     allocated = all(claim is not None and claim.status.allocation is not None for claim in claims.values())
     state = pod_state(pod, allocated=allocated)
     return {
@@ -134,7 +134,7 @@ def pod_view(
         "state": state,
         "words": POD_STATES[state],
         "node": pod.spec.node_name or None,
-        "waiting": waiting_pod(told) if told is not None and state == "waiting" else None,
+        "waiting": waiting_pod(told, now_s) if told is not None and state == "waiting" else None,
         "claims": [_claim(driver, alias, claim) for alias, claim in claims.items()],
     }
 

@@ -27,7 +27,9 @@ class WaitingPod:
     """In a word, as the metrics have it."""
     why: str
     """For people; empty while it is worked out."""
-    waited_s: float = field(compare=False)
+    since_s: float
+    """Steady time at which it was first known to wait. How long it waits is worked out for each answer: a snapshot is
+    kept as long as nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +106,4 @@ class SnapshotMaker:
 
 
 def _longest_first(pod: WaitingPod) -> tuple[float, str, str]:
-    return (-pod.waited_s, pod.namespace, pod.name)
+    return (pod.since_s, pod.namespace, pod.name)

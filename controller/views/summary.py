@@ -27,8 +27,8 @@ SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod, as people ask for them; 16 is told only where a node has so many."""
 
 
-def summary(snapshot: ClusterSnapshot, sight: Sight) -> dict[str, Any]:
-    """Return the JSON form; docs/page.md promises it."""
+def summary(snapshot: ClusterSnapshot, sight: Sight, now_s: float) -> dict[str, Any]:
+    """Return the JSON form; docs/page.md promises it. `now_s`: steady time."""
     lines = snapshot.lines
     return {
         "driver": snapshot.driver,
@@ -37,7 +37,7 @@ def summary(snapshot: ClusterSnapshot, sight: Sight) -> dict[str, Any]:
         "free": sum(line.free for line in lines),
         "fits": fits(lines),
         "products": _products(lines),
-        "waiting": None if snapshot.waiting is None else waiting(snapshot.waiting, sight),
+        "waiting": None if snapshot.waiting is None else waiting(snapshot.waiting, sight, now_s),
         "firstNodes": nodes(lines),
     }
 
@@ -65,7 +65,7 @@ def nodes(lines: Sequence[NodeLine], *, search: str = "", after: str = "") -> di
     return {"total": len(found), "more": more, "nodes": [_node(line) for line in shown]}
 
 
-def waiting(pods: Sequence[WaitingPod], sight: Sight) -> dict[str, Any]:
+def waiting(pods: Sequence[WaitingPod], sight: Sight, now_s: float) -> dict[str, Any]:
     """Return who waits and why; of pods that may not be seen their number alone."""
     first = pods[:MOST_WAITING]
     shown = [pod for pod in first if sight(pod.namespace)]
@@ -73,18 +73,18 @@ def waiting(pods: Sequence[WaitingPod], sight: Sight) -> dict[str, Any]:
         "total": len(pods),
         "reasons": dict(sorted(Counter(pod.reason for pod in pods).items())),
         "hidden": len(first) - len(shown),
-        "pods": [waiting_pod(pod) for pod in shown],
+        "pods": [waiting_pod(pod, now_s) for pod in shown],
     }
 
 
-def waiting_pod(pod: WaitingPod) -> dict[str, Any]:
-    """Return the JSON form of one pod that waits."""
+def waiting_pod(pod: WaitingPod, now_s: float) -> dict[str, Any]:
+    """Return the JSON form of one pod that waits. `now_s`: steady time."""
     return {
         "namespace": pod.namespace,
         "name": pod.name,
         "reason": pod.reason,
         "why": shown_text(pod.why),
-        "waitedSeconds": int(pod.waited_s),
+        "waitedSeconds": int(max(now_s - pod.since_s, 0.0)),
     }
 
 

@@ -73,9 +73,21 @@ function showWaiting(waiting) {
     : "No pod waits.";
   const pods = waiting.pods.map((pod) =>
     element("li", {},
-      podButton(pod.namespace, pod.name), ` waits for ${minutes(pod.waitedSeconds)}`,
+      podButton(pod.namespace, pod.name), " waits for ", age(pod.waitedSeconds),
       element("p", {}, pod.why || `${pod.reason}; the details are being worked out`)));
   fill(at("waiting"), pods);
+}
+
+function age(seconds) {
+  const since = performance.now() - 1000 * seconds;
+  return element("span", { class: "age", "data-since": since }, minutes(seconds));
+}
+
+function showAges() { // nothing is told while nothing changes, and time goes on
+  for (const each of at("waiting").querySelectorAll(".age")) {
+    const text = minutes(Math.round((performance.now() - Number(each.dataset.since)) / 1000));
+    if (each.textContent !== text) each.textContent = text;
+  }
 }
 
 function podButton(namespace, name) {
@@ -305,6 +317,7 @@ at("login").addEventListener("submit", (event) => {
   at("token").value = "";
   keepUp();
 });
+setInterval(showAges, SHORTEST_MS);
 let typing = 0;
 at("search").addEventListener("input", () => {
   clearTimeout(typing);

@@ -218,17 +218,18 @@ def test_reasons_that_take_long_to_work_out_leave_most_of_each_second_to_others(
     assert sorted(set(asked)) == [one.metadata.name for one in pods]
 
 
-def test_who_waits_is_told_with_why_and_for_how_long() -> None:
+def test_who_waits_is_told_with_why_and_since_when() -> None:
     bench = Bench()
+    began_s = bench.clock.monotonic()
     bench.report("full")
     bench.clock.advance(7)
     bench.waiting.report(pod("late"), "no-node", lambda: "worked out", tell=True, patience_s=5.0)
     assert sorted(bench.waiting.waiting()) == [
-        ("default/late", "no-node", "", 0.0),
-        ("default/p", "no-node", "full", 7.0),
+        ("default/late", "no-node", "", began_s + 7),
+        ("default/p", "no-node", "full", began_s),
     ]
     bench.clock.advance(5)
     bench.waiting.tell_due()
-    assert ("default/late", "no-node", "worked out", 5.0) in bench.waiting.waiting()
+    assert ("default/late", "no-node", "worked out", began_s + 7) in bench.waiting.waiting()
     bench.waiting.forget(POD.key)
     assert [key for key, *_ in bench.waiting.waiting()] == ["default/late"]

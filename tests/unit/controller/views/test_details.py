@@ -107,21 +107,21 @@ def test_parts_and_shares_are_told_with_where_and_how_much() -> None:
 def test_a_pod_is_followed_from_waiting_to_running() -> None:
     waits = pod("p", "c")
     told = WaitingPod("default", "p", "unsatisfiable", "0/1 nodes fit", 3.0)
-    view = pod_view(DRIVER, waits, {"c": claim("c")}, told)
+    view = pod_view(DRIVER, waits, {"c": claim("c")}, told, 5.0)
     assert (view["state"], view["waiting"]["why"]) == ("waiting", "0/1 nodes fit")
     has = used("c", device_name(FOUR, 1), waits)
-    assert pod_view(DRIVER, waits, {"c": has}, told)["state"] == "allocated"
-    assert pod_view(DRIVER, waits, {"c": has}, told)["waiting"] is None
+    assert pod_view(DRIVER, waits, {"c": has}, told, 5.0)["state"] == "allocated"
+    assert pod_view(DRIVER, waits, {"c": has}, told, 5.0)["waiting"] is None
     running = msgspec.structs.replace(waits, status=msgspec.structs.replace(waits.status, phase="Running"))
-    assert pod_view(DRIVER, running, {"c": has}, None)["words"] == "runs"
-    assert pod_view(DRIVER, waits, {"c": None}, None)["claims"][0]["claim"] is None
+    assert pod_view(DRIVER, running, {"c": has}, None, 5.0)["words"] == "runs"
+    assert pod_view(DRIVER, waits, {"c": None}, None, 5.0)["claims"][0]["claim"] is None
 
 
 def test_a_decision_is_told_beside_the_next_best() -> None:
     has = used("c", device_name(FOUR, 1), pod("p"))
     annotations = {decision_annotation(DRIVER): encode_decision(DECISION)}
     noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
-    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None)["claims"]
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None, 5.0)["claims"]
     decision = shown["decision"]
     assert decision["runnerUp"] == {"node": "m", "links": "1 pair SYS"}
     assert decision["parts"][0] == {"part": "bandwidth", "chosen": "300 GB/s", "runnerUp": "20 GB/s", "decided": True}
@@ -134,7 +134,7 @@ def test_a_decision_that_cannot_be_read_says_so(text: str) -> None:
     has = used("c", device_name(FOUR, 1), pod("p"))
     annotations = {decision_annotation(DRIVER): text}
     noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
-    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None)["claims"]
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None, 5.0)["claims"]
     assert "the decision annotation" in shown["decision"]["words"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -80,11 +81,10 @@ def test_only_what_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_who_waited_longest_comes_first_and_time_alone_is_no_change() -> None:
-    pods = tuple(WaitingPod("team", name, "unsatisfiable", "", waited_s) for name, waited_s in (("a", 1.0), ("b", 9.0)))
+    pods = tuple(WaitingPod("team", name, "unsatisfiable", "", since_s) for name, since_s in (("a", 9.0), ("b", 1.0)))
     found, _ = made(SnapshotMaker(DRIVER), watched(["a"], pods=pods))
     assert [pod.name for pod in found.waiting or ()] == ["b", "a"]
-    later = tuple(WaitingPod(pod.namespace, pod.name, pod.reason, pod.why, pod.waited_s + 1) for pod in pods)
     one = watched(["a"], pods=pods)
-    assert one == Watched(one.nodes, one.slices, one.claims, later)
-    other = (WaitingPod("team", "a", "unsatisfiable", "0/1 nodes fit", 1.0), pods[1])
+    assert one == Watched(one.nodes, one.slices, one.claims, tuple(map(replace, pods)))
+    other = (WaitingPod("team", "a", "unsatisfiable", "0/1 nodes fit", 9.0), pods[1])
     assert one != Watched(one.nodes, one.slices, one.claims, other)

@@ -16,7 +16,7 @@ def line(name: str, *open_gpus: int, cells: str = "........", product: str = "H1
 
 
 def waits(name: str, namespace: str = "team", why: str = "0/3 nodes fit") -> WaitingPod:
-    return WaitingPod(namespace, name, "unsatisfiable", why, 12.7)
+    return WaitingPod(namespace, name, "unsatisfiable", why, 100.2)
 
 
 def everything(namespace: str) -> bool:
@@ -51,17 +51,23 @@ def test_nodes_are_found_by_name_or_product_and_told_page_by_page() -> None:
 
 def test_who_may_not_be_named_is_counted() -> None:
     pods = [waits("a"), waits("b", namespace="secret"), waits("c")]
-    found = waiting(pods, lambda namespace: namespace == "team")
+    found = waiting(pods, lambda namespace: namespace == "team", 112.9)
     assert [pod["name"] for pod in found["pods"]] == ["a", "c"]
     assert (found["total"], found["hidden"], found["reasons"]) == (3, 1, {"unsatisfiable": 3})
     assert "secret" not in json.dumps(found)
+
+
+def test_how_long_a_pod_waits_is_said_as_of_now() -> None:
+    snapshot = ClusterSnapshot("gpu.dracaena.dev", waiting=(waits("a"),))
+    for now_s, seconds in ((112.9, 12), (160.5, 60), (100.1, 0)):
+        assert summary(snapshot, everything, now_s)["waiting"]["pods"][0]["waitedSeconds"] == seconds
 
 
 def test_a_summary_is_bounded_whatever_the_cluster_and_the_texts() -> None:
     product, why = HOSTILE * 9, HOSTILE * 999
     lines = tuple(line(f"node-{number:05}", 8, product=product) for number in range(5_000))
     pods = tuple(waits(f"pod-{number}", why=why) for number in range(10_000))
-    found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines, waiting=pods), everything)
+    found = summary(ClusterSnapshot("gpu.dracaena.dev", lines=lines, waiting=pods), everything, 112.9)
     assert found["waiting"]["total"] == 10_000
     assert len(found["waiting"]["pods"]) == MOST_WAITING
     text = json.dumps(found)
@@ -72,5 +78,5 @@ def test_a_summary_is_bounded_whatever_the_cluster_and_the_texts() -> None:
 
 
 def test_an_empty_cluster_has_a_summary() -> None:
-    found = summary(ClusterSnapshot("gpu.dracaena.dev"), everything)
+    found = summary(ClusterSnapshot("gpu.dracaena.dev"), everything, 112.9)
     assert (found["nodes"], found["devices"], found["waiting"]["total"]) == (0, 0, 0)
