@@ -161,8 +161,7 @@ class PageEndpoint:
             self._source.watched,
             clock,
             followed=self._followers.any,
-            changed=self._followers.tell,
-            beat=self._followers.beat,
+            tell=self._followers.tell,
         )
 
     def _listen(self, listener: socket.socket, clock: Clock) -> HttpServer:

@@ -42,18 +42,14 @@ class Followers:
             return bool(self._replies)
 
     def tell(self, number: int) -> None:
-        """Tell all of a new snapshot."""
-        self._send(_event(number))
+        """Tell all the number of the newest snapshot.
 
-    def beat(self) -> None:
-        """Let all hear that nothing has changed."""
-        self._send(b": nothing new\n\n")
-
-    def _send(self, data: bytes) -> None:
+        Who came at the moment of a change may not have heard of it, so the number has to be told now and then.
+        """
         with self._lock:
             replies = list(self._replies)
         for reply in replies:
-            reply.more(data)
+            reply.more(_event(number))
 
 
 def _event(number: int) -> bytes:

@@ -32,7 +32,7 @@ FIRST_TIMEOUT_S: Final = 8.0
 """How long an answer waits for the first snapshot: within the time that a client has for its answer."""
 
 BEAT_S: Final = 15.0
-"""How often those who follow hear something where nothing changes: shorter than what proxies take for silence."""
+"""How often those who follow are told the number where nothing changes: shorter than what proxies take for silence."""
 
 log = structlog.get_logger()
 
@@ -55,13 +55,12 @@ class Snapshots:
         clock: Clock,
         *,
         followed: Callable[[], bool] = lambda: False,
-        changed: Callable[[int], None] = lambda number: None,
-        beat: Callable[[], None] = lambda: None,
+        tell: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`watched` returns what there is now. `followed`: whether somebody follows; `changed` is told the number of
-        each new snapshot, `beat` is called while there is none. All are called by this thread."""
+        """`watched` returns what there is now. `followed`: whether somebody follows; `tell` is told the number of each
+        new snapshot, and again every BEAT_S while there is none. All are called by this thread."""
         self._driver, self._watched, self._clock = driver, watched, clock
-        self._followed, self._tell, self._beat = followed, changed, beat
+        self._followed, self._tell = followed, tell
         self._changed = threading.Condition()
         self._newest: Numbered | None = None
         self._seen_s = -1.0
@@ -137,18 +136,17 @@ class Snapshots:
 
     def _make(self) -> None:
         seen_s, watched = self._clock.monotonic(), self._watched()
-        if self._newest is None or watched != self._last:
+        is_new = self._newest is None or watched != self._last
+        if is_new:
             snapshot = self._made(watched)
             if snapshot is None:
                 return
             self._number += 1
             with self._changed:
                 self._newest, self._last = Numbered(self._number, snapshot), watched
+        if is_new or self._clock.monotonic() - self._told_s >= BEAT_S:
             self._told_s = self._clock.monotonic()
             self._tell(self._number)
-        elif self._clock.monotonic() - self._told_s >= BEAT_S:
-            self._told_s = self._clock.monotonic()
-            self._beat()
         with self._changed:
             self._seen_s = seen_s
             self._changed.notify_all()

@@ -27,11 +27,11 @@ def test_who_follows_is_told_where_it_stands_and_of_what_follows() -> None:
     followers, client = Followers(), Client()
     followers.add(client, 7)
     followers.tell(8)
-    followers.beat()
+    followers.tell(8)
     (answer,) = client.answers
     assert (answer.status, answer.streams, answer.content_type) == (200, True, "text/event-stream")
     assert answer.body.endswith(b"event: change\ndata: 7\n\n")
-    assert client.later == [b"event: change\ndata: 8\n\n", b": nothing new\n\n"]
+    assert client.later == [b"event: change\ndata: 8\n\n"] * 2
 
 
 def test_who_left_makes_room_and_is_followed_by_nobody() -> None:
