@@ -58,16 +58,7 @@ class MigLayoutParts:
             lock=node.call_lock,
         )
         changes = MigLayoutChanges(control, live.ask, journals, GpuLocks(node.paths.gpu_locks, node.clock).of)
-        ports = LayoutPorts(
-            name=partial(_layout_name, node),
-            read_layouts=MigLayoutFile(settings.mig_layouts_file).read,
-            first_indices=gpus.devices.first_indices,
-            withhold=gpus.devices.withhold,
-            is_withheld=partial(_is_withheld, node, gpus),
-            read_soon=live.read_soon,
-            tell=_reports(node).tell,
-        )
-        self.layouts = MigLayouts(changes, journals, users, ports, node.clock)
+        self.layouts = MigLayouts(changes, journals, users, _ports(node, gpus, live), node.clock)
         self.changing = journals.changing
         gpus.updates.subscribe(self.layouts.take, same=self.layouts.read_again)
 
@@ -82,6 +73,18 @@ def _control(settings: PluginSettings, gpus: GpuParts) -> tuple[LayoutControl, L
             "leave out one of the two"
         )
     return control, gpus.live
+
+
+def _ports(node: NodeParts, gpus: GpuParts, live: LiveMachine) -> LayoutPorts:
+    return LayoutPorts(
+        name=partial(_layout_name, node),
+        read_layouts=MigLayoutFile(node.settings.mig_layouts_file).read,
+        first_indices=gpus.devices.first_indices,
+        withhold=gpus.devices.withhold,
+        is_withheld=partial(_is_withheld, node, gpus),
+        read_soon=live.read_soon,
+        tell=_reports(node).tell,
+    )
 
 
 def _layout_name(node: NodeParts) -> str | None:
