@@ -32,7 +32,7 @@ from dracaena.controller.queue.time_budgets import IDLE, TimeBudgets
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.quotas import BusyElsewhere
+from dracaena.controller.state.quotas import LacksRoomToo
 from dracaena.controller.state.upkeep import TakenBack
 from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
@@ -427,7 +427,7 @@ _RESULTS: Final = {
     Allocation: "allocated",
     NoFit: "unsatisfied",
     Refused: "refused",
-    BusyElsewhere: "refused",
+    LacksRoomToo: "refused",
     Settled: "settled",
     Behind: "behind",
     InProgress: "in-progress",

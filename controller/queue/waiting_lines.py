@@ -23,13 +23,13 @@ from dracaena.controller.allocation.walk.pod_demand import Turn
 
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
 
-BUSY_ELSEWHERE: Final = f"{RefusalKind.QUOTA.value}, busy elsewhere"
-"""The answer to a pod that may have no GPU of those that are free, while all that its quota lets it have are taken."""
+LACKS_ROOM_TOO: Final = f"{RefusalKind.QUOTA.value}, no room either"
+"""The answer to a pod that its quota refuses, and that waits for others to let go what it wants as well."""
 
-MAY_STARVE: Final = ("", BUSY_ELSEWHERE)
+MAY_STARVE: Final = ("", LACKS_ROOM_TOO)
 """Answers to pods that wait only because others hold what they want."""
 
-HOLD_BACK: Final = ("", TOO_LONG, RefusalKind.QUOTA.value, BUSY_ELSEWHERE)
+HOLD_BACK: Final = ("", TOO_LONG, RefusalKind.QUOTA.value, LACKS_ROOM_TOO)
 """Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node,
 finding out takes too long, or it is beyond its quota. One may follow the other although nothing has changed for the
 pods behind. In a full cluster those about the quota come and go with each device that is freed and taken."""

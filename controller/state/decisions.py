@@ -28,11 +28,12 @@ from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare
 from dracaena.controller.queue.time_budgets import Deadline, within
-from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, NOWHERE, ChangeWaiters, Scope, WaitingLines
+from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.group_turns import GroupTurns
-from dracaena.controller.state.quotas import BusyElsewhere, Quotas
+from dracaena.controller.state.quota_forecasts import QuotaForecasts
+from dracaena.controller.state.quotas import LacksRoomToo, Quotas
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
@@ -71,7 +72,8 @@ class Decisions:
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
         self._size_demand = SizeDemand()
-        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding, self._beyond_quota)
+        self._starvation = StarvationGuard(inventory, self._node_to_keep)
+        self._forecasts = QuotaForecasts(allocator, quotas, self._pods_holding)
         self._explanations = ExplanationCache()
 
     def decide(
@@ -113,9 +115,12 @@ class Decisions:
                 decision = self._answer(request, changed)
                 if isinstance(decision, NoFit):
                     decision = self._preempting(request, changed, now_s) or decision
-            if isinstance(decision, NoFit | BusyElsewhere):
+            if isinstance(decision, NoFit | LacksRoomToo):
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, pod_shape, barred, now_s)
+                    if isinstance(decision, NoFit) and pod.metadata.namespace in self._quotas.by_namespace:
+                        told = self._forecasts.refusal(pod, claims, pod_shape, barred, decision, now_s)
+                        decision = told or decision
             if isinstance(decision, NoFit | Refused):
                 self._let_wait(request, decision, only_changed=changed is not None)
             else:
@@ -226,11 +231,14 @@ class Decisions:
     def devices_freed(self, nodes: Scope, namespace: str) -> None:
         """Try the waiting pods again that devices may help which a claim of a namespace let go on these nodes."""
         self.may_help(nodes)
-        if nodes == NOWHERE and namespace in self._quotas.by_namespace:
-            self.quota_changed(namespace)
+        if namespace in self._quotas.by_namespace:
+            self._forecasts.forget(namespace)
+            if nodes == NOWHERE:
+                self.quota_changed(namespace)
 
     def quota_changed(self, namespace: str) -> None:
         """Try the waiting pods of a namespace again, which may have more than before."""
+        self._forecasts.forget(namespace)
         self._ask_again(self._lines.change_for(key for key in self._lines.all() if key.startswith(f"{namespace}/")))
 
     def resources_freed(self, nodes: Iterable[str]) -> None:
@@ -329,7 +337,7 @@ class Decisions:
     def _let_wait(self, request: _Request, decision: NoFit | Refused, *, only_changed: bool) -> None:
         pod, claims = request.pod, request.claims
         answer = decision.kind.value if isinstance(decision, Refused) else ""
-        answer = BUSY_ELSEWHERE if isinstance(decision, BusyElsewhere) else answer
+        answer = LACKS_ROOM_TOO if isinstance(decision, LacksRoomToo) else answer
         is_like_no_other = request.shape.startswith(APART)
 
         def reach() -> Reach | None:
@@ -356,6 +364,8 @@ class Decisions:
             self._deferred.add(pod.key)
             self._ask_again((pod.key,))
         if isinstance(decision, Allocation):
+            if pod.metadata.namespace in self._quotas.by_namespace:
+                self._forecasts.forget(pod.metadata.namespace)
             for entry in decision.claims:
                 self._records.decide(entry.claim.key, ClaimShare.of(decision_id, pod, decision, entry))
 
@@ -433,6 +443,12 @@ class Decisions:
         records = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
         there = [record.shown for record in records if record is not None]
         return there if len(there) == len(records) else None
+
+    def _node_to_keep(
+        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], only: str | None
+    ) -> str | None:
+        node = self._quotas.node_to_keep(self._allocator, pod, claims, barred, self._pods_holding, only=only)
+        return node if isinstance(node, str) else None
 
     def _beyond_quota(self, pod: Pod, claims: Sequence[ResourceClaim], node: str) -> Refused | None:
         return self._quotas.refusal(self._allocator, pod, claims, node, self._pods_holding)

@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.gpu_quota import (
+    GPUS,
     GPUS_BY_PRODUCT,
+    MIG_DEVICES,
+    MIG_SLICES,
+    SHARE_CORES,
     Amounts,
     Excess,
     QuotaItem,
@@ -22,6 +27,7 @@ from dracaena.api.gpu_quota import (
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
+from dracaena.controller.allocation.earmarks import node_to_keep
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
@@ -32,15 +38,21 @@ from dracaena.controller.allocation.state.quota_usage import QuotaUsage, facts_i
 
 
 @dataclass(frozen=True, slots=True)
-class BusyElsewhere(Refused):
-    """Of a pod whose namespace has used up the product of the GPUs that are free for it, while those of other products
-    are taken or do not suit it. Like NoFit it may end with nobody acting, and so the pod may starve."""
+class LacksRoomToo(Refused):
+    """Of a pod that is beyond its quota and has no room that its quota would let it have: nothing is free for it, or
+    nothing but a product that its namespace has used up. It waits for others to end, like NoFit, and may starve."""
 
     used_up: frozenset[str] = frozenset()
     """The nodes that have a product which is used up for it."""
 
 
 Answer = Allocation | NoFit | Refused | Settled
+
+PodsOf = Callable[[str], Iterable[str]]
+"""Returns the pods that leave their node when a holder releases its devices."""
+
+_MOST_OF_ONE: Final = {GPUS: 1, GPUS_BY_PRODUCT: 1, SHARE_CORES: 100, MIG_SLICES: 7, MIG_DEVICES: 1}
+"""The most that one device counts. Of the memory of shares there is no bound that holds for all GPUs."""
 
 Ask = Callable[[Mapping[str, str]], Answer]
 """Asks the allocator about one pod; on the nodes given, with the reason, it gets nothing."""
@@ -116,8 +128,9 @@ class Quotas:
         """Return all namespaces with a quota, by name."""
         return tuple(self._state(name, quota) for name, quota in sorted(self.by_namespace.items()))
 
-    def ask(self, namespace: str, ask: Ask) -> Answer:
-        """Ask the allocator about a pod of a namespace, and refuse what is beyond its quota.
+    def ask(self, namespace: str, ask: Ask, held: Amounts | None = None) -> Answer:
+        """Ask the allocator about a pod of a namespace, and refuse what is beyond its quota. `held`: what the namespace
+        counts as holding, by default all that it holds now.
 
         Where a limit on a product is exceeded, it is asked again without the nodes that have this product: once for
         each product at most. Cost: nothing for a namespace without a quota, else O(devices that the pod gets), and a
@@ -136,7 +149,8 @@ class Quotas:
                 return found
             if quota.limits is None:
                 return _refused(f"the quota of namespace {namespace} cannot be read: {quota.problem}")
-            excess = find_excess(namespace, quota.limits, self._usage.held(namespace), wanted)
+            holds = self._usage.held(namespace) if held is None else held
+            excess = find_excess(namespace, quota.limits, holds, wanted)
             if excess is None:
                 return found
             first = first or excess
@@ -149,7 +163,7 @@ class Quotas:
         if not isinstance(found, NoFit):
             return found
         text = f"{first}; other GPUs do not suit it now"
-        return BusyElsewhere(RefusalKind.QUOTA, text, concerns_us=True, used_up=frozenset(barred))
+        return LacksRoomToo(RefusalKind.QUOTA, text, concerns_us=True, used_up=frozenset(barred))
 
     def refusal(
         self,
@@ -157,10 +171,13 @@ class Quotas:
         pod: Pod,
         claims: Sequence[ResourceClaim],
         node: str,
-        pods_of: Callable[[str], Iterable[str]],
+        pods_of: PodsOf,
+        *,
+        own_stay: bool = False,
     ) -> Refused | None:
         """Return the refusal of a pod that would be beyond its quota on a node that all others have left; None: it
-        would be within. `pods_of` names the pods that go with a holder. Charged to the allocator's effort.
+        would be within. `pods_of` names the pods that go with a holder; with `own_stay` what its namespace holds there
+        counts as held all the same. Charged to the allocator's effort.
 
         Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
         """
@@ -172,9 +189,53 @@ class Quotas:
         pods = sorted({key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)})
         is_over = allocator.effort.is_over
         only = partial(allocator.allocate, self._inventory, pod, claims, within=frozenset((node,)), is_over=is_over)
+        held = dict(self._usage.held(namespace)) if own_stay else None
         with emptied(self._inventory, pool.pool, leaving, pods):
-            found = self.ask(namespace, lambda barred: only(barred=barred))
+            found = self.ask(namespace, lambda barred: only(barred=barred), held)
         return found if isinstance(found, Refused) and found.kind is RefusalKind.QUOTA else None
+
+    def node_to_keep(
+        self,
+        allocator: Allocator,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        barred: Mapping[str, str],
+        pods_of: PodsOf,
+        *,
+        only: str | None = None,
+        own_stay: bool = False,
+    ) -> str | Refused | None:
+        """Return the node on which a pod would fit, within its quota, if all others had left it
+        (earmarks.node_to_keep); its refusal, if it would be beyond its quota there; None: it would fit on none.
+
+        Where a product is used up for it, it is looked for again on nodes without that product. Cost: that of
+        earmarks.node_to_keep() and of refusal(), once for each such product.
+        """
+        refused: Refused | None = None
+        while True:
+            questions = allocator.questions(self._inventory, pod, claims, barred=barred)
+            if questions is None:
+                return refused
+            node = node_to_keep(self._inventory, pod, claims, *questions, pods_of=pods_of, only=only)
+            if node is None:
+                return refused
+            refused = self.refusal(allocator, pod, claims, node, pods_of, own_stay=own_stay)
+            if refused is None:
+                return node
+            used_up = refused.used_up if isinstance(refused, LacksRoomToo) else frozenset()
+            if barred.keys() >= used_up:
+                return refused
+            barred = {**barred, **dict.fromkeys(used_up, refused.text)}
+
+    def has_left(self, namespace: str, devices: int) -> bool:
+        """Return whether a namespace with a quota may have so many more devices, whatever they are."""
+        limits, held = self.by_namespace[namespace].limits, self._usage.held(namespace)
+        if limits is None:
+            return False
+        return all(
+            one.key in _MOST_OF_ONE and held_of(held, one) + devices * _MOST_OF_ONE[one.key] <= limit
+            for one, limit in limits.items()
+        )
 
     def _wanted(self, allocation: Allocation) -> Amounts:
         amounts: Counter[QuotaItem] = Counter()

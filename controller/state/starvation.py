@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.earmarks import Earmark, node_to_keep
-from dracaena.controller.allocation.request import Refused
+from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.pod_demand import Turn
-from dracaena.controller.state.quotas import BusyElsewhere
 
 ASK_AGAIN_S: Final = 60.0
 """A pod that no node could serve even when empty is looked at again after this time: nodes and slices change."""
@@ -35,16 +32,13 @@ class StarvationGuard:
 
     def __init__(
         self,
-        allocator: Allocator,
         inventory: Inventory,
-        pods_of: Callable[[str], Iterable[str]] = lambda holder: (),
-        refusal: Callable[[Pod, Sequence[ResourceClaim], str], Refused | None] = lambda pod, claims, node: None,
+        node_for: Callable[[Pod, Sequence[ResourceClaim], Mapping[str, str], str | None], str | None],
     ) -> None:
-        """`pods_of` names the pods of a holder of devices. `refusal` says why a pod's quota does not let it have what
-        it wants of a node; None: it does."""
-        self._allocator = allocator
+        """`node_for` finds the node to keep for a pod that must not use some nodes; with a name it is that node or
+        none."""
         self._inventory = inventory
-        self._pods_of, self._refusal = pods_of, refusal
+        self._node = node_for
         self._hopeless: dict[bytes, float] = {}
         """Shape → when we found that no node could serve it."""
         self.earmark: Earmark | None = None
@@ -102,20 +96,3 @@ class StarvationGuard:
         if self.earmark is not None:
             log.info("node is kept no more", pod=self.earmark.pod_key, node=self.earmark.node, why=why)
             self.earmark = None
-
-    def _node(
-        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], only: str | None
-    ) -> str | None:
-        """Return the node to keep. Where a product is used up for the pod, it is looked for among the others again."""
-        while True:
-            questions = self._allocator.questions(self._inventory, pod, claims, barred=barred)
-            if questions is None:
-                return None
-            node = node_to_keep(self._inventory, pod, claims, *questions, pods_of=self._pods_of, only=only)
-            refused = None if node is None else self._refusal(pod, claims, node)
-            if refused is None:
-                return node
-            used_up = refused.used_up if isinstance(refused, BusyElsewhere) else frozenset()
-            if barred.keys() >= used_up:
-                return None
-            barred = {**barred, **dict.fromkeys(used_up, refused.text)}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.walk.pod_demand import Turn
-from dracaena.controller.queue.waiting_lines import BUSY_ELSEWHERE, HOLD_BACK, SLACK, TOO_LONG, WaitingLines
+from dracaena.controller.queue.waiting_lines import HOLD_BACK, LACKS_ROOM_TOO, SLACK, TOO_LONG, WaitingLines
 
 
 def place(key: str, priority: int = 0) -> Turn:
@@ -60,7 +60,7 @@ STEPS = st.one_of(
         KEYS,
         st.sampled_from([b"small", b"large"]),
         st.sampled_from([0, 1]),
-        st.sampled_from(["", "x", TOO_LONG, "quota", BUSY_ELSEWHERE]),
+        st.sampled_from(["", "x", TOO_LONG, "quota", LACKS_ROOM_TOO]),
     ),
     st.tuples(st.just("leave"), KEYS),
 )
@@ -88,7 +88,7 @@ def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -
         assert len(lines.standing) == len(slow.waiting)
         assert list(lines.all()) == sorted(slow.waiting, key=lambda key: slow.waiting[key][1])
         for key in "abcdefgh":
-            fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] in ("", BUSY_ELSEWHERE)
+            fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] in ("", LACKS_ROOM_TOO)
             assert lines.fits_nowhere(key) == fits_nowhere
             assert (lines.standing.get(key) is not None) == (key in slow.waiting)
 

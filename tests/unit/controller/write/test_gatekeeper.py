@@ -137,6 +137,22 @@ def test_pods_beyond_their_quota_stay_also_those_behind_an_equal_one_and_pass_wh
     assert bench.metric("waiting_pods", reason="no-node") == 2
 
 
+def test_pods_beyond_their_quota_stay_also_while_the_cluster_is_full() -> None:
+    bench = Bench(a=TWO)
+    bench.add(pod("first", "f"), claim("f", request(count=2)))
+    bench.run()
+    quota_of_default(bench, '{"gpus": 2}')
+    for name in ("p", "q"):
+        bench.add(gated(name, name), claim(name))
+    bench.pass_time(6 * int(GATE_WAIT_S))
+    assert (gates(bench, "p"), gates(bench, "q")) == ([OURS["name"]], [OURS["name"]])
+    assert set(bench.told()) == {"namespace default may have 2 GPUs, holds 2, the pod wants 1"}
+    quota_of_default(bench, '{"gpus": 3}')
+    bench.run()
+    bench.pass_time(int(LINE_AGAIN_S + GATE_WAIT_S) + 1)
+    assert gates(bench, "p") == []
+
+
 def test_a_pod_for_another_driver_passes_at_once() -> None:
     bench = Bench(a=TWO)
     bench.add(gated("p", "c"), claim("c", request(deviceClassName="nic.example.com")))
