@@ -11,7 +11,9 @@ let token = "";
 let newest = 0; // number of the newest snapshot that was told
 let shown = 0; // number of the summary that is shown
 let search = "";
-let extra = []; // further nodes that the reader asked for
+let further = 0; // answers with nodes behind the first that the reader asked for
+let loop = 0; // number of the loop that keeps up: an older one ends
+let fail = notFollowing; // what is done where the page cannot be refreshed
 let podShown = null;
 const rows = new Map(); // node → its details element
 const signs = { ".": "free", "#": "taken", "+": "shared", x: "missing" };
@@ -20,10 +22,11 @@ class Refused extends Error {}
 
 async function ask(path, fields = {}) {
   const query = new URLSearchParams(fields).toString();
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const used = token;
+  const headers = used ? { Authorization: `Bearer ${used}` } : {};
   const answer = await fetch(query ? `${path}?${query}` : path, { headers });
   if (answer.status === 401) {
-    token = "";
+    if (used === token) token = "";
     throw new Refused((await answer.text()).trim());
   }
   if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
@@ -131,10 +134,16 @@ function nodeRow(node) {
   return row;
 }
 
-function showNodes(first) {
-  const known = new Set(first.nodes.map((node) => node.name));
-  const all = [...first.nodes, ...extra.filter((node) => !known.has(node.name))];
-  const wanted = all.map(nodeRow);
+async function readNodes(first) {
+  const pages = [first];
+  for (let page = 0; page < further && pages.at(-1).more; page += 1) {
+    pages.push(await read("/api/nodes", { search, after: pages.at(-1).nodes.at(-1).name }));
+  }
+  return { total: pages.at(-1).total, nodes: pages.flatMap((page) => page.nodes) };
+}
+
+function showNodes({ total, nodes }) {
+  const wanted = nodes.map(nodeRow);
   const list = at("node-list");
   wanted.forEach((row, place) => {
     if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
@@ -144,9 +153,9 @@ function showNodes(first) {
     list.lastChild.remove();
   }
   at("nodes-sum").textContent = search
-    ? `${count(first.total, "node")} with “${search}”`
-    : all.length < first.total ? `the first ${all.length} of ${first.total}` : "";
-  at("more").hidden = all.length >= first.total;
+    ? `${count(total, "node")} with “${search}”`
+    : nodes.length < total ? `the first ${nodes.length} of ${total}` : "";
+  at("more").hidden = nodes.length >= total;
 }
 
 async function showNode(row, name) {
@@ -157,6 +166,7 @@ async function showNode(row, name) {
     body.dataset.text = text;
     keepFocus(body, () => fill(body, nodeBody(JSON.parse(text), podButton)));
   } catch (error) {
+    if (error instanceof Refused) fail(error);
     delete body.dataset.text;
     fill(body, [element("p", {}, error.message)]);
   }
@@ -166,13 +176,6 @@ function keepFocus(within, change) {
   const key = within.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   change();
   if (key) [...within.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)?.focus();
-}
-
-async function moreNodes() {
-  const names = [...rows.keys()].sort((one, other) => (one < other ? -1 : 1));
-  const next = await read("/api/nodes", { search, after: names[names.length - 1] ?? "" });
-  extra = [...extra, ...next.nodes];
-  await refresh();
 }
 
 // One pod
@@ -192,6 +195,7 @@ async function showPod() {
     const pod = await read("/api/pod", asked);
     if (asked === podShown) fill(at("pod-body"), podBody(pod));
   } catch (error) {
+    if (error instanceof Refused) fail(error);
     if (asked === podShown) fill(at("pod-body"), [element("p", {}, error.message)]);
   }
 }
@@ -238,16 +242,25 @@ function refresh() {
     refreshing = null;
     if (again) {
       again = false;
-      sleep(SHORTEST_MS).then(refresh, () => {});
+      sleep(SHORTEST_MS).then(refreshBeside);
     }
   });
   return refreshing;
+}
+
+function refreshBeside() {
+  refresh().catch((error) => fail(error));
+}
+
+function notFollowing(error) {
+  say(`not live: ${error.message}`, false);
 }
 
 async function refreshOnce() {
   const asked = search;
   const summary = await read("/api/summary");
   const first = asked ? await read("/api/nodes", { search: asked }) : summary.firstNodes;
+  const nodes = await readNodes(first);
   if (asked !== search) {
     again = true;
     return;
@@ -263,39 +276,58 @@ async function refreshOnce() {
   showSums(summary);
   showFits(summary);
   keepFocus(at("waiting"), () => showWaiting(summary.waiting));
-  showNodes(first);
+  showNodes(nodes);
   await Promise.all([...rows].filter(([, row]) => row.open).map(([name, row]) => showNode(row, name)));
   await showPod();
   document.body.dataset.shown = String(shown);
 }
 
-async function follow() {
+async function follow(mine) {
   const answer = await ask("/api/events");
+  if (mine !== loop) return answer.body.cancel();
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let failure = null;
+  fail = (error) => {
+    failure ??= error;
+    reader.cancel().catch(() => {});
+  };
   say("live", true);
   let text = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    text += value;
-    const events = text.split("\n\n");
-    text = events.pop();
-    for (const event of events) {
-      const number = /^data: (\d+)$/m.exec(event);
-      if (number) newest = Number(number[1]);
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (failure) throw failure;
+      if (done) return;
+      text += value;
+      const events = text.split("\n\n");
+      text = events.pop();
+      for (const event of events) {
+        const number = /^data: (\d+)$/m.exec(event);
+        if (number) newest = Number(number[1]);
+      }
+      if (newest !== shown) refreshBeside();
     }
-    if (newest !== shown) refresh().catch(() => {});
+  } finally {
+    if (mine === loop) fail = notFollowing;
   }
 }
 
 async function keepUp() {
-  for (;;) {
+  loop += 1;
+  const mine = loop;
+  fail(new Error("signing in")); // ends the stream of the loop before
+  say("connecting", false);
+  if (refreshing) await refreshing.catch(() => {}); // it asks with the token before
+  while (mine === loop) {
     try {
       await refresh();
-      await follow();
+      if (mine !== loop) return;
+      await follow(mine);
+      if (mine !== loop) return;
       say("connecting again", false);
       await sleep(AGAIN_MS / 4);
     } catch (error) {
+      if (mine !== loop) return;
       if (error instanceof Refused) return login(error.message);
       say(`not live: ${error.message}`, false);
       await sleep(document.hidden ? 4 * POLL_MS : POLL_MS);
@@ -305,6 +337,9 @@ async function keepUp() {
 
 function login(why) {
   say("not signed in", false);
+  at("pod").close();
+  rows.clear(); // who signs in next may see less
+  for (const place of ["sums", "fits", "waiting", "node-list", "pod-body"]) fill(at(place), []);
   at("cluster").hidden = true;
   at("login").hidden = false;
   at("refused").textContent = why;
@@ -323,11 +358,14 @@ at("search").addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(() => {
     search = at("search").value.trim();
-    extra = [];
-    refresh().catch(() => {});
+    further = 0;
+    refreshBeside();
   }, 200);
 });
-at("more").addEventListener("click", () => moreNodes().catch((error) => say(error.message, false)));
+at("more").addEventListener("click", () => {
+  further += 1;
+  refreshBeside();
+});
 at("close").addEventListener("click", () => at("pod").close());
 at("pod").addEventListener("close", () => { podShown = null; });
 keepUp();
