@@ -25,7 +25,7 @@ from dracaena.controller.page.followers import Followers
 from dracaena.controller.page.snapshots import Numbered, Snapshots
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view, usage_document
 from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
-from dracaena.controller.views.summary import MOST_WAITING, nodes, summary
+from dracaena.controller.views.summary import nodes, summary
 from dracaena.process.clock import Clock
 from dracaena.process.http import host_and_port, listen_at, tls_refusal
 from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
@@ -65,6 +65,10 @@ MOST_FIELDS: Final = 8
 LONGEST_REST_S: Final = 1.0
 """Longest rest after an answer: /usage takes a fifth of a second at 40,000 claims, and a flood of such questions shall
 cost a fifth of a core."""
+
+MOST_NAMESPACES: Final = 240
+"""Namespaces of pods that wait, the longest first, that are asked about for the summary: ten answers' worth, so that
+what the page asks anew every second is all known after ten."""
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "ip6-localhost"))
 
@@ -235,7 +239,8 @@ class PageEndpoint:
 
     def _summary(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot = newest.snapshot
-        seen = self._seen(key, (pod.namespace for pod in (snapshot.waiting or ())[:MOST_WAITING]))
+        waiting = dict.fromkeys(pod.namespace for pod in snapshot.waiting or ())
+        seen = self._seen(key, [*waiting][:MOST_NAMESPACES])
         identity = key.viewer.identity
         about = {
             "number": newest.number,

@@ -17,7 +17,7 @@ MOST_NODES: Final = 100
 """Nodes of one answer: two or three screens."""
 
 MOST_WAITING: Final = 50
-"""Pods that wait of one answer; the others are counted by reason."""
+"""Pods that wait of one answer, of those that may be named; all are counted by reason."""
 
 MOST_PRODUCTS: Final = 20
 MOST_REMARKS: Final = 4
@@ -67,13 +67,12 @@ def nodes(lines: Sequence[NodeLine], *, search: str = "", after: str = "") -> di
 
 def waiting(pods: Sequence[WaitingPod], sight: Sight, now_s: float) -> dict[str, Any]:
     """Return who waits and why; of pods that may not be seen their number alone."""
-    first = pods[:MOST_WAITING]
-    shown = [pod for pod in first if sight(pod.namespace)]
+    seen = [pod for pod in pods if sight(pod.namespace)]
     return {
         "total": len(pods),
         "reasons": dict(sorted(Counter(pod.reason for pod in pods).items())),
-        "hidden": len(first) - len(shown),
-        "pods": [waiting_pod(pod, now_s) for pod in shown],
+        "hidden": len(pods) - len(seen),
+        "pods": [waiting_pod(pod, now_s) for pod in seen[:MOST_WAITING]],
     }
 
 

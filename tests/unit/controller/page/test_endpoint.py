@@ -141,6 +141,17 @@ def test_who_may_list_the_pods_of_one_namespace_sees_its_names_and_counts_of_oth
     assert ask(endpoint, "/api/pod?namespace=secret&name=p", "of-dev")[0] == 404
 
 
+def test_whose_pod_waits_behind_many_of_others_sees_it(endpoint: PageEndpoint, cluster: PageCluster) -> None:
+    others = [WaitingPod(f"n{number % 90}", f"p{number}", "unsatisfiable", "", 1.0) for number in range(400)]
+    cluster.watched = Watched((), (), (), (*others, WaitingPod("team", "mine", "unsatisfiable", "", 2.0)))
+    looks = []
+    for _ in range(5):
+        waiting = json.loads(ask(endpoint, "/api/summary", "of-dev")[1])
+        looks.append((waiting["unasked"] == 0, [pod["name"] for pod in waiting["waiting"]["pods"]]))
+    assert looks[0] == (False, [])
+    assert looks[-1] == (True, ["mine"])
+
+
 def test_who_may_list_no_pods_sees_counts_alone(endpoint: PageEndpoint) -> None:
     for path in ALL:
         status, text = ask(endpoint, path, "of-guest")

@@ -57,6 +57,13 @@ def test_who_may_not_be_named_is_counted() -> None:
     assert "secret" not in json.dumps(found)
 
 
+def test_pods_of_others_take_no_place_of_those_that_may_be_named() -> None:
+    pods = [*(waits(f"theirs-{number}", namespace="secret") for number in range(3 * MOST_WAITING)), waits("a")]
+    found = waiting(pods, lambda namespace: namespace == "team", 112.9)
+    assert [pod["name"] for pod in found["pods"]] == ["a"]
+    assert (found["total"], found["hidden"]) == (3 * MOST_WAITING + 1, 3 * MOST_WAITING)
+
+
 def test_how_long_a_pod_waits_is_said_as_of_now() -> None:
     snapshot = ClusterSnapshot("gpu.dracaena.dev", waiting=(waits("a"),))
     for now_s, seconds in ((112.9, 12), (160.5, 60), (100.1, 0)):
