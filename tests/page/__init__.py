@@ -1,0 +1,1 @@
+"""The page of the controller in a real browser: `make page-test`."""
