@@ -19,9 +19,10 @@ from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.scenario import NODES, WAITING, apply, load_manifests
-from page.chromium import Browser, browser
+from page.chromium import TIMEOUT_S, Browser, browser
 from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.embedded_cluster import wait_settled
+from support.kube import wait_for
 from support.page import PageCluster, serving_page
 from support.reviews import ScriptedReviews
 from support.workload import NAMESPACE, create_class, create_pod, create_template
@@ -218,8 +219,7 @@ def test_a_pod_that_waits_on_the_page_comes_to_run_on_it(tab: Browser) -> None:
         create_class(cluster.client)
         gpus = 7 if NODES[0].machine == "7-gpu-box" else 8
         create_template(cluster.client, "all", gpus)
-        url = cluster.page_url()
-        assert url is not None
+        url = wait_for(cluster.page_url, "the page", TIMEOUT_S)
         tab.open(url)
         create_pod(cluster.client, "first", template="all")
         tab.wait_for("document.querySelectorAll('details.node').length === 1")
