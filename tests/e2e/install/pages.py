@@ -28,6 +28,7 @@ _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 
 _SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it by the plugin's settings"
 _MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
+_LAYOUT = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig_layouts.py has a fake driver"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
 _EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
@@ -111,6 +112,38 @@ NOT_RUN_HERE = {
         "--set kubeletPlugin.nodeSettings.divided.mig=onDemand"
     ): _MIG,
     "kubectl label node NODE gpu.dracaena.dev/settings=divided": _MIG,
+    "kubectl apply -f deploy/examples/mig-pair/pod.yaml": _MIG,
+    "kubectl apply -f deploy/examples/mig-slices/1g-10gb.yaml": _MIG,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set-file kubeletPlugin.migLayouts=layouts.yaml --set kubeletPlugin.nodeSettings.divided.mig=layout"
+    ): _LAYOUT,
+    "kubectl label node NODE gpu.dracaena.dev/mig-layout=balanced": _LAYOUT,
+    (
+        "kubectl wait node/NODE --timeout=1h "
+        """--for=jsonpath='{.status.conditions[?(@.type=="MigLayoutApplied")].message}'="""
+        "'MIG layout balanced: all GPUs have it'"
+    ): _LAYOUT,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set 'rewrite.resourceNames={nvidia.com/gpu,nvidia.com/mig-1g.10gb}'"
+    ): "test_unchanged_manifests.py upgrades so, and takes it back",
+    (
+        "helm upgrade --install dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set exporter.enabled=true --set monitoring.podMonitor.enabled=true --set monitoring.alerts.enabled=true "
+        "--set monitoring.dashboard.enabled=true"
+    ): "needs the kinds of Prometheus' operator, which are not here; tests/unit/chart/test_render.py renders it",
+    'curl -H "Authorization: Bearer $TOKEN"': _SPOKEN_OF,
+    "dracaena controller --page-address 127.0.0.1:8082": "tests/integration/test_page.py runs it until it is stopped",
+    "dracaena status --node h100": "asks about a node of the demo",
+    "dracaena simulate --what-fits": _SPOKEN_OF,
+    "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
+    "kubectl -n gpu-system port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
+    "kubectl create token my-service-account": "names an account of the reader's",
+    "kubectl label": _SPOKEN_OF,
+    "kubectl port-forward": _SPOKEN_OF,
+    "nvidia-smi mig -dci": _DRIVER,
+    "nvidia-smi mig -lgip": _DRIVER,
     "nvidia-smi -i GPU -mig 1": _DRIVER,
     "nvidia-smi mig -lgi": _DRIVER,
     "nvidia-smi -mig": _DRIVER,
