@@ -29,6 +29,7 @@ _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 _SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it by the plugin's settings"
 _MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
 _LAYOUT = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig_layouts.py has a fake driver"
+_ALL_WELL = "shows the Events of what went wrong, and here nothing did"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
 _EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
@@ -174,6 +175,8 @@ NOT_RUN_HERE = {
     ),
     "kubectl get": _SPOKEN_OF,
     "kubectl get namespace NAME -o yaml": _SPOKEN_OF,
+    "kubectl get events -A --field-selector reason=DeviceCollision": _ALL_WELL,
+    "kubectl get events -A --field-selector reason=FailedPrepareDynamicResources": _ALL_WELL,
     "kubectl krew install --manifest=dist/krew/dracaena.yaml "
     "--archive=dist/krew/kubectl-dracaena-v0.1.0-linux-amd64.tar.gz": _KREW,
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
