@@ -30,6 +30,9 @@ PROGRESS_S: Final = 10.0
 CHECK_S: Final = 1.0
 """Between two looks of the checker; it misses no state, so this is only how soon it speaks."""
 
+SEEN_S: Final = 2.0
+"""Until the watches have shown that nodes take pods again: who waited for one of them is unsettled only then."""
+
 SETTLE_S: Final = 150.0
 """After the last fault, until everything has to be in order: a lease that runs out (14 s), the wait for writes of the
 old leader (10 s), kube-scheduler's and the pod collector's waits (60 s), the controller's own, a loaded machine."""
@@ -139,6 +142,7 @@ class Soak:
     def _fill(self, world: World, chaos: Chaos, following: Following) -> None:
         """Every free device is free, and every free share, also on nodes that were closed: a pod for each is bound."""
         chaos.open_nodes()
+        time.sleep(SEEN_S)
         self._settle(world, chaos, following)
         gpus = {
             node: sum(CLASSES[DRIVER](device) for device in devices.values())
