@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import bcrypt
 import structlog
 
 from dracaena.process.clock import Clock
+from dracaena.process.resting_thread import RestingThread
 from dracaena.process.turns import Turns
 
 REST_PER_CHECK = 4
@@ -51,9 +51,7 @@ class BasicAuth:
         self._key = secrets.token_bytes(32)
         self._proofs: dict[str, bytes] = {}  # user → of what was right; no password is kept
         self._waiting = Turns[_Check](most_of_address=MOST_OF_ADDRESS, most=MOST_WAITING)
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="http-passwords", daemon=True)
+        self._thread = RestingThread("http-passwords", clock, take=self._waiting.take, serve=self._decide, join_s=None)
 
     def start(self) -> None:
         """Begin to check."""
@@ -61,11 +59,7 @@ class BasicAuth:
 
     def stop(self) -> None:
         """End the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
 
     def check(
         self,
@@ -84,42 +78,27 @@ class BasicAuth:
         user, password = _credentials(authorization)
         hashed = users.get(user, next(iter(users.values())))
         check = _Check(user, user in users, hashed, password, self._proof(user, hashed, password), wanted, then)
-        with self._changed:
+        with self._thread.changed:
             if check.known and hmac.compare_digest(self._proofs.get(user, b""), check.proof):
                 right = True
             elif not user:
                 right = False
             elif self._waiting.add(check, address):
-                self._changed.notify()
+                self._thread.changed.notify()
                 return True
             else:
                 return False
         then(right)
         return True
 
-    def _run(self) -> None:
-        while (check := self._take()) is not None:
-            began_s = self._clock.monotonic()
-            right = _matches(check) and check.known
-            if right:
-                with self._changed:
-                    self._proofs[check.user] = check.proof
-            check.then(right)
-            self._rest(REST_PER_CHECK * (self._clock.monotonic() - began_s))
-
-    def _take(self) -> _Check | None:
-        with self._changed:
-            while not self._stopping:
-                if (check := self._waiting.take()) is not None:
-                    return check
-                self._clock.wait(self._changed, None)
-            return None
-
-    def _rest(self, rest_s: float) -> None:
-        until_s = self._clock.monotonic() + rest_s
-        with self._changed:
-            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._changed, left_s)
+    def _decide(self, check: _Check) -> float:
+        began_s = self._clock.monotonic()
+        right = _matches(check) and check.known
+        if right:
+            with self._thread.changed:
+                self._proofs[check.user] = check.proof
+        check.then(right)
+        return REST_PER_CHECK * (self._clock.monotonic() - began_s)
 
     def _proof(self, user: str, hashed: bytes, password: bytes) -> bytes:
         """Of a fixed length, so that no two parts can change places; with a key that ends with the process."""

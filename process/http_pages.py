@@ -7,7 +7,6 @@ of a core.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +14,7 @@ import structlog
 
 from dracaena.process.clock import Clock
 from dracaena.process.http_message import HttpAnswer, text_answer
+from dracaena.process.resting_thread import RestingThread
 
 K = TypeVar("K", bound=Hashable)
 
@@ -58,64 +58,45 @@ class Page(Generic[K]):
         self._compute = compute
         self._clock = clock
         self._longest_rest_s = longest_rest_s
-        self._changed = threading.Condition()
         self._waiting: list[tuple[K, Reply]] = []
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"http-{name}", daemon=True)
+        # Nobody waits for a page that hangs: the process is ending.
+        self._thread = RestingThread(f"http-{name}", clock, take=self._take, serve=self._serve, join_s=1.0)
 
     def start(self) -> None:
         """Begin to answer."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, but wait for no page that hangs: the process is ending."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+        """End the thread."""
+        self._thread.stop()
 
     def ask(self, key: K, reply: Reply) -> None:
         """Have it answered with what is true from now on. Never blocks."""
-        with self._changed:
+        with self._thread.changed:
             if len(self._waiting) >= MOST_WAITING:
                 self._waiting = [each for each in self._waiting if each[1].wanted]
             self._waiting.append((key, reply))
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while (asked := self._take()) is not None:
-            worked_s = self._serve(*asked)
-            asked = None  # who was answered is not kept while it rests
-            self._rest(min(REST_PER_WORK * worked_s, self._longest_rest_s))
+            self._thread.changed.notify()
 
     def _take(self) -> tuple[K, list[Reply]] | None:
         """Return the key that was asked for longest ago, and all who ask for it."""
-        with self._changed:
-            while not self._stopping:
-                self._waiting = [each for each in self._waiting if each[1].wanted]
-                if self._waiting:
-                    key = self._waiting[0][0]
-                    replies = [reply for each, reply in self._waiting if each == key]
-                    self._waiting = [each for each in self._waiting if each[0] != key]
-                    return key, replies
-                self._clock.wait(self._changed, None)
+        self._waiting = [each for each in self._waiting if each[1].wanted]
+        if not self._waiting:
             return None
+        key = self._waiting[0][0]
+        replies = [reply for each, reply in self._waiting if each == key]
+        self._waiting = [each for each in self._waiting if each[0] != key]
+        return key, replies
 
-    def _serve(self, key: K, replies: list[Reply]) -> float:
-        """Answer them all; return the seconds of work."""
+    def _serve(self, asked: tuple[K, list[Reply]]) -> float:
+        """Answer all who ask for a key; return how long to rest."""
+        key, replies = asked
         began_s = self._clock.monotonic()
         answer = self._answer(key)
         worked_s = self._clock.monotonic() - began_s
         for reply in replies:
             reply(answer)
-        return worked_s
-
-    def _rest(self, rest_s: float) -> None:
-        until_s = self._clock.monotonic() + rest_s
-        with self._changed:
-            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._changed, left_s)
+        return min(REST_PER_WORK * worked_s, self._longest_rest_s)
 
     def _answer(self, key: K) -> HttpAnswer:
         try:

@@ -23,6 +23,7 @@ from dracaena.kube.errors import KubeError
 from dracaena.process.basic_auth import BasicAuth
 from dracaena.process.clock import Clock
 from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
+from dracaena.process.resting_thread import RestingThread
 from dracaena.process.turns import Turns
 
 TRUST_S: Final = 60.0
@@ -126,29 +127,24 @@ class TokenChecks:
         self._let_in: OrderedDict[bytes, tuple[float, Viewer]] = OrderedDict()  # no token is kept
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._asked = Turns[_Question](most_of_address=MOST_OF_ADDRESS, most=MOST_ASKED)
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="page-tokens", daemon=True)
+        # Nobody waits for a server that hangs: the process is ending.
+        self._thread = RestingThread("page-tokens", clock, take=self._asked.take, serve=self._ask, join_s=1.0)
 
     def start(self) -> None:
         """Begin to ask."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, but wait for no server: the process is ending."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+        """End the thread."""
+        self._thread.stop()
 
     def check(self, token: str, address: str, *, wanted: Callable[[], bool], then: Then) -> None:
         """Tell `then`, now or later, whose token it is. Never blocks."""
         proof = hmac.digest(self._key, token.encode("utf-8", "replace"), "sha256")
-        with self._changed:
+        with self._thread.changed:
             answer = self._known(proof)
             if answer is None and self._asked.add(_Question(token, proof, wanted, then), address):
-                self._changed.notify()
+                self._thread.changed.notify()
                 return
         then(answer or text_answer(429, "too many tokens are being checked", ("Retry-After", "5")))
 
@@ -161,22 +157,13 @@ class TokenChecks:
             return viewer
         return token_refused() if self._refused.get(proof, -1.0) > now_s else None
 
-    def _run(self) -> None:
-        while (question := self._take()) is not None:
-            began_s = self._clock.monotonic()
-            question.then(self._answer(question))
-            self._rest(REST_PER_QUESTION * (self._clock.monotonic() - began_s))
-
-    def _take(self) -> _Question | None:
-        with self._changed:
-            while not self._stopping:
-                if (question := self._asked.take()) is not None:
-                    return question
-                self._clock.wait(self._changed, None)
-            return None
+    def _ask(self, question: _Question) -> float:
+        began_s = self._clock.monotonic()
+        question.then(self._answer(question))
+        return REST_PER_QUESTION * (self._clock.monotonic() - began_s)
 
     def _answer(self, question: _Question) -> Viewer | HttpAnswer:
-        with self._changed:  # of several with one token, the first was asked about
+        with self._thread.changed:  # of several with one token, the first was asked about
             known = self._known(question.proof)
         if known is not None:
             return known
@@ -188,7 +175,7 @@ class TokenChecks:
         except Exception:  # outermost on this thread: whatever a token leads to, the next one has to be checked
             log.exception("a token cannot be checked")
             return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
-        with self._changed:
+        with self._thread.changed:
             now_s = self._clock.monotonic()
             if identity is None:
                 _remember(self._refused, question.proof, now_s + REFUSED_S, MOST_REFUSED)
@@ -196,12 +183,6 @@ class TokenChecks:
             viewer = Viewer(identity)
             _remember(self._let_in, question.proof, (now_s + TRUST_S, viewer), MOST_KNOWN)
             return viewer
-
-    def _rest(self, rest_s: float) -> None:
-        until_s = self._clock.monotonic() + rest_s
-        with self._changed:
-            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._changed, left_s)
 
 
 class Access:
