@@ -18,7 +18,7 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_watch import TellUsers
 from dracaena.kubelet_plugin.mps_shares import MpsShares, share_name_of
-from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, PodCache
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
 from dracaena.kubelet_plugin.prepare.mps_faults import (
     ToldFault,
@@ -51,17 +51,18 @@ class MpsFaultWatch:
         *,
         shares: MpsShares,
         checkpoints: Checkpoints,
-        pods: PodCache,
+        users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         files: DocumentStore,
         tell: TellUsers,
         lock: NodeLock,
         clock: Clock,
     ) -> None:
-        """`pods_of` returns the pods that use a claim, as the watch `pods` last reported. `files` is for TOLD."""
+        """`pods_of` returns the pods that use a claim, all of them once `users_known`: after a start of the plugin it
+        takes a moment until it is known who came to a claim after it was prepared. `files` is for TOLD."""
         self._shares = shares
         self._checkpoints = checkpoints
-        self._pods = pods
+        self._users_known = users_known
         self._pods_of = pods_of
         self._files = files
         self._tell = tell
@@ -83,8 +84,8 @@ class MpsFaultWatch:
 
     def look(self) -> None:
         """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
-        if not self._pods.synced:
-            return  # whom to tell is not known yet
+        if not self._users_known():
+            return  # whom to tell is not known yet, and each fault is told once
         with self._lock.hold():
             prepared = self._checkpoints.prepared()
         shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}

@@ -109,6 +109,7 @@ class PodDevicesReporter:
         self._early_lock = threading.Lock()
         self._strangers: dict[tuple[ClaimUid, PodUid], float] = {}  # pods for which a claim was not reserved, and when
         self._users: Users | None = None  # of prepared claims; replaced as a whole, never modified; None: not read yet
+        self._users_known = False
         self._worker = Worker("assignments", self._run, clock)
 
     def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
@@ -165,6 +166,11 @@ class PodDevicesReporter:
         """Return the pods for which a claim is reserved, as far as they were read. The caller holds the lock."""
         return [pod for pod in self._known_pods() if pod.metadata.uid in plan.consumers]
 
+    @property
+    def users_known(self) -> bool:
+        """Whether all pods of the node were looked at once since the start: until then users_of() may lack some."""
+        return self._users_known
+
     def users_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
         """Return the pods that use a prepared claim, those that have ended too, as the watch last reported them."""
         # Without the lock this sees the users of a moment ago at worst.
@@ -211,6 +217,7 @@ class PodDevicesReporter:
         prepared, pod_devices, failures = self._write_files()
         learned, more_failures = self._learn_users(prepared, pod_devices)
         failures += more_failures
+        self._users_known |= self._pods.synced and not more_failures
         if learned:
             prepared, pod_devices, more_failures = self._write_files()
             failures += more_failures

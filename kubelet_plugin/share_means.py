@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
-from dracaena.api.objects import Pod
-from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
@@ -101,14 +99,13 @@ def mps_fault_watch(
     supervisor: MpsShares,
     folders: ClaimFolders,
     checkpoints: Checkpoints,
-    pods: Reflector[Pod],
     reporter: PodDevicesReporter,
 ) -> MpsFaultWatch:
     """Return what tells pods of what has hit the clients of their server."""
     return MpsFaultWatch(
         shares=supervisor,
         checkpoints=checkpoints,
-        pods=pods,
+        users_known=lambda: reporter.users_known,
         pods_of=reporter.users_of,
         files=folders.marks,
         tell=node.events.warn_users,

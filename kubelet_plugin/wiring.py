@@ -368,7 +368,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     )
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
-    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, pods, reporter)
+    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     limits = None
     if gpus.limiter is not None:
         limits = PodLimits(

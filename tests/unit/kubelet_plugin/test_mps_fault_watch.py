@@ -36,6 +36,7 @@ class Watched:
         self.root = folder / "mps"
         (self.root / mps.STATUS).mkdir(parents=True)
         self.told: list[tuple[str, list[str], str, str]] = []
+        self.users_known = True
         self.node = PluginNode(folder / "plugin", pods=FakePods(make_pod("pod"), make_pod("other")))
         for name in ("one", "two"):
             self.prepare(name)
@@ -64,7 +65,7 @@ class Watched:
         return MpsFaultWatch(
             shares=shares,
             checkpoints=self.node.checkpoints,
-            pods=self.node.pods,
+            users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_of,
             files=DocumentFolder(self.node.folder, steps=steps),
             tell=self.tell,
@@ -184,9 +185,9 @@ def test_a_status_that_cannot_be_read_holds_up_nobody_and_is_told_once_it_can(wa
 
 def test_nobody_is_told_before_the_pods_are_known(watched: Watched) -> None:
     watched.say("one", 1)
-    watched.node.pods.synced = False
+    watched.users_known = False
     assert watched.news() == []
-    watched.node.pods.synced = True
+    watched.users_known = True
     assert len(watched.news()) == 1
 
 

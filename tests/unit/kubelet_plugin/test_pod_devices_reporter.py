@@ -132,6 +132,29 @@ def test_a_later_pod_stays_listed_over_a_restart_without_an_api(tmp_path: Path) 
     assert listed(tmp_path) == ["pod/main", "second/main"]
 
 
+def test_after_a_restart_it_is_said_when_all_who_use_a_claim_are_known(tmp_path: Path) -> None:
+    """The second pod is no consumer of the checkpoint: the watch alone has shown it, before or after the restart."""
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.claims.put(SHARED)
+    node.pods.add(make_pod("second"))
+    restarted = node_in(tmp_path, node.pods)
+    restarted.claims.put(SHARED)
+
+    def known() -> tuple[bool, list[str]]:
+        (prepared,) = restarted.checkpoints.prepared()
+        return restarted.reporter.users_known, [pod.metadata.name for pod in restarted.reporter.users_of(prepared)]
+
+    assert known() == (False, ["pod"])
+    restarted.claims.unavailable = True
+    with pytest.raises(TemporaryError):
+        restarted.reporter.reconcile()
+    assert known() == (False, ["pod"])
+    restarted.claims.unavailable = False
+    restarted.reporter.reconcile()
+    assert known() == (True, ["pod", "second"])
+
+
 def test_prepare_of_another_claim_keeps_a_later_pod_and_asks_nothing_about_it(tmp_path: Path) -> None:
     other = make_claim("other", devices=(1,))
     node = node_in(tmp_path)
