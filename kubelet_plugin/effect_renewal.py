@@ -51,16 +51,19 @@ class EffectRenewal:
         opened: Callable[[], int],
         checkpoints: Checkpoints,
         effects: ClaimEffects,
+        users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
         lock: NodeLock,
         tell: TellUsers,
         clock: Clock,
     ) -> None:
-        """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim."""
+        """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim, all of them once
+        `users_known`.
+        """
         self._opened = opened
         self._checkpoints = checkpoints
         self._effects = effects
-        self._pods_of = pods_of
+        self._users_known, self._pods_of = users_known, pods_of
         self._lock = lock
         self._tell = tell
         self._seen = 0
@@ -115,8 +118,8 @@ class EffectRenewal:
         return True
 
     def _fail(self, claim: PreparedClaim, reason: str) -> None:
-        if self._told.get(claim.claim.uid) == reason:
-            return
+        if self._told.get(claim.claim.uid) == reason or not self._users_known():
+            return  # told once, to all who use it: it fails again at the next look
         self._told[claim.claim.uid] = reason
         log.warning("a share may not be held to its part", claim=str(claim.claim), reason=reason)
         text = (

@@ -387,6 +387,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             opened=gpus.source.opened,
             checkpoints=checkpoints,
             effects=effects,
+            users_known=lambda: reporter.users_known,
             pods_of=reporter.users_of,
             lock=node.call_lock,
             tell=node.events.warn_users,

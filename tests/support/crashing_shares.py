@@ -208,6 +208,7 @@ class SharedNode:
             opened=lambda: 1,
             checkpoints=node.checkpoints,
             effects=node.effects,
+            users_known=lambda: True,
             pods_of=node.reporter.users_of,
             lock=node.lock,
             tell=lambda *_: None,

@@ -59,6 +59,7 @@ class Ground:
         self.limiter = FakeLimiter(GPU)
         self.slices = FakeTimeSlices(**{GPU: MEDIUM})
         self.told: list[tuple[str, str]] = []
+        self.users_known = True
         self.opened = 1
         self.start()
 
@@ -84,6 +85,7 @@ class Ground:
             opened=lambda: self.opened,
             checkpoints=self.node.checkpoints,
             effects=self.node.effects,
+            users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_of,
             lock=self.node.lock,
             tell=lambda _claim, _pods, reason, text: self.told.append((reason, text)),
@@ -184,6 +186,18 @@ def test_what_the_driver_cannot_do_any_more_is_told_once(ground: Ground) -> None
     ground.limiter.problem = None
     assert ground.renewal.look()
     assert ground.enforced() == (10, LONG)
+
+
+def test_it_is_told_once_it_is_known_who_uses_the_claim(ground: Ground) -> None:
+    ground.prepare(0)
+    ground.load_driver_anew()
+    ground.limiter.problem = "load it without RmMemacctMode=0"
+    ground.users_known = False
+    assert not ground.renewal.look()
+    assert ground.told == []
+    ground.users_known = True
+    assert not ground.renewal.look()
+    assert len(ground.told) == 1
 
 
 def test_one_claim_that_cannot_be_held_does_not_keep_another_from_being_held(ground: Ground) -> None:
