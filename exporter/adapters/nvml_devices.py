@@ -88,9 +88,9 @@ class NvmlDevices:
             self._doing = "nvmlInit"
             if not self._is_whole and self._clock.monotonic() - self._opened_s >= REOPEN_S:
                 self._library.close()
-            if GpuQuantity.LAST_XID in wanted:
-                self._health.poll()
             self._library.open()
+            if GpuQuantity.LAST_XID in wanted:
+                self._health.watch()
             self._begin_session()
             return self._read(frozenset(wanted))
         except NvmlError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import byref
 from dataclasses import dataclass
@@ -104,10 +104,22 @@ class NvmlHealth:
             self._library.close()
         return poll
 
+    def watch(self) -> None:
+        """Register for the events of all GPUs and look at no state, which would cost some calls more for each GPU.
+
+        NVML must be open, and stays so. Raises NvmlError if the driver does not tell how many GPUs there are.
+        """
+        try:
+            handles, _, _ = self._name_and_watch()
+            self._watch_again(handles)
+        finally:
+            self.doing = ""
+
     def _poll(self) -> Poll:
         handles, lost, refused = self._name_and_watch()
         states = tuple(self._state(uuid, handle) for uuid, handle in handles.items())
-        self._watch_again(handles, states)
+        answered = {state.uuid for state in states if state.lost is None and state.silent is None}
+        self._watch_again({uuid: handle for uuid, handle in handles.items() if uuid in answered})
         return Poll(states, lost, refused)
 
     def _name_and_watch(self) -> tuple[Mapping[str, Any], str | None, str | None]:
@@ -140,10 +152,9 @@ class NvmlHealth:
         with self._library.needed("nvmlDeviceGetUUID", f"the UUID of GPU {index}"):
             return pynvml.nvmlDeviceGetUUID(handle), handle
 
-    def _watch_again(self, handles: Mapping[str, Any], states: Sequence[GpuState]) -> None:
+    def _watch_again(self, handles: Mapping[str, Any]) -> None:
         """Register again for the events of GPUs that answer. Their states say that they were unwatched until now."""
-        answered = {state.uuid for state in states if state.lost is None and state.silent is None}
-        again = {uuid for uuid in answered & self._unwatched.keys() if not self._unwatched[uuid].lasting}
+        again = {uuid for uuid in handles.keys() & self._unwatched.keys() if not self._unwatched[uuid].lasting}
         for uuid in again:
             del self._unwatched[uuid]
         self._watch({uuid: handle for uuid, handle in handles.items() if uuid in again})

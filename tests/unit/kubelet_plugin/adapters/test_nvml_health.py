@@ -111,6 +111,19 @@ def test_an_xid_is_told_once_with_its_gpu_and_instance(gpu_driver: FakeGpuDriver
     assert gpu_driver.health.events() == ()
 
 
+def test_who_wants_events_alone_asks_for_no_state(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.nvml.refuse("nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
+    gpu_driver.library.open()
+    gpu_driver.health.watch()
+    assert gpu_driver.nvml.registered == {0}
+    gpu_driver.nvml.allow()
+    gpu_driver.health.watch()
+    assert gpu_driver.nvml.registered == {0, 1}
+    gpu_driver.nvml.report_xid(1, 79)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 79),)
+    assert not set(STATE_CALLS) & set(gpu_driver.nvml.calls)
+
+
 def test_a_flood_of_events_is_taken_in_parts(gpu_driver: FakeGpuDriver) -> None:
     gpu_driver.health.poll()
     for _ in range(MAX_EVENTS + 1):
