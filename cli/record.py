@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _DESCRIPTION = """\
 Read this machine's GPUs from the NVIDIA driver and write them as a recorded machine: JSON that can be given to
 `dracaena topology show --machine FILE` and `dracaena kubelet-plugin --machine FILE` anywhere. UUIDs and the like are
-replaced; products, driver version, links and PCI addresses stay.
+replaced; products, driver version, links, PCI addresses and how GPUs can be divided by MIG stay.
 """
 
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
 
     if arguments.name and not _NAME.fullmatch(arguments.name):
         raise BadInputError(f"--name: {arguments.name!r} is no name, expected lower-case letters, digits and dashes")
-    reading = read_this_machine(arguments, source)
+    reading = read_this_machine(arguments, source, mig_profiles=True)
     document = encode_machine(recording(reading.machine, name=arguments.name))
     for left_out in reading.left_out:
         if left_out.reason != "NOT_SUPPORTED":
@@ -68,15 +68,22 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
     return 0
 
 
-def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | None = None) -> Reading:
-    """Return this machine as its driver tells it. Raises DracaenaError, also when the driver does not answer."""
+def read_this_machine(
+    arguments: argparse.Namespace, source: ReadingSource | None = None, *, mig_profiles: bool = False
+) -> Reading:
+    """Return this machine as its driver tells it, with `mig_profiles` also how its GPUs can be divided.
+
+    Raises DracaenaError, also when the driver does not answer.
+    """
     from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
     from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
     from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
     from dracaena.process.clock import SystemClock
 
-    source = source or NvmlMachine.of_this_node("this-machine", gpu_driver_root=arguments.driver_root)
+    source = source or NvmlMachine.of_this_node(
+        "this-machine", gpu_driver_root=arguments.driver_root, mig_profiles=mig_profiles
+    )
     driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()
     try:

@@ -17,8 +17,11 @@ from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import FakeNvml
 from support.fake_sysfs import write_machine
+from support.mig_geometries import H100_80GB
+from support.nvml_mig_world import HOPPER
 
 DGX = read_machine("dgx-1v")
 
@@ -41,6 +44,22 @@ def test_the_file_is_a_recorded_machine(tmp_path: Path) -> None:
     assert recorded.name == "mine"
     assert recorded.topology.pairs == DGX.topology.pairs
     assert not {gpu.uuid for gpu in recorded.gpus} & {gpu.uuid for gpu in DGX.gpus}
+
+
+def test_it_records_how_gpus_can_be_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = NvmlLibrary(lambda: FakeMigNvml(FakeMigHardware(HOPPER)))
+
+    def of_this_node(name: str, *, mig_profiles: bool, **_: str) -> NvmlMachine:
+        return NvmlMachine(name, NvmlReader(library, mig_profiles=mig_profiles), Sysfs(str(tmp_path / "sys")))
+
+    write_machine(tmp_path / "sys", HOPPER)
+    monkeypatch.setattr(NvmlMachine, "of_this_node", of_this_node)
+    target = tmp_path / "mine.json"
+    assert record.run(arguments("-o", str(target))) == 0
+    profiles = [
+        sorted(gpu.mig_profiles, key=lambda each: each.name) for gpu in decode_machine(target.read_bytes()).gpus
+    ]
+    assert profiles == [sorted(H100_80GB, key=lambda each: each.name)] * len(HOPPER.gpus)
 
 
 def test_without_a_file_it_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
