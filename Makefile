@@ -58,8 +58,8 @@ e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control
 e2e-soak-planted: $(VENV)/dev.stamp ## plant faults into copies, one at a time, and see whether the soak finds them (an hour; root)
 	@PYTHONPATH=tests $(RUN) -m e2e.soak.planted $(PLANTED)
 
-device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
-	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py tests/device/on_real_mps.py
+device-test: $(VENV)/dev.stamp ## try a real GPU, down to CUDA in a container and behind MPS (root; docs/dev/device.md)
+	@PYTHONPATH=tests $(RUN) -m pytest -q -s -n 0 tests/device/on_real_gpu.py tests/device/on_real_mps.py tests/device/on_real_node.py
 
 page-test: $(VENV)/dev.stamp ## the controller's page in a real headless Chromium, which has to be here (PAGE_SCREENSHOTS=folder)
 	@PYTHONPATH=tests $(RUN) -m pytest -q -s -n 0 tests/page/in_chromium.py

@@ -1,4 +1,4 @@
-"""The driver's own nvidia-cuda-mps-control, held to what the fake is held to: `make device-test`. Never run so far.
+"""The driver's own nvidia-cuda-mps-control, held to what the fake is held to: `make device-test`.
 
 It needs root, one GPU that nobody uses, and starts daemons in a folder of its own; it changes no compute mode.
 """
