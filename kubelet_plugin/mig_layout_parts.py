@@ -66,12 +66,10 @@ class MigLayoutParts:
 def _control(settings: PluginSettings, gpus: GpuParts) -> tuple[LayoutControl, LiveMachine]:
     if not settings.mig_layouts_file:
         raise BadInputError("setting mig=layout needs mig-layouts-file, which names the file of MIG layouts")
-    control = None if gpus.source is None else gpus.source.mig_control()
-    if gpus.live is None or not isinstance(control, LayoutControl):
-        raise BadInputError(
-            "setting mig=layout needs the GPUs of this node, and setting machine plays recorded ones in their place: "
-            "leave out one of the two"
-        )
+    asked = gpus.source or gpus.recorded
+    control = None if asked is None else asked.mig_control()
+    assert gpus.live is not None  # with mig=layout something is read again and again
+    assert isinstance(control, LayoutControl)
     return control, gpus.live
 
 

@@ -28,7 +28,8 @@ def mig_means(
     """Return what divides GPUs on demand and makes them whole again, by kind of effect; none where nothing does.
 
     With mig=existing no claim is given such an effect, but those of claims that were prepared before have to be undone.
-    Without a `source` the GPUs are those of a recorded machine, whose instances are files in `folder`.
+    Without a `source` the GPUs are those of a recorded machine, whose instances are files in `folder`; it is asked in
+    the thread of `live` where there is one.
     """
 
     def read_gpu(uuid: str) -> Gpu:
@@ -37,11 +38,12 @@ def mig_means(
             raise GpuGoneError(f"GPU {uuid} is not among those that the driver shows: it is lost, or was removed")
         return gpu
 
-    if source is None or live is None:
+    ask = _at_once if live is None else live.ask
+    if source is None:
         recorded = RecordedMig(read_gpu, DocumentFolder(folder, synced=False), read_boot_id())
-        return _means(recorded, _at_once, read_gpu, access_minors, own_places)
+        return _means(recorded, ask, read_gpu, access_minors, own_places)
     control = source.mig_control()
-    return {} if control is None else _means(control, live.ask, read_gpu, source.access_minors, own_places)
+    return {} if control is None else _means(control, ask, read_gpu, source.access_minors, own_places)
 
 
 def _means(

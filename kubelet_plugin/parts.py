@@ -12,6 +12,7 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
@@ -71,9 +72,11 @@ class GpuParts:
     devices: NodeDevices
     updates: MachineUpdates
     live: LiveMachine | None
-    """None with a recorded machine."""
+    """None with a recorded machine, unless MIG layouts divide it."""
     source: NodeSource | None
-    """What `live` asks."""
+    """What `live` asks. None with a recorded machine."""
+    recorded: RecordedNode | None
+    """What `live` asks in its place where MIG layouts divide a recorded machine."""
     own_places: OwnPlaces
     monitor: HealthMonitor | None
     """None where health is not watched."""

@@ -25,6 +25,7 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import server_version, too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
@@ -34,6 +35,7 @@ from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
 from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
+from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
@@ -60,7 +62,7 @@ from dracaena.kubelet_plugin.from_settings import (
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.last_guard import LastGuard
-from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
@@ -81,7 +83,7 @@ from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.publisher import Publisher
-from dracaena.kubelet_plugin.settings import CONTROLLER, ON_DEMAND, PluginSettings
+from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.share_means import mps_fault_watch, share_means
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
@@ -105,14 +107,14 @@ def build_parts(
 ) -> PluginParts:
     """Return the parts; Program says what the arguments are. Raises DracaenaError for what the settings name wrongly.
 
-    A recorded machine is read and taken here, so that its devices are known from the start.
+    A recorded machine is read and taken here, so that its devices are known from the start, unless layouts divide it.
     """
     recorded = RecordedMachine(settings.machine).read() if settings.machine else None
     node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
     gpus = _gpus(node, recorded, source)
     claims = _claims(node, gpus)
     gpus.updates.subscribe(lambda _machine: claims.device_watch.changed())
-    if recorded is not None:
+    if recorded is not None and gpus.recorded is None:
         gpus.updates.publish(recorded)
     driver, paths = settings.driver_name, node.paths
     calls = ClaimCalls(claims.state, clock, node.metrics)
@@ -191,11 +193,16 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     health: HealthSource
     live: LiveMachine | None = None
     asked: NodeSource | None = None
+    played: RecordedNode | None = None
     limiter: AskedMemoryLimiter | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
+        if settings.mig == LAYOUT:
+            played = RecordedNode(recorded, DocumentFolder(node.paths.recorded_mig, synced=False), read_boot_id())
+            live = _live_machine(node, played, updates)
     else:
-        asked, live = _live_machine(node, source, updates)
+        asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
+        live = _live_machine(node, asked, updates)
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
     own_places = OwnPlaces(node.clock)
     devices = NodeDevices(
@@ -209,16 +216,16 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
-        made_devices=own_places.made if live is not None else dict,  # of a recorded machine none is read
+        made_devices=own_places.made if asked is not None else dict,  # of a recorded machine none is read
         on_troubles=partial(node.troubles.update, "devices"),
     )
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
-        return GpuParts(slices, publisher, devices, updates, live, asked, own_places, None, streams, limiter)
+        return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, None, streams, limiter)
     monitor, streams = _health(node, health, live.ask if live is not None else _ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(slices, publisher, devices, updates, live, asked, own_places, monitor, streams, limiter)
+    return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, monitor, streams, limiter)
 
 
 def _ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
@@ -259,13 +266,12 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
     return slices, publisher
 
 
-def _live_machine(node: NodeParts, source: Source | None, updates: MachineUpdates) -> tuple[NodeSource, LiveMachine]:
-    """Return what asks the GPU driver, and what does so again and again."""
-    asked = source(node.release) if source is not None else nvml_source(node.settings, node.metrics, node.release)
+def _live_machine(node: NodeParts, source: ReadingSource, updates: MachineUpdates) -> LiveMachine:
+    """Return what asks a source again and again."""
     told = partial(node.troubles.update, "reading")
-    live = LiveMachine(asked, node.clock, on_change=updates.publish, on_same=updates.same, on_troubles=told)
+    live = LiveMachine(source, node.clock, on_change=updates.publish, on_same=updates.same, on_troubles=told)
     node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
-    return asked, live
+    return live
 
 
 def _health(

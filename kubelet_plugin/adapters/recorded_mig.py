@@ -8,11 +8,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Gpu
+from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consumption, counters
 from dracaena.kubelet_plugin.discovery.mig_instances import (
     GET_GPU,
@@ -62,7 +64,7 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class RecordedMig:
-    """Implements MigControl. Callers change one GPU at a time, in whichever process."""
+    """Implements LayoutControl. Callers change one GPU at a time, in whichever process."""
 
     def __init__(self, read_gpu: Callable[[str], Gpu], files: DocumentStore, boot_id: str) -> None:
         """`read_gpu` returns a GPU of the recorded machine by UUID. Raises GpuGoneError for any other."""
@@ -146,6 +148,22 @@ class RecordedMig:
         left = tuple(each for each in state.instances if each is not instance)
         self._save(gpu, msgspec.structs.replace(state, instances=left))
 
+    def processes(self, gpu: str) -> tuple[int, ...]:
+        """See LayoutControl: nothing runs on a GPU that is not there."""
+        self._gpu(gpu)
+        return ()
+
+    def device_id(self, gpu: str) -> int:
+        """See LayoutControl. Raises PermanentError: recordings do not have it."""
+        raise PermanentError(f"recorded GPU {gpu} has no PCI ID: choose a layout without device-filter")
+
+    def as_divided(self, gpu: Gpu) -> tuple[Gpu, tuple[MigDevice, ...]]:
+        """Return a recorded GPU that can be divided in the mode that it is in now, and its MIG devices by numbers."""
+        state, by_name = self._load(gpu.uuid), {profile.name: profile for profile in gpu.mig_profiles}
+        found = (_device(gpu, each, by_name[each.profile]) for each in state.instances if each.uuid)
+        migs = tuple(sorted(found, key=lambda mig: mig.gpu_instance_id))
+        return replace(gpu, mig_enabled=state.enabled), migs
+
     def _find(self, gpu: str, number: int) -> tuple[_State, _Instance]:
         state = self._load(gpu)
         if not state.enabled:
@@ -190,6 +208,21 @@ def access_minors(gpu_minor: int, gpu_instance_id: int, compute_instance_id: int
     """Return the numbers of the nodes that open a MIG device, as drivers number them (/proc/driver/nvidia-caps)."""
     first = _FIRST_NODE + (gpu_minor * _MOST_INSTANCES + gpu_instance_id) * _NODES
     return first, first + 1 + compute_instance_id
+
+
+def _device(gpu: Gpu, instance: _Instance, profile: MigProfile) -> MigDevice:
+    return MigDevice(
+        parent_uuid=gpu.uuid,
+        uuid=instance.uuid,
+        gpu_instance_id=instance.number,
+        compute_instance_id=0,
+        profile=instance.profile,
+        start=instance.start,
+        size=instance.size,
+        memory_bytes=profile.memory_bytes,
+        multiprocessors=profile.multiprocessors,
+        access_minors=None if gpu.minor is None else access_minors(gpu.minor, instance.number, 0),
+    )
 
 
 def _fit(profiles: Sequence[MigProfile], instances: Sequence[_Instance]) -> bool:

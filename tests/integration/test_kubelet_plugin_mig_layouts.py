@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,18 +11,17 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import KubeObject, Node, PodCondition, Wire
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.kube import wait_for
+from support.node_layouts import choose, layout_condition
 from support.nvml_mig_world import HOPPER as MACHINE
 from support.nvml_mig_world import put_capabilities
 from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import DRIVER, NODE, World
+from support.plugin_world import World
 
 GPU = MACHINE.gpus[0]
-LABEL = f"{DRIVER}/mig-layout"
 FILE = """
 version: v1
 mig-configs:
@@ -43,18 +42,6 @@ mig-configs:
       mig-devices: {"1g.10gb": 8}
 """
 WITHHELD = ("mig-layout", "pending", "NoSchedule")
-
-
-class Conditions(Wire, frozen=True):
-    conditions: tuple[PodCondition, ...] = ()
-
-
-class NodeWithConditions(KubeObject, frozen=True):
-    API_VERSION: ClassVar[str] = "v1"
-    RESOURCE: ClassVar[str] = "nodes"
-    KIND: ClassVar[str] = "Node"
-
-    status: Conditions = Conditions()
 
 
 @pytest.fixture
@@ -91,22 +78,13 @@ def starting(world: World, hardware: FakeMigHardware, **changes: Any) -> NvmlNod
     return node
 
 
-def choose(world: World, layout: str | None) -> None:
-    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {LABEL: layout}}})
-
-
-def condition(world: World) -> Mapping[str, str]:
-    found = world.client.get(NodeWithConditions, NODE).status.conditions
-    return {each.type: f"{each.status} {each.reason} {each.message}" for each in found}
-
-
 def until_told(node: NvmlNode, words: str) -> None:
     """Let time pass until the condition has these words: a layout waits for half a minute."""
 
     def look() -> bool:
         if not node.source.doing():
             node.clock.advance(1.0)
-        return words in condition(node.world).get("MigLayoutApplied", "")
+        return words in layout_condition(node.world)
 
     wait_for(look, words, timeout_s=60)
 
@@ -191,7 +169,7 @@ def test_what_cannot_be_had_is_said_and_changes_nothing(
     node.program.start()
     node.ready()
     until_told(node, "False Failed")
-    assert words in condition(node.world)["MigLayoutApplied"]
+    assert words in layout_condition(node.world)
     node.until(lambda: "MigLayoutFailed" in node_events(node), "an Event", 10.0)
     assert not hardware.gpus[0].mode
     assert taints(node)[gpu_device_name(GPU.uuid)] == []
@@ -225,7 +203,7 @@ def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
         second.program.stop()
 
 
-def test_settings_that_do_not_go_together_are_refused_at_the_start(world: World) -> None:
-    for changes, words in (({"machine": ""}, "needs mig-layouts-file"), ({"mig_layouts_file": "/f"}, "leave out one")):
-        with pytest.raises(BadInputError, match=words):
-            Program(world.settings(mig="layout", **changes), registry=CollectorRegistry())
+def test_layouts_without_a_file_are_refused_at_the_start(world: World) -> None:
+    for machine in ("", "h100-x1"):
+        with pytest.raises(BadInputError, match="needs mig-layouts-file"):
+            Program(world.settings(mig="layout", machine=machine), registry=CollectorRegistry())
