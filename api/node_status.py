@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dracaena.api.devicepool import decode_pool
 from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig_layout import MigLayoutStatus, mig_layout_document, mig_layout_status
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
@@ -87,6 +88,8 @@ class PublishedNode:
     """Those that are cut on demand, with the parts that somebody has."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""
+    layout: MigLayoutStatus | None = None
+    """How far its static MIG layout is; None: there is none, or the Node was read without its conditions."""
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
@@ -218,6 +221,7 @@ def node_status(
         ),
         cut_gpus(decoded.mig_devices, {device for pool, device in held if pool == pool_name}),
         tuple(remarks_of(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
+        None if node is None else mig_layout_status(driver, node),
     )
 
 
@@ -248,7 +252,7 @@ def remarks_of(driver: str, current: Sequence[ResourceSlice], node: Node | None)
 def tree_lines(node: PublishedNode) -> Iterator[str]:
     """Yield the tree of a node with who has what, as text."""
     yield f"{node.name}: {node.free} of {counted(len(node.devices), 'device')} free, {node.product}"
-    yield from (f"  {remark}" for remark in node.remarks)
+    yield from (f"  {line}" for line in (*node.remarks, *([] if node.layout is None else [node.layout])))
     labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
     if labels:
         yield from (f"  {line}" for line in render_tree(node.machine, labels))
@@ -300,7 +304,14 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
         }
         for mig in node.migs
     ]
-    return {"name": node.name, "free": node.free, "gpus": gpus, "migDevices": migs, "remarks": list(node.remarks)}
+    return {
+        "name": node.name,
+        "free": node.free,
+        "gpus": gpus,
+        "migDevices": migs,
+        "remarks": list(node.remarks),
+        **({} if node.layout is None else {"migLayout": mig_layout_document(node.layout)}),
+    }
 
 
 def _held_by(device: DeviceStatus) -> list[dict[str, Any]]:

@@ -58,13 +58,13 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.api.mig_layout import ConditionedNode
     from dracaena.api.node_status import node_document, node_statuses
-    from dracaena.api.objects import Node
     from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
     from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
 
     client, driver = connect(arguments), arguments.driver_name
-    nodes = client.list(Node).items
+    nodes = client.list(ConditionedNode).items
     slices = client.list(ResourceSlice, field_selector=f"spec.driver={driver}").items
     claims = client.list(ResourceClaim).items
     found = node_statuses(driver, nodes, slices, claims)
@@ -118,7 +118,8 @@ def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
     for node in shown:
         claims = {holder.claim for device in node.devices for holder in device.holders}
         free = f"{node.free} of {len(node.devices)}"
-        rows.append((node.name, node.product, free, str(len(claims)), "; ".join(node.remarks)))
+        remarks = (*node.remarks, *([] if node.layout is None else [str(node.layout)]))
+        rows.append((node.name, node.product, free, str(len(claims)), "; ".join(remarks)))
     yield from aligned(rows)
     yield ""
 

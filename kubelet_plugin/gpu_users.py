@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from dracaena.api.names import ClaimUid, DeviceName, PoolName
 from dracaena.api.resource_objects import ResourceClaim
@@ -11,6 +12,9 @@ from dracaena.kubelet_plugin.ports import NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+
+MOST_NAMED: Final = 7
+"""Claims that are named: as many as a GPU has MIG devices. Of shares there may be more."""
 
 FindClaim = Callable[[str, str], ResourceClaim | None]
 """Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
@@ -40,17 +44,15 @@ class GpuUsers:
         self._lock = lock
 
     def prepared(self, gpu: DeviceName) -> str | None:
-        """Return who has something of a GPU here, None where nobody has. The caller holds the lock of the calls.
+        """Return which claims have something of a GPU here, None where none has. The caller holds the calls' lock.
 
         A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
         now, broken = self._checkpoints.load_all()
-        for checkpoint in now:
-            prepared = checkpoint.prepared
-            on_it = [device.physical_gpu for device in (*prepared.devices, *prepared.former)]
-            if gpu in (*on_it, *(effect.gpu for effect in prepared.effects)):
-                return _has(prepared.claim, gpu)
+        found = [each.prepared.claim for each in now if gpu in _gpus_of(each.prepared)]
+        if found:
+            return _have(found, gpu)
         for each in broken:
             devices = self._salvage(each).devices
             if not devices or gpu in {device.physical_gpu for device in devices}:
@@ -78,7 +80,7 @@ class GpuUsers:
             if claim is None or claim.metadata.uid in prepared:
                 continue
             if any(_is_of(device, gpu) for device in self._devices(claim)):
-                return _has(ClaimReference(namespace, name, ClaimUid(claim.metadata.uid)), gpu)
+                return _have([ClaimReference(namespace, name, ClaimUid(claim.metadata.uid))], gpu)
         return None
 
     def _claims_of_pods(self) -> Iterator[tuple[str, str]]:
@@ -96,5 +98,14 @@ def _is_of(device: str, gpu: DeviceName) -> bool:
     return device == gpu or device.startswith(f"mig-{gpu.removeprefix('gpu-')}-")
 
 
-def _has(claim: ClaimReference, gpu: DeviceName) -> str:
-    return f"claim {claim} (UID {claim.uid}) has {gpu} or a part of it"
+def _gpus_of(prepared: PreparedClaim) -> Iterator[DeviceName]:
+    yield from (device.physical_gpu for device in (*prepared.devices, *prepared.former))
+    yield from (effect.gpu for effect in prepared.effects)
+
+
+def _have(claims: Sequence[ClaimReference], gpu: DeviceName) -> str:
+    shown = sorted(f"{claim} (UID {claim.uid})" for claim in claims)
+    if len(shown) == 1:
+        return f"claim {shown[0]} has {gpu} or a part of it"
+    more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
+    return f"{len(shown)} claims have {gpu} or a part of it: {', '.join(shown[:MOST_NAMED])}{more}"

@@ -8,14 +8,12 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import DracaenaError
+from dracaena.api.mig_layout import CONDITION, NO_LAYOUT, layout_prefix
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_layouts import LayoutReport, LayoutState
 from dracaena.process.clock import Clock, rfc3339
-
-CONDITION: Final = "MigLayoutApplied"
-"""Type of the condition. Its reason is the state, its message begins with the name of the layout."""
 
 MOST_CHARACTERS: Final = 1000
 """Of a message; a Node is read by everybody."""
@@ -78,7 +76,7 @@ class MigLayoutReports:
                 {
                     "type": CONDITION,
                     "status": status,
-                    "reason": "NoLayout" if state is None else state.value,
+                    "reason": NO_LAYOUT if state is None else state.value,
                     "message": _text(report),
                     "lastHeartbeatTime": now,
                     "lastTransitionTime": self._state_since[1],
@@ -95,5 +93,5 @@ class MigLayoutReports:
 def _text(report: LayoutReport | None) -> str:
     if report is None:
         return "no layout is chosen"
-    text = f"MIG layout {report.layout or 'of before'}: {report.reason or 'all GPUs have it'}"
+    text = f"{layout_prefix(report.layout or 'of before')}{report.reason or 'all GPUs have it'}"
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
+from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -88,7 +89,9 @@ def parts(profile: str, *starts: int) -> list[str]:
     return [mig_device_name(GPU, profile, start) for start in starts]
 
 
-def test_a_recorded_gpu_gets_its_layout_and_keeps_it_and_what_is_held_over_a_restart(node: RecordedNodeWorld) -> None:
+def test_a_recorded_gpu_gets_its_layout_and_keeps_it_and_what_is_held_over_a_restart(
+    node: RecordedNodeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
     sevenths = parts("1g.10gb", *range(7))
     choose(node.world, "sevenths")
     with node.running():
@@ -100,6 +103,9 @@ def test_a_recorded_gpu_gets_its_layout_and_keeps_it_and_what_is_held_over_a_res
         assert "/dev/nvidia-caps/nvidia-cap" in node.world.spec_text(claim)
         choose(node.world, "mixed")
         node.until_told("False Pending MIG layout mixed: claim default/claim")
+        capsys.readouterr()
+        assert main(["status", "--kubeconfig", str(node.world.folder / "kubeconfig")]) == 0
+        assert "  MigLayoutPending: MIG layout mixed: claim default/claim (UID" in capsys.readouterr().out
     with node.running():
         node.until_told("False Pending MIG layout mixed: claim default/claim")
         assert node.published() == dict.fromkeys(sevenths, True)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import msgspec
 
 from dracaena.api.mig import MigDevice
+from dracaena.api.mig_layout import CONDITION, ConditionedNode, ConditionedStatus
 from dracaena.api.node_status import HIDDEN, PublishedNode, node_document, node_statuses, tree_lines
-from dracaena.api.objects import Node, Taint
+from dracaena.api.objects import Node, PodCondition, Taint
 from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.mig_nodes import mig_slices, part_name
@@ -113,6 +114,18 @@ def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> N
         ("1g.10gb", ["default/part"]),
     ]
     assert (found.free, len(found.devices)) == (4, 5)
+
+
+def test_a_mig_layout_is_told_beside_the_node_and_nothing_where_there_is_none() -> None:
+    condition = PodCondition(type=CONDITION, status="True", reason="Applied", message="MIG layout m: all GPUs have it")
+    conditioned = ConditionedNode(metadata=node("n").metadata, status=ConditionedStatus(conditions=(condition,)))
+    found = status([pool_slice("n", FOUR)], nodes=[conditioned])
+    assert "  MigLayoutApplied: MIG layout m: all GPUs have it" in tree_lines(found)
+    assert found.remarks == ()
+    assert node_document(found)["migLayout"]["state"] == "Applied"
+    plain = status([pool_slice("n", FOUR)])
+    assert not any("layout" in line for line in tree_lines(plain))
+    assert "migLayout" not in node_document(plain)
 
 
 def test_a_gpu_in_shares_says_what_they_take_together_and_who_has_them() -> None:

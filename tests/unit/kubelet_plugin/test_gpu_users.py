@@ -77,6 +77,21 @@ def test_a_prepared_claim_has_its_gpu_and_no_other(tmp_path: Path) -> None:
     assert node.users.prepared(GPU) is None
 
 
+def test_all_claims_that_are_waited_for_are_named_up_to_seven(tmp_path: Path) -> None:
+    claims = [make_claim(f"claim-{number}", (0,), adminAccess=True) for number in range(9)]
+    node = Node(tmp_path, {claim.metadata.name: claim for claim in claims}, FakePods())
+    for claim in reversed(claims[:2]):
+        node.plugin.state.prepare(reference_to(claim))
+    two = "default/claim-0 (UID claim-0-uid), default/claim-1 (UID claim-1-uid)"
+    assert node.users.prepared(GPU) == f"2 claims have {GPU} or a part of it: {two}"
+    for claim in claims[2:]:
+        node.plugin.state.prepare(reference_to(claim))
+    text = node.users.prepared(GPU)
+    assert text is not None
+    assert text.startswith(f"9 claims have {GPU} or a part of it: {two}, ")
+    assert text.endswith("default/claim-6 (UID claim-6-uid) and 2 more")
+
+
 def test_a_claim_for_admin_access_counts_too(tmp_path: Path) -> None:
     claim = make_claim("claim", (0,), adminAccess=True)
     node = Node(tmp_path, {"claim": claim}, FakePods())
