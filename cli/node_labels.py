@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dracaena.api.errors import BadInputError, DracaenaError
 from dracaena.cli import record
-from dracaena.cli.commands import Commands, add_driver_name
+from dracaena.cli.commands import Commands
+from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
+    from dracaena.kube.client import KubeClient
+    from dracaena.kubelet_plugin.adapters.nvml_library import Permission
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
     from dracaena.kubelet_plugin.live_machine import ReadingSource
 
@@ -24,6 +27,8 @@ _DESCRIPTION = """\
 Say by labels which GPUs this node has: the names and values of NVIDIA's GPU feature discovery, and how the GPUs are
 linked. With --output-file they go into a feature file that node-feature-discovery makes labels of, so this command
 needs no right in the cluster. With --interval the file is written again when something changed, and removed at the end.
+With --patch-node the command gives the Node its labels itself, and takes away those that it gave before and no longer
+says; at the end the labels stay, until --remove takes them away. Labels of others are left alone.
 """
 _EXAMPLES = """\
 examples:
@@ -33,6 +38,9 @@ examples:
   Labels of this node through node-feature-discovery, until it is ended
       dracaena node-labels --nvml --interval 60 \\
           --output-file /etc/kubernetes/node-feature-discovery/features.d/dracaena
+
+  Take away the labels that a node got from this command
+      dracaena node-labels --remove --patch-node gpu-node-1
 """
 
 
@@ -47,6 +55,7 @@ def register(commands: Commands) -> None:
     sources = parser.add_mutually_exclusive_group(required=True)
     sources.add_argument("--machine", metavar="NAME|FILE", help="a recorded machine, see `dracaena topology machines`")
     record.add_nvml(sources, parser)
+    sources.add_argument("--remove", action="store_true", help="of the --patch-node, take away what this command gave")
     parser.add_argument("--mig-strategy", choices=_STRATEGIES, default="none", help="how MIG devices count")
     parser.add_argument("--no-timestamp", action="store_true", help="leave nvidia.com/gfd.timestamp out")
     parser.add_argument(
@@ -55,9 +64,17 @@ def register(commands: Commands) -> None:
         default="/sys/class/dmi/id/product_name",
         help="file with the machine's product name (default: %(default)s)",
     )
-    parser.add_argument("--output-file", metavar="FILE", default="", help="file to write (default: standard output)")
+    outputs = parser.add_mutually_exclusive_group()
+    outputs.add_argument("--output-file", metavar="FILE", default="", help="file to write (default: standard output)")
+    outputs.add_argument("--patch-node", metavar="NAME", default="", help="Node of the cluster that gets the labels")
     parser.add_argument("--interval", metavar="SECONDS", type=_seconds, help="look again and again, until ended")
-    add_driver_name(parser, "DRA driver, whose name is the prefix of our own labels")
+    parser.add_argument(
+        "--kubelet-root",
+        default="",
+        metavar="FOLDER",
+        help="kubelet's folder: with it, the driver is left alone while `dracaena driver release` asks for that",
+    )
+    add_connection_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -68,33 +85,55 @@ def run(
     wait: Callable[[float], bool] | None = None,
 ) -> int:
     """Write the labels once, or until `wait` says that the end has come. Raises DracaenaError."""
+    if arguments.remove and (not arguments.patch_node or arguments.interval is not None):
+        raise BadInputError(
+            "--remove takes labels away from a Node once: name it with --patch-node, without --interval"
+        )
+    client = connect(arguments) if arguments.patch_node else None
     if arguments.interval is None:
-        _put(arguments.output_file, _labels(arguments, source, now_s))
+        _put(arguments, client, _labels(arguments, source, now_s))
         return 0
-    if not arguments.output_file:
-        raise BadInputError("--interval writes a file again and again: name it with --output-file")
+    if not arguments.output_file and client is None:
+        raise BadInputError("--interval writes again and again: say where to with --output-file or --patch-node")
     wait = wait or _signal_comes
-    began_s = now_s()  # one timestamp for all of them: a file whose labels are the same is not written again
+    began_s = now_s()  # one timestamp for all of them: what says the same is not written again
     try:
         while True:
             try:
-                _put(arguments.output_file, _labels(arguments, source, lambda: began_s))
+                _put(arguments, client, _labels(arguments, source, lambda: began_s))
             except DracaenaError as error:
                 print(f"labels stay as they are: {error}", file=sys.stderr)
             if wait(arguments.interval):
                 return 0
     finally:
-        Path(arguments.output_file).unlink(missing_ok=True)  # node-feature-discovery takes the labels away
+        if arguments.output_file:
+            Path(arguments.output_file).unlink(missing_ok=True)  # node-feature-discovery takes the labels away
 
 
-def _labels(arguments: argparse.Namespace, source: ReadingSource | None, now_s: Callable[[], float]) -> bytes:
+def _labels(
+    arguments: argparse.Namespace, source: ReadingSource | None, now_s: Callable[[], float]
+) -> Mapping[str, str]:
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-    from dracaena.kubelet_plugin.discovery.node_labels import feature_file, node_labels
+    from dracaena.kubelet_plugin.discovery.node_labels import node_labels
 
-    own = record.read_this_machine(arguments, source).machine if arguments.nvml else None
+    if arguments.remove:
+        return {}
+    permission = _permission(arguments)
+    own = record.read_this_machine(arguments, source, permission).machine if arguments.nvml else None
     machine = own or read_machine(arguments.machine)
     first = machine.gpus[0].pci_bus_id if machine.gpus else None
-    return feature_file(node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name))
+    return node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name)
+
+
+def _permission(arguments: argparse.Namespace) -> Permission | None:
+    if not arguments.kubelet_root:
+        return None
+    from dracaena.exporter.driver_use import ExporterPermission
+    from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+    from dracaena.kubelet_plugin.paths import plugin_paths
+
+    paths = plugin_paths(arguments.kubelet_root, arguments.driver_name, "")
+    return ExporterPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
 
 
 def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:
@@ -120,14 +159,24 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _put(output: str, document: bytes) -> None:
+def _put(arguments: argparse.Namespace, client: KubeClient | None, labels: Mapping[str, str]) -> None:
     from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+    from dracaena.kubelet_plugin.discovery.node_labels import feature_file
 
-    if not output:
-        sys.stdout.write(document.decode())
-        return
-    path = Path(output)
-    DocumentFolder(path.parent).write_if_changed(path.name, document)
+    if client is not None:
+        _patch(client, arguments.patch_node, labels, arguments.driver_name)
+    elif not arguments.output_file:
+        sys.stdout.write(feature_file(labels).decode())
+    else:
+        path = Path(arguments.output_file)
+        DocumentFolder(path.parent).write_if_changed(path.name, feature_file(labels))
+
+
+def _patch(client: KubeClient, name: str, labels: Mapping[str, str], driver: str) -> None:
+    from dracaena.kubelet_plugin.node_label_writing import write_node_labels
+
+    changed = write_node_labels(client, name, labels, driver)
+    print(f"Node {name}: " + (f"changed {', '.join(changed)}" if changed else "has its labels"), flush=True)
 
 
 def _signal_comes(timeout_s: float) -> bool:

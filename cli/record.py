@@ -12,6 +12,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.cli.commands import Commands
 
 if TYPE_CHECKING:
+    from dracaena.kubelet_plugin.adapters.nvml_library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
     from dracaena.kubelet_plugin.live_machine import ReadingSource
 
@@ -69,11 +70,16 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
 
 
 def read_this_machine(
-    arguments: argparse.Namespace, source: ReadingSource | None = None, *, mig_profiles: bool = False
+    arguments: argparse.Namespace,
+    source: ReadingSource | None = None,
+    permission: Permission | None = None,
+    *,
+    mig_profiles: bool = False,
 ) -> Reading:
     """Return this machine as its driver tells it, with `mig_profiles` also how its GPUs can be divided.
 
-    Raises DracaenaError, also when the driver does not answer.
+    `permission` is asked before the driver is opened; None: it may be. Raises DracaenaError, also when the driver does
+    not answer.
     """
     from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
@@ -82,7 +88,7 @@ def read_this_machine(
     from dracaena.process.clock import SystemClock
 
     source = source or NvmlMachine.of_this_node(
-        "this-machine", gpu_driver_root=arguments.driver_root, mig_profiles=mig_profiles
+        "this-machine", gpu_driver_root=arguments.driver_root, permission=permission, mig_profiles=mig_profiles
     )
     driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()

@@ -61,6 +61,7 @@ NOT_RUN_HERE = {
     "dracaena node-labels": _SPOKEN_OF,
     "dracaena node-labels --machine hgx-h100": "tests/unit/cli/test_node_labels.py types it",
     "dracaena node-labels --nvml": _DRIVER,
+    "dracaena node-labels --remove --patch-node NODE": "tests/integration/test_node_labels.py types it",
     "dracaena schema podlist": "tests/unit/cli/test_schema.py types it",
     "dracaena mps": _SPOKEN_OF,
     "dracaena simulate": _SPOKEN_OF,

@@ -65,7 +65,17 @@ def test_the_file_follows_the_machine_and_goes_at_the_end(tmp_path: Path, capsys
     assert not file.exists()
 
 
-def test_an_interval_needs_a_file() -> None:
+def test_an_interval_needs_a_place_to_write_to() -> None:
     arguments = build_parser().parse_args(["node-labels", "--machine", "hgx-h100", "--interval", "1"])
-    with pytest.raises(BadInputError, match="--output-file"):
+    with pytest.raises(BadInputError, match="--output-file or --patch-node"):
         run(arguments)
+
+
+def test_the_driver_is_left_alone_while_somebody_asks_for_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "plugins" / "gpu.dracaena.dev"
+    data.mkdir(parents=True)
+    (data / "release-driver").write_text("the driver is upgraded\n", encoding="utf-8")
+    assert main(["node-labels", "--nvml", "--kubelet-root", str(tmp_path)]) != 0
+    assert "the driver is upgraded" in capsys.readouterr().err
