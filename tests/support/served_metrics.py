@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,9 @@ from support.metrics_table import documented, registered
 
 _EXPORTER_PAGE = Path(__file__).parents[2] / "docs" / "exporter.md"
 """tests/unit/docs/test_exporter.py holds its tables to the program."""
+
+_MONITORING_PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+_ONLY_SOMETIMES = re.compile(r"(?m)^\| `dracaena_.*` \| .*\bfrom the first .+ \|$")
 
 _OF_AN_EXPORTER: Final = frozenset({"instance", "job", "endpoint", "node"})
 """Labels that the chart's PodMonitor and Prometheus add to the exporter's series."""
@@ -52,10 +55,20 @@ def served() -> Mapping[str, frozenset[str]]:
     return {**own, **fields, "up": _OF_A_PROGRAM}
 
 
+def asked_for(expressions: Iterable[str]) -> frozenset[str]:
+    """Return the names of our series in some expressions."""
+    return frozenset(name for expression in expressions for name in _NAME.findall(expression))
+
+
+def only_sometimes() -> frozenset[str]:
+    """Return the series that docs/monitoring.md lists as absent until something happens."""
+    return asked_for(_ONLY_SOMETIMES.findall(_MONITORING_PAGE.read_text(encoding="utf-8")))
+
+
 def faults_of(expression: str) -> Iterator[str]:
     """Yield what an expression asks for that there is not: a series, or a label that none of its series has."""
     known = served()
-    names = set(_NAME.findall(expression))
+    names = asked_for([expression])
     if not names:
         yield "asks for no series of ours"
     yield from (f"no series {name}" for name in sorted(names - known.keys()))

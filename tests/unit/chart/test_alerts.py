@@ -13,7 +13,7 @@ import yaml
 
 from dracaena.api.mps import MpsFaultKind, MpsPhase
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
-from support.served_metrics import faults_of, served
+from support.served_metrics import faults_of, only_sometimes, served
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy" / "helm" / "dracaena" / "files" / "alerts.yaml"
@@ -65,6 +65,12 @@ def test_an_alert_has_what_the_operator_takes_and_words_with_labels_that_it_has(
 )
 def test_what_no_program_serves_is_found(expression: str, fault: str) -> None:
     assert list(faults_of(expression)) == [fault]
+
+
+def test_series_that_the_page_calls_absent_at_first_are_served_by_a_program() -> None:
+    """tests/e2e/test_monitoring.py lets these alone be missing in a scrape."""
+    assert len(only_sometimes()) > 5
+    assert only_sometimes() <= served().keys()
 
 
 def test_reasons_that_an_alert_leaves_out_are_those_that_need_nobody() -> None:
