@@ -109,6 +109,16 @@ class QueueMetrics:
             "Seconds since the creation of the oldest pod whose claims cannot be allocated now; 0 when none waits.",
             registry=registry,
         )
+        self.free_gpus = Gauge(
+            "dracaena_controller_free_gpus",
+            "Whole GPUs that nobody has and that carry no taint but ours, on nodes that are ready and not cordoned.",
+            registry=registry,
+        )
+        self.most_free_gpus = Gauge(
+            "dracaena_controller_most_free_gpus",
+            "The same on the node that has most of them.",
+            registry=registry,
+        )
         self.kept_nodes = Gauge(
             "dracaena_controller_earmarks",
             "Nodes that are kept free for a pod that has waited too long: 0 or 1.",

@@ -36,6 +36,7 @@ from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster, ClusterState, Wakers
+from dracaena.controller.state.free_gpu_count import FreeGpuCount
 from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.watches import Watches
@@ -142,7 +143,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     shared = _shared(settings, given, leadership, cached_turn)
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
-    cluster, intake = _cluster(settings, shared, reports)
+    cluster, intake, free_gpus = _cluster(settings, shared, reports)
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
     count_write = shared.metrics.writes.wrote
     template_writes = KubeTemplates(shared.client, count_write)
@@ -154,6 +155,8 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
+    shared.metrics.queue.free_gpus.set_function(free_gpus.total)
+    shared.metrics.queue.most_free_gpus.set_function(free_gpus.most_on_a_node)
     quota_reports = QuotaReports(
         shared.events, shared.metrics, cluster.quotas, watches.namespaces.get, lambda: shared.work.is_open
     )
@@ -228,8 +231,10 @@ def _reports(shared: Shared) -> ClaimReports:
     return ClaimReports(shared.events, shared.metrics, collisions, lambda: shared.work.is_open)
 
 
-def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports) -> tuple[Cluster, Intake]:
-    """Return both doors to one state."""
+def _cluster(
+    settings: ControllerSettings, shared: Shared, reports: ClaimReports
+) -> tuple[Cluster, Intake, FreeGpuCount]:
+    """Return all doors to one state."""
     work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
@@ -242,7 +247,8 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
     )
     cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
     problems_changed = shared.metrics.watches.problems_changed
-    return cluster, Intake(state, clock, problems_changed=problems_changed, collided=collided)
+    intake = Intake(state, clock, problems_changed=problems_changed, collided=collided)
+    return cluster, intake, FreeGpuCount(state)
 
 
 def _gatekeeper(
