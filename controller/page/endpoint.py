@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,9 +24,11 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.page.access import Access, Reviews, Seen, Viewer
 from dracaena.controller.page.followers import Followers
 from dracaena.controller.page.snapshots import Numbered, Snapshots
-from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view, usage_document
+from dracaena.controller.page.turns import worked_out
+from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
 from dracaena.controller.views.summary import nodes, summary
+from dracaena.controller.views.usage import namespaces_in_turns, usage_in_turns
 from dracaena.process.clock import Clock
 from dracaena.process.http import host_and_port, listen_at, tls_refusal
 from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
@@ -63,12 +66,14 @@ MOST_FIELDS: Final = 8
 """Of a query; two at most are read."""
 
 LONGEST_REST_S: Final = 1.0
-"""Longest rest after an answer: /usage takes a fifth of a second at 40,000 claims, and a flood of such questions shall
-cost a fifth of a core."""
+"""Longest rest after an answer: /usage takes a fifth of a second at 40,000 claims, besides the rests between its turns,
+and a flood of such questions shall cost a fifth of a core."""
 
 MOST_NAMESPACES: Final = 240
 """Namespaces of pods that wait, the longest first, that are asked about for the summary: ten answers' worth, so that
 what the page asks anew every second is all known after ten."""
+
+JSON: Final = "application/json"
 
 LOOPBACK_NAMES: Final = frozenset(("localhost", "ip6-localhost"))
 
@@ -128,7 +133,7 @@ class PageEndpoint:
     ) -> None:
         _check_reach(address, is_open=is_open)
         self._source, self._clock, self._is_open = source, clock, is_open
-        self._files = _files()
+        self._files, self._stopping = _files(), threading.Event()
         self._web = WebConfigFile(web_config_file, clock)
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
         self._followers = Followers()
@@ -189,6 +194,7 @@ class PageEndpoint:
 
     def stop(self) -> None:
         """Close the port and end the threads."""
+        self._stopping.set()
         for part in reversed(self._parts):
             part.stop()
 
@@ -274,7 +280,7 @@ class PageEndpoint:
         snapshot, name = newest.snapshot, key.value("node")
         node = snapshot.node(name) if name else None
         # Lines without trees name nobody.
-        named = _held(node) if node else () if len(snapshot.lines) > MOST_TREES else _namespaces(snapshot)
+        named = _held(node) if node else () if len(snapshot.lines) > MOST_TREES else self._namespaces(snapshot)
         seen = self._seen(key, named)
         text = graph_text(snapshot, seen.sight, node=name)
         if text is None:
@@ -283,9 +289,14 @@ class PageEndpoint:
         return HttpAnswer(200, (text + rest).encode("utf-8", "replace"))
 
     def _usage(self, key: _Key, newest: Numbered) -> HttpAnswer:
-        seen = self._seen(key, _namespaces(newest.snapshot))
-        usage = usage_document(newest.snapshot, seen.sight, after=key.value("after"))
-        return _json({**usage, "unasked": seen.unasked})
+        snapshot, after = newest.snapshot, key.value("after")
+        seen = self._seen(key, self._namespaces(snapshot))
+        more = {"unasked": seen.unasked}
+        body = worked_out(usage_in_turns(snapshot, seen.sight, after=after, more=more), self._clock, self._stopping)
+        return text_answer(503, "the controller is ending") if body is None else HttpAnswer(200, body, JSON)
+
+    def _namespaces(self, snapshot: ClusterSnapshot) -> Sequence[str]:
+        return sorted(worked_out(namespaces_in_turns(snapshot), self._clock, self._stopping) or ())
 
 
 def _check_reach(address: str, *, is_open: bool) -> None:
@@ -301,16 +312,12 @@ def _files() -> dict[str, HttpAnswer]:
     return {path: HttpAnswer(200, (folder / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}
 
 
-def _namespaces(snapshot: ClusterSnapshot) -> Sequence[str]:
-    return sorted({claim.metadata.namespace for claim in snapshot.claims if claim.status.allocation is not None})
-
-
 def _held(node: PublishedNode) -> Sequence[str]:
     return sorted({holder.claim.partition("/")[0] for device in node.devices for holder in device.holders})
 
 
 def _json(document: Mapping[str, Any]) -> HttpAnswer:
-    return HttpAnswer(200, json.dumps(document).encode() + b"\n", "application/json")
+    return HttpAnswer(200, json.dumps(document).encode() + b"\n", JSON)
 
 
 def _host_of(request: HttpRequest) -> str:

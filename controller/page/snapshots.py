@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from dracaena.controller.page.turns import worked_out
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, Watched
 from dracaena.process.clock import Clock
 
@@ -18,9 +19,6 @@ EVERY_S: Final = 1.0
 REST_PER_WORK: Final = 4
 """Times as long as a snapshot took for which the thread rests after it. All threads of a program in Python share one
 core: with this, decisions have four fifths of it at least, while somebody looks at a cluster that changes."""
-
-REST_PER_TURN: Final = 1
-"""Times as long as a turn took for which the thread rests after it, so that a decision waits for a turn at most."""
 
 WANTED_S: Final = 10.0
 """How long after somebody asked snapshots are made."""
@@ -138,7 +136,7 @@ class Snapshots:
         seen_s, watched = self._clock.monotonic(), self._watched()
         is_new = self._newest is None or watched != self._last
         if is_new:
-            snapshot = self._made(watched)
+            snapshot = worked_out(self._maker.turns(watched), self._clock, self._stopping)
             if snapshot is None:
                 return
             self._number += 1
@@ -150,14 +148,3 @@ class Snapshots:
         with self._changed:
             self._seen_s = seen_s
             self._changed.notify_all()
-
-    def _made(self, watched: Watched) -> ClusterSnapshot | None:
-        began_s = self._clock.monotonic()
-        for snapshot in self._maker.turns(watched):
-            if snapshot is not None:
-                return snapshot
-            rest_s = REST_PER_TURN * (self._clock.monotonic() - began_s)
-            if self._clock.sleep_until_set(self._stopping, rest_s):
-                return None
-            began_s = self._clock.monotonic()
-        return None

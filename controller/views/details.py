@@ -1,8 +1,7 @@
-"""What the page shows of one node and of one pod, and what it serves as /graph and /usage."""
+"""What the page shows of one node and of one pod, and what it serves as /graph."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from dracaena.api.names import decision_annotation
 from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode, counted, label_of, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.pod_states import POD_STATES, pod_state
-from dracaena.api.resource_objects import DeviceResult, ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.sharing import amounts_in_words, is_all_memory, memory_percent
 from dracaena.api.slice_drawing import DrawnGpu
 from dracaena.api.topology import Topology
@@ -25,13 +24,6 @@ from dracaena.controller.views.summary import waiting_pod
 
 MOST_TREES: Final = 50
 """Nodes that /graph draws as trees: some 100 KiB. Of more it says one line each, and ?node=NAME draws one."""
-
-MOST_USAGE_DEVICES: Final = 2_000
-"""Devices of one answer of /usage: some 250 KiB, which json encodes in a few milliseconds. It lets no other thread run
-meanwhile."""
-
-_PodKey = tuple[str, str, str]
-"""Namespace, name and UID of a pod."""
 
 
 def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
@@ -203,66 +195,3 @@ def _line(line: NodeLine) -> str:
 
 def _printable(lines: Iterator[str]) -> Iterator[str]:
     return (shown_text(line) for line in lines)
-
-
-def usage_document(snapshot: ClusterSnapshot, sight: Sight, *, after: str = "") -> dict[str, Any]:
-    """Return what each pod has, by pod, after gpu-manager's /usage. Of pods that may not be seen the number alone.
-
-    One answer has MOST_USAGE_DEVICES devices at most, or one pod. `left` says how many pods are behind them, and `next`
-    which `after` returns these.
-    """
-    claims_of: dict[_PodKey, list[ResourceClaim]] = {}
-    hidden, hidden_devices = set(), 0
-    for claim in snapshot.claims:
-        ours = len(_devices(snapshot.driver, claim))
-        if not ours:
-            continue
-        users = [user for user in claim.status.reserved_for if user.resource == "pods"]
-        if not sight(claim.metadata.namespace):
-            hidden |= {user.uid for user in users}
-            hidden_devices += ours
-            continue
-        for user in users:
-            claims_of.setdefault((claim.metadata.namespace, user.name, user.uid), []).append(claim)
-    behind = _pod_key(after)
-    wanted = [key for key in claims_of if key > behind]
-    keys = heapq.nsmallest(MOST_USAGE_DEVICES, wanted)  # each has a device; a sort of all lets no other thread run
-    pods = _used(snapshot.driver, keys, claims_of)
-    left = len(wanted) - len(pods)
-    return {
-        "pods": pods,
-        "left": left,
-        "next": "/".join(keys[len(pods) - 1]) if left else None,
-        "hidden": {"pods": len(hidden), "devices": hidden_devices},
-    }
-
-
-def _used(
-    driver: str, keys: Sequence[_PodKey], claims_of: Mapping[_PodKey, Sequence[ResourceClaim]]
-) -> list[dict[str, Any]]:
-    pods: list[dict[str, Any]] = []
-    room = MOST_USAGE_DEVICES
-    for key in keys:
-        devices = [
-            {"claim": claim.metadata.name, "pool": one.pool, "device": one.device}
-            for claim in claims_of[key]
-            for one in _devices(driver, claim)
-        ]
-        room -= len(devices)
-        if pods and room < 0:
-            break
-        namespace, name, uid = key
-        pods.append({"namespace": namespace, "pod": name, "uid": uid, "devices": sorted(devices, key=str)})
-    return pods
-
-
-def _devices(driver: str, claim: ResourceClaim) -> list[DeviceResult]:
-    allocation = claim.status.allocation
-    results = () if allocation is None else allocation.devices.results
-    return [one for one in results if one.driver == driver and not one.admin_access]
-
-
-def _pod_key(text: str) -> _PodKey:
-    namespace, _, rest = text.partition("/")
-    name, _, uid = rest.partition("/")
-    return namespace, name, uid

@@ -12,7 +12,7 @@ from dracaena.api.names import decision_annotation
 from dracaena.api.node_status import HIDDEN, node_statuses
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view, usage_document
+from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.mig_nodes import mig_slices, part_name
@@ -63,13 +63,11 @@ def test_a_reader_who_may_see_no_names_sees_that_devices_are_taken_and_nothing_e
     snapshot = cluster(used("secret-claim", device_name(FOUR, 1), pod("secret-pod")))
     found = snapshot.node("n")
     assert found is not None
-    shown = json.dumps([node_view(found, nothing), usage_document(snapshot, nothing), graph_text(snapshot, nothing)])
+    shown = json.dumps([node_view(found, nothing), graph_text(snapshot, nothing)])
     assert "secret" not in shown
     assert "default" not in shown
     assert HIDDEN in shown
     assert [gpu["state"] for gpu in node_view(found, nothing)["gpus"]] == ["free", "taken", "free", "free"]
-    usage = {"pods": [], "left": 0, "next": None, "hidden": {"pods": 1, "devices": 1}}
-    assert usage_document(snapshot, nothing) == usage
 
 
 def test_texts_of_others_stay_on_their_line_and_obey_no_terminal() -> None:
@@ -151,32 +149,3 @@ def test_the_graph_draws_few_nodes_as_trees_and_many_as_lines() -> None:
     assert one.startswith("n007: 4 of 4 devices free")
     assert graph_text(many, everything, node="other") is None
     assert graph_text(cluster(names=()), everything) == f"no node publishes devices of {DRIVER}\n"
-
-
-def test_usage_names_each_pod_once_with_all_that_it_has() -> None:
-    both = pod("a")
-    claims = used("c", device_name(FOUR, 1), both), used("d", device_name(FOUR, 2), both, pod("b")), claim("e")
-    found = usage_document(cluster(*claims), everything)
-    assert [(one["namespace"], one["pod"], len(one["devices"])) for one in found["pods"]] == [
-        ("default", "a", 2),
-        ("default", "b", 1),
-    ]
-    assert found["hidden"] == {"pods": 0, "devices": 0}
-
-
-def test_an_answer_about_usage_is_bounded_and_says_how_to_get_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dracaena.controller.views.details.MOST_USAGE_DEVICES", 3)
-    claims = [used(f"c{number}", device_name(FOUR, number % 4), pod(f"p{number // 2}")) for number in range(14)]
-    big = [used(f"d{number}", device_name(FOUR, number % 4), pod("big")) for number in range(5)]
-    snapshot = cluster(*reversed(claims), *big)
-    found = usage_document(snapshot, everything)
-    assert ([one["pod"] for one in found["pods"]], found["left"]) == (["big"], 7), "one pod is always whole"
-    names, left = ["big"], [7]
-    while found["next"] is not None:
-        found = usage_document(snapshot, everything, after=found["next"])
-        names += [one["pod"] for one in found["pods"]]
-        left.append(found["left"])
-        assert {len(one["devices"]) for one in found["pods"]} == {2}
-    assert names == ["big", *(f"p{number}" for number in range(7))]
-    assert left == [*range(7, -1, -1)]
-    assert usage_document(snapshot, everything, after="zzz")["pods"] == []
