@@ -12,7 +12,7 @@ JOBS ?= 2
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ device-test: $(VENV)/dev.stamp ## try a real GPU, down to CUDA in a container an
 
 page-test: $(VENV)/dev.stamp ## the controller's page in a real headless Chromium, which has to be here (PAGE_SCREENSHOTS=folder)
 	@PYTHONPATH=tests $(RUN) -m pytest -q -s -n 0 tests/page/in_chromium.py
+
+pictures: $(VENV)/dev.stamp ## take the pictures of the controller's page anew into docs/pictures, with a headless Chromium, which has to be here
+	@PYTHONPATH=tests $(RUN) -m page.pictures docs/pictures
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)

@@ -77,9 +77,16 @@ class Browser:
                 **({"text": text} if text and kind == "keyDown" else {}),
             )  # fmt: skip
 
-    def screenshot(self, path: Path) -> None:
-        """Write the whole page as a PNG."""
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, path: Path, *, of: str = "", size: tuple[int, int] | None = None) -> None:
+        """Write the whole page as a PNG; with `size`, that much of it in CSS pixels, which are those of the picture,
+        from the top left of the element that the selector `of` names."""
+        more: dict[str, Any] = {}
+        if size is not None:
+            corner = self.value(
+                f"(({{ x, y }}) => [x + scrollX, y + scrollY])(document.querySelector('{of}').getBoundingClientRect())"
+            )
+            more = {"clip": {"x": corner[0], "y": corner[1], "width": size[0], "height": size[1], "scale": 1}}
+        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True, **more)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -137,7 +144,8 @@ def browser() -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as profile:
         flags = (
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            "--disable-background-networking", "--remote-debugging-pipe", f"--user-data-dir={profile}",
+            "--disable-background-networking", "--hide-scrollbars", "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
         )  # fmt: skip
         shell = f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}'
         process = subprocess.Popen(

@@ -18,10 +18,10 @@ from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.demo.cluster import DemoCluster
-from dracaena.demo.scenario import NODES, WAITING, apply, load_manifests
+from dracaena.demo.scenario import NODES, WAITING, load_manifests
 from page.chromium import TIMEOUT_S, Browser, browser
 from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
-from support.embedded_cluster import wait_settled
+from support.embedded_cluster import apply_in_order, wait_settled
 from support.kube import wait_for
 from support.page import PageCluster, serving_page
 from support.reviews import ScriptedReviews
@@ -58,7 +58,7 @@ def check_is_well_behaved(tab: Browser, url: str) -> None:
 def test_the_demo_cluster_in_light_and_dark_and_a_pod_that_comes_to_run(tab: Browser, pictures: Path) -> None:
     with DemoCluster(NODES) as cluster:
         manifests = load_manifests()
-        apply(cluster.client, manifests)
+        apply_in_order(cluster, manifests)
         pods = sum(document.get("kind") == "Pod" for manifest in manifests for document in manifest.documents)
         wait_settled(cluster, WAITING, pods=pods)
         url = cluster.page_url()

@@ -7,11 +7,20 @@ from collections.abc import Callable, Collection, Iterable
 from dracaena.demo import verify
 from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.observation import Observation, observe
+from dracaena.demo.scenario import ManifestFile, apply
 
 TWO_NODES = (DemoNode("box-7", "7-gpu-box"), DemoNode("dgx-1v", "dgx-1v"))
 """Enough for most questions: every node costs a process and a second."""
 
 TIMEOUT_S = 40.0
+
+
+def apply_in_order(cluster: DemoCluster, manifests: Iterable[ManifestFile]) -> None:
+    """Apply the demo's manifests as the demo does, each when the one before is answered: else what each pod gets, and
+    whether all get something, would follow the controller's queue."""
+    for manifest in manifests:
+        apply(cluster.client, [manifest])
+        wait_observed(cluster, f"an answer to {manifest.file}", Observation.unanswered)
 
 
 def wait_settled(cluster: DemoCluster, waiting: Collection[str] = (), *, pods: int) -> Observation:
