@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -52,6 +53,26 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> list[pytest.Item] | None:
+    """Make no items of what `-m "not long"` leaves out: there are thousands, and each worker would make all of them."""
+    if collector.config.getoption("markexpr") != "not long":
+        return None
+    marks: list[pytest.Mark] = vars(obj).get("pytestmark", []) if inspect.isfunction(obj) else []
+    if any(mark.name == "long" for mark in marks):
+        return []
+    marks[:] = [_without_long(mark) if mark.name == "parametrize" else mark for mark in marks]
+    return None
+
+
+def _without_long(mark: pytest.Mark) -> pytest.Mark:
+    """Leave out those sets of parameters that are marked `long`. Where ids are listed, one belongs to each set."""
+    names, values, *rest = mark.args
+    if "ids" in mark.kwargs and not callable(mark.kwargs["ids"]):
+        return mark
+    values = [one for one in values if not any(getattr(of, "name", "") == "long" for of in getattr(one, "marks", ()))]
+    return pytest.mark.parametrize(names, values, *rest, **mark.kwargs).mark
 
 
 YOUNG_OBJECTS = 50_000
