@@ -9,8 +9,10 @@ from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.machines import plain_machine
 
-A100_40GB, H100_80GB, A30 = (read_machine(name).gpus[0].mig_profiles for name in ("a100-sxm4-x4", "h100-x1", "a30-x2"))
-GEOMETRIES = {"A100": A100_40GB, "H100": H100_80GB, "A30": A30}
+A100_40GB, H100_80GB, H200_141GB, A30 = (
+    read_machine(name).gpus[0].mig_profiles for name in ("a100-sxm4-x4", "h100-x1", "h200-nic10", "a30-x2")
+)
+GEOMETRIES = {"A100": A100_40GB, "H100": H100_80GB, "H200": H200_141GB, "A30": A30}
 
 
 def divisible_machine(

@@ -63,7 +63,7 @@ def test_counters_allow_exactly_the_layouts_that_nvidia_allows(product: str) -> 
         assert sum(allowed for allowed, _ in seen) == 723  # as counted in NVIDIA's own terms, the empty GPU included
 
 
-@pytest.mark.parametrize("product", ["A100", "H100"])
+@pytest.mark.parametrize("product", ["A100", "H100", "H200"])
 def test_one_instance_with_the_media_engines_fits_beside_others_and_a_second_one_does_not(product: str) -> None:
     profiles = GEOMETRIES[product]
     there = counters(profiles)

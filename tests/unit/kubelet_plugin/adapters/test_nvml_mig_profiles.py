@@ -13,7 +13,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import NOT_SUPPORTED
-from support.mig_geometries import A30, A100_40GB, H100_80GB, divisible_machine
+from support.mig_geometries import A30, A100_40GB, H100_80GB, H200_141GB, divisible_machine
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def reader_of(fake: FakeMigNvml, *, mig_profiles: bool = True) -> Iterator[NvmlR
         reader.close()
 
 
-@pytest.mark.parametrize("profiles", [A100_40GB, H100_80GB, A30])
+@pytest.mark.parametrize("profiles", [A100_40GB, H100_80GB, H200_141GB, A30])
 def test_all_profiles_are_read_with_their_places(profiles: tuple[MigProfile, ...]) -> None:
     fake = FakeMigNvml(FakeMigHardware(divisible_machine(2, profiles=profiles)))
     with reader_of(fake) as reader:
