@@ -22,7 +22,14 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
-from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves, same_nodes
+from dracaena.kubelet_plugin.prepare.moved_devices import (
+    Followed,
+    follow,
+    held_nodes,
+    mig_device_gone,
+    moves,
+    same_nodes,
+)
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 
 REWRITING = "its files are being written anew"
@@ -39,9 +46,15 @@ class ClaimTrouble:
     aside: str | None
     """Why none of its containers can be started; None: they can."""
     moved: tuple[str, ...]
-    """In words: which device nodes its containers may have that are other devices by now."""
+    """In words: which device nodes its containers may have that are other devices by now; not those of `vanished`."""
     vanished: tuple[str, ...] = ()
     """MIG devices that were made for it and have gone, by UUID."""
+
+    @property
+    def aside_besides(self) -> str | None:
+        """Why none of its containers can be started, besides that `vanished` are gone."""
+        gone = set(map(mig_device_gone, self.vanished))
+        return "; ".join(one for one in (self.aside or "").split("; ") if one not in gone) or None
 
 
 class ClaimReconciler:
@@ -99,9 +112,9 @@ class ClaimReconciler:
             if gone
         }
         return [
-            ClaimTrouble(c.prepared, c.aside, moves(c.prepared), tuple(lost.get(c.prepared.claim.uid, ())))
-            for c in now
-            if c.aside not in (None, REWRITING) or c.prepared.former or lost.get(c.prepared.claim.uid)
+            ClaimTrouble(c.prepared, c.aside, moves(c.prepared, told=vanished), tuple(vanished))
+            for c, vanished in ((c, lost.get(c.prepared.claim.uid, [])) for c in now)
+            if c.aside not in (None, REWRITING) or c.prepared.former or vanished
         ]
 
     def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:

@@ -76,7 +76,7 @@ class DeviceWatch:
         """Look once. Raises DracaenaError if a claim could not be settled, once everything has been told."""
         troubles, failures = self._state.follow_devices()
         self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
-        self._metrics.claims.moved.set(sum(bool(trouble.moved) for trouble in troubles))
+        self._metrics.claims.moved.set(sum(bool(trouble.prepared.former) for trouble in troubles))
         self._metrics.claims.lost_mig.set(sum(bool(trouble.vanished) for trouble in troubles))
         said = {
             told
@@ -125,10 +125,12 @@ class DeviceWatch:
 
 
 def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
-    """Return what to say, as reason and text; each text says who must act and how."""
+    """Return what to say, as reason and text; each text says who must act and how. A MIG device that is gone is one
+    story, though its claim is set aside and its nodes are held for it.
+    """
     claim, found = trouble.prepared.claim, []
-    if trouble.aside is not None:
-        found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside}"))
+    if trouble.aside_besides is not None:
+        found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside_besides}"))
     if trouble.moved:
         text = (
             f"the driver numbered its devices anew while claim {claim} is prepared: containers that were started "
@@ -139,8 +141,9 @@ def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
     if trouble.vanished:
         text = (
             f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was loaded "
-            "anew, or somebody used `nvidia-smi mig`. Its containers have lost that GPU. Delete the pods of the "
-            "claim; its place is given to nobody until then"
+            "anew, or somebody used `nvidia-smi mig`. Its containers have lost that GPU, and none is started again. "
+            "Delete the pods of the claim; its place, and the device nodes that they hold, are given to nobody until "
+            "then"
         )
         found.append((VANISHED, text))
     return found

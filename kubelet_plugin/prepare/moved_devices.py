@@ -10,7 +10,7 @@ the claim (PreparedClaim.former) until kubelet unprepares it, and no other claim
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.names import gpu_device_name
@@ -65,7 +65,7 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
     for device in prepared.devices:
         kind = kind_of(device.device, device.share_id)
         is_gone = pool.vanished.get(device.device) == device.uuid
-        problem = f"MIG device {device.uuid} is gone" if is_gone else kind.obstacle(device.device, pool)
+        problem = mig_device_gone(device.uuid) if is_gone else kind.obstacle(device.device, pool)
         if problem is None:
             now = kind.as_read(device, pool)
             now = as_made(now, prepared.effects) if device.index is None else now
@@ -87,6 +87,11 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
     if former == prepared.former and tuple(devices) == prepared.devices:
         return Followed(prepared, tuple(missing))
     return Followed(dataclasses.replace(prepared, devices=tuple(devices), former=former), tuple(missing))
+
+
+def mig_device_gone(uuid: str) -> str:
+    """Say that a MIG device is not there any more, as Followed.missing has it."""
+    return f"MIG device {uuid} is gone"
 
 
 def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> PreparedClaim:
@@ -137,9 +142,12 @@ def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[
     return tuple(found)
 
 
-def moves(prepared: PreparedClaim) -> tuple[str, ...]:
-    """Return in words which nodes containers may have that are not the claim's devices any more, sorted, each once."""
-    return tuple(sorted({f"{' and '.join(_nodes(f))}, which was {f.device}" for f in prepared.former}))
+def moves(prepared: PreparedClaim, told: Collection[str] = ()) -> tuple[str, ...]:
+    """Return in words which nodes containers may have that are not the claim's devices any more, sorted, each once;
+    without those of devices that are told of otherwise, by UUID.
+    """
+    former = (device for device in prepared.former if device.uuid not in told)
+    return tuple(sorted({f"{' and '.join(_nodes(f))}, which was {f.device}" for f in former}))
 
 
 def _former(

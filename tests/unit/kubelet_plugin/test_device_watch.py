@@ -106,14 +106,34 @@ def test_a_claim_whose_mig_device_is_gone_is_told_and_counted(watched: Watched) 
     (device,) = watched.node.checkpoints.prepared()[0].devices
     there = watched.node.pool
     watched.node.pool = replace(there, vanished={device.device: device.uuid})
-    watched.watch.look()
-    told = {reason: (claim, pods, text) for claim, pods, reason, text in watched.told}
-    assert told[VANISHED][:2] == ("claim", ["pod"])
-    assert f"MIG device {device.uuid} of claim default/claim was destroyed under it" in told[VANISHED][2]
-    assert watched.gauge("dracaena_plugin_claims_with_lost_mig_devices") == 1
+    for _ in range(3):
+        watched.watch.look()
+    ((claim, pods, reason, text),) = watched.told
+    assert (claim, pods, reason) == ("claim", ["pod"], VANISHED)
+    assert f"MIG device {device.uuid} of claim default/claim was destroyed under it" in text
+    assert "have lost that GPU, and none is started again. Delete the pods of the claim; its place, and the" in text
+    gauges = ("with_lost_mig_devices", "with_moved_devices", "set_aside")
+    assert [watched.gauge(f"dracaena_plugin_claims_{name}") for name in gauges] == [1, 1, 1]
     watched.node.state.unprepare(reference_to(CLAIM))
     watched.watch.look()
     assert watched.gauge("dracaena_plugin_claims_with_lost_mig_devices") == 0
+
+
+def test_what_else_is_wrong_with_a_claim_that_has_lost_a_mig_device_is_told_beside_it(watched: Watched) -> None:
+    both = make_claim("both", (0, 1))
+    watched.node.claims.put(both)
+    watched.node.state.prepare(reference_to(both))
+    lost = next(each for each in watched.node.checkpoints.prepared()[0].devices if each.device == device_name(1))
+    watched.renumber()
+    watched.node.pool = replace(watched.node.pool, vanished={lost.device: lost.uuid})
+    watched.watch.look()
+    told = {reason: text for _, _, reason, text in watched.told}
+    assert set(told) == {VANISHED, SET_ASIDE, MOVED}
+    assert lost.uuid in told[VANISHED]
+    for reason in (SET_ASIDE, MOVED):
+        assert device_name(0) in told[reason]
+        assert lost.uuid not in told[reason]
+    assert f"which was {lost.device}" not in told[MOVED]
 
 
 def test_what_could_not_be_written_is_tried_again_after_all_were_told(watched: Watched) -> None:
