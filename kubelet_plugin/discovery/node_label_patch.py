@@ -21,9 +21,9 @@ NVIDIA_LABELS: Final = (
     r"|gpu\.(machine|mode|family|clique|compute\.major|compute\.minor)"
     r"|(gpu|mig-[0-9a-z.-]+)\.(product|count|memory|replicas|sharing-strategy|multiprocessors|slices\.gi|slices\.ci))$"
 )
-"""Names of GPU feature discovery that node_labels() may say, as a regular expression of RE2 and of Python alike.
-Nothing that steers another program is among them, such as `nvidia.com/gpu.deploy.*` and `nvidia.com/mig.config` of the
-GPU operator."""
+"""Names of GPU feature discovery that node_labels() may say, as a regular expression of RE2 and of Python alike: the
+chart's admission policy has the same. Nothing that steers another program is among them, such as
+`nvidia.com/gpu.deploy.*` and `nvidia.com/mig.config` of the GPU operator."""
 
 OWN_LABELS: Final = ("topology", "nvlink-group-size")
 """After the driver's name. Never `settings` and `release-driver`, by which an admin steers the plugin."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dracaena.cli.main import build_parser
 from e2e import binaries
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -324,23 +325,70 @@ def test_nothing_is_installed_on_an_older_server(tmp_path: Path, old_server: tup
     assert writes == []
 
 
-def node_terms(rendered: str) -> list[Any]:
-    (exporter,) = (one for one in objects(rendered, "DaemonSet") if one["metadata"]["name"].endswith("-exporter"))
-    affinity = exporter["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+def node_terms(rendered: str, part: str) -> list[Any]:
+    (made,) = (one for one in objects(rendered, "DaemonSet") if one["metadata"]["name"].endswith(f"-{part}"))
+    affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     return [sorted(rule["key"] for rule in term["matchExpressions"]) for term in terms]
 
 
-def test_the_exporter_stays_off_nodes_whose_driver_is_let_go_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "value"), [("exporter", "exporter"), ("node-labels", "nodeLabels")])
+def test_what_opens_the_driver_stays_off_nodes_where_it_is_let_go_of(tmp_path: Path, part: str, value: str) -> None:
     """Terms are alternatives: each has to say so."""
     paused = {f"nvidia.com/gpu.deploy.{part}" for part in ("device-plugin", "dcgm-exporter", "gpu-feature-discovery")}
-    rules = {"gpu.dracaena.dev/release-driver", *paused}
-    with_affinity = node_terms(render(tmp_path, "--set=exporter.enabled=true"))
+    rules, enabled = {"gpu.dracaena.dev/release-driver", *paused}, f"--set={value}.enabled=true"
+    with_affinity = node_terms(render(tmp_path, enabled), part)
     assert len(with_affinity) == 5
     assert all(rules < set(keys) for keys in with_affinity)
-    assert node_terms(render(tmp_path, "--set=exporter.enabled=true", "--set=kubeletPlugin.affinity=null")) == [
-        sorted(rules)
-    ]
+    assert node_terms(render(tmp_path, enabled, "--set=kubeletPlugin.affinity=null"), part) == [sorted(rules)]
+
+
+def test_the_right_to_patch_nodes_comes_with_its_switch_its_account_and_its_policy(tmp_path: Path) -> None:
+    """Other accounts get no right on Nodes by it, and without the policy nobody does."""
+
+    def patchers(rendered: str) -> list[str]:
+        return [
+            role["metadata"]["name"]
+            for role in objects(rendered, "ClusterRole")
+            for rule in role["rules"]
+            if {"nodes", "nodes/status"} & {*rule["resources"]} and "patch" in rule["verbs"]
+        ]
+
+    assert patchers(render(tmp_path)) == []
+    rendered = render(tmp_path, "--set=nodeLabels.enabled=true")
+    assert patchers(rendered) == ["node-labels.gpu.dracaena.dev"]
+    (binding,) = (
+        one for one in objects(rendered, "ClusterRoleBinding") if one["metadata"]["name"].startswith("node-labels")
+    )
+    (subject,) = binding["subjects"]
+    assert subject["name"] == "dracaena-node-labels"
+    policies = {one["metadata"]["name"]: one for one in objects(rendered, "ValidatingAdmissionPolicy")}
+    (condition,) = policies["node-labels.gpu.dracaena.dev"]["spec"]["matchConditions"]
+    assert f'"system:serviceaccount:{NAMESPACE}:{subject["name"]}"' in condition["expression"]
+    bound = [one["spec"] for one in objects(rendered, "ValidatingAdmissionPolicyBinding")]
+    (actions,) = (one["validationActions"] for one in bound if one["policyName"] == "node-labels.gpu.dracaena.dev")
+    assert actions == ["Deny"]
+    (pods,) = (one for one in objects(rendered, "DaemonSet") if one["metadata"]["name"] == subject["name"])
+    assert pods["spec"]["template"]["spec"]["serviceAccountName"] == subject["name"]
+
+    unguarded = ("--set=nodeLabels.enabled=true", "--set=admissionPolicies.enabled=false")
+    done = helm("template", "dracaena", CHART, KUBERNETES, *unguarded, home=tmp_path)
+    assert done.returncode != 0
+    assert "only a policy confines the right to change Nodes to our labels" in done.stderr
+
+
+def test_the_command_in_the_node_labels_pods_is_one_that_the_program_takes(tmp_path: Path) -> None:
+    def arguments(*given: str) -> list[str]:
+        rendered = render(tmp_path, "--set=nodeLabels.enabled=true", *given)
+        (pods,) = (one for one in objects(rendered, "DaemonSet") if one["metadata"]["name"].endswith("node-labels"))
+        (container,) = pods["spec"]["template"]["spec"]["containers"]
+        return list(container["args"])
+
+    parsed = build_parser().parse_args(arguments("--set=nodeLabels.migStrategy=mixed"))
+    assert (parsed.nvml, parsed.interval, parsed.mig_strategy) == (True, 60, "mixed")
+    assert (parsed.patch_node, parsed.kubelet_root) == ("$(NODE_NAME)", "/var/lib/kubelet")
+    played = build_parser().parse_args(arguments("--set=kubeletPlugin.settings.machine=hgx-h100"))
+    assert (played.nvml, played.machine) == (False, "hgx-h100")
 
 
 LAYOUTS = "--set=kubeletPlugin.migLayouts=version: v1"

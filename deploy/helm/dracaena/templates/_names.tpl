@@ -28,8 +28,36 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{- define "dracaena.controller" -}}{{ include "dracaena.name" . }}-controller{{- end -}}
 {{- define "dracaena.exporter" -}}{{ include "dracaena.name" . }}-exporter{{- end -}}
+{{- define "dracaena.nodeLabels" -}}{{ include "dracaena.name" . }}-node-labels{{- end -}}
 {{- define "dracaena.mps" -}}{{ include "dracaena.name" . }}-mps{{- end -}}
 {{- define "dracaena.plugin" -}}{{ include "dracaena.name" . }}-kubelet-plugin{{- end -}}
+
+{{/*
+  Affinity of pods that open the GPU driver beside the plugin. Who needs the driver for itself labels the node
+  (docs/node.md, "Let go of the driver"). Such pods read no labels: each term of the plugin's affinity gets these rules,
+  and the DaemonSet takes its pod off a node that they leave out.
+*/}}
+{{- define "dracaena.besideDriverAffinity" -}}
+{{- $plugin := .Values.kubeletPlugin -}}
+{{- $driver := .Values.driverName -}}
+{{- $free := list (dict "key" (printf "%s/release-driver" $driver) "operator" "NotIn" "values" (list "true")) -}}
+{{- range list "device-plugin" "dcgm-exporter" "gpu-feature-discovery" -}}
+{{- $paused := list "paused-for-driver-upgrade" "paused-for-mig-change" -}}
+{{- $free = append $free (dict "key" (printf "nvidia.com/gpu.deploy.%s" .) "operator" "NotIn" "values" $paused) -}}
+{{- end -}}
+{{- $affinity := deepCopy ($plugin.affinity | default dict) -}}
+{{- $nodes := $affinity.nodeAffinity | default dict -}}
+{{- $required := $nodes.requiredDuringSchedulingIgnoredDuringExecution | default dict -}}
+{{- $terms := list -}}
+{{- range $required.nodeSelectorTerms | default (list dict) -}}
+{{- $rules := concat (.matchExpressions | default list) $free -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $rules) .) -}}
+{{- end -}}
+{{- $_ := set $required "nodeSelectorTerms" $terms -}}
+{{- $_ := set $nodes "requiredDuringSchedulingIgnoredDuringExecution" $required -}}
+{{- $_ := set $affinity "nodeAffinity" $nodes -}}
+{{- toYaml $affinity -}}
+{{- end -}}
 
 {{/* Names of users as the API server sees them. */}}
 {{- define "dracaena.controllerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "dracaena.controller" . }}{{- end -}}

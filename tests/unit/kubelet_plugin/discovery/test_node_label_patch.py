@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.node_label_patch import (
     ANNOTATION,
+    NVIDIA_LABELS,
+    OWN_LABELS,
     label_patch,
     may_write,
 )
@@ -16,6 +19,7 @@ from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES, LabelF
 
 DRIVER = "gpu.dracaena.dev"
 RECORD = f"{DRIVER}/{ANNOTATION}"
+POLICY = Path(__file__).parents[4] / "deploy" / "helm" / "dracaena" / "templates" / "node-labels.yaml"
 
 OURS = ["nvidia.com/gpu.count", "nvidia.com/gpu.product", f"{DRIVER}/topology"]
 THEIRS = ["example.com/rack", "nvidia.com/gpu.present", f"{DRIVER}/settings", "kubernetes.io/hostname"]
@@ -128,3 +132,10 @@ def test_whatever_a_machine_says_may_be_written(machine: str, strategy: Any) -> 
 )  # fmt: skip
 def test_what_steers_others_may_not_be_written(name: str) -> None:
     assert not may_write(name, DRIVER)
+
+
+def test_the_policy_of_the_chart_lets_the_same_labels_through() -> None:
+    text = POLICY.read_text(encoding="utf-8")
+    assert f"matches(r'{NVIDIA_LABELS}')" in text
+    assert "[" + ", ".join(f'"{{{{ $driver }}}}/{name}"' for name in OWN_LABELS) + "]" in text
+    assert f'"{{{{ $driver }}}}/{ANNOTATION}"' in text
