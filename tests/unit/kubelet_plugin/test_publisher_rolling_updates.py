@@ -15,8 +15,8 @@ from support.publishing_world import FATES, PublishingWorld, ViolationError
 
 STEPS = 60
 INSTANCES = 4
-SEEDS = range(150)
-"""Each fault below is found in one of these."""
+SEEDS = range(80, 110)
+"""Each fault below is found in one of these; of those before, none finds all of them."""
 
 
 def run(seed: int, folder: Path) -> None:
@@ -65,7 +65,7 @@ def test_readers_see_the_newest_instance_that_has_published_whatever_happens(tmp
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_readers_see_the_newest_instance_in_many_more_updates(tmp_path: Path) -> None:
-    assert violation(range(len(SEEDS), 21_000), tmp_path) is None
+    assert violation(range(21_000), tmp_path) is None
 
 
 def never_newer(monkeypatch: pytest.MonkeyPatch) -> None:
