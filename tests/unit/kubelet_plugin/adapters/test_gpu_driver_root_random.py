@@ -42,6 +42,7 @@ EXAMPLES = 120
 """Damaged hosts, some 30 ms each."""
 
 _WRONG_NODE = re.compile(r"(\S+) (?:is missing|is no character device|is device)")
+_ESSENTIAL = re.compile(r"lib(cuda|nvidia-ml)\.so|/dev/nv|ld\.so\.cache|/socket")
 _MISSING_LIBRARY = re.compile(r"no (lib\S+\.so\.[0-9.]+[0-9])")
 
 
@@ -93,13 +94,18 @@ def targets(layout: Layout) -> tuple[str, ...]:
     )
 
 
+def _paths(root: Path) -> Iterator[str]:
+    """Yield all that may be damaged. As texts: hundreds of paths for each damage."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in ("outside", "proc")]
+        yield from (f"{folder}/{name}" for name in (*folders, *files))
+
+
 def damage(host: Path, layout: Layout, each: Damage) -> None:
     root = host / layout.driver_root.lstrip("/")
-    paths = sorted(path for path in root.rglob("*") if "outside" not in path.parts and "proc" not in path.parts)
-    essential = [
-        path for path in paths if re.search(r"lib(cuda|nvidia-ml)\.so|/dev/nv|ld\.so\.cache|/socket", str(path))
-    ]
-    path = (essential if each.which % 3 == 0 and essential else paths)[each.place % len(essential or paths)]
+    paths = sorted(_paths(root))
+    essential = [path for path in paths if _ESSENTIAL.search(path)]
+    path = Path((essential if each.which % 3 == 0 and essential else paths)[each.place % len(essential or paths)])
     folder = path.parent
     match each.kind:
         case "stale":
@@ -197,11 +203,12 @@ def check_mounts(host: Path, layout: Layout, mounts: list[dict[str, Any]]) -> No
         assert place == os.path.normpath(place)
         assert place.isprintable()
         assert ":" not in place
+    sources = [PurePosixPath(mount["hostPath"]) for mount in mounts]
+    on_the_way = {f"{host}{each}" for path in sources for each in (path, *path.parents) if each.name}
+    assert not [each for each in on_the_way if os.path.islink(each)], "a runtime would follow it to somewhere else"  # noqa: PTH114
     versions = set()
-    for mount in mounts:
-        path = PurePosixPath(mount["hostPath"])
+    for path, mount in zip(sources, mounts, strict=True):
         assert path.is_relative_to(layout.driver_root)
-        assert not has_link(host, path), "a runtime would follow it to somewhere else"
         facts = (host / str(path).lstrip("/")).lstat()
         if "ro" in mount["options"]:
             assert stat.S_ISREG(facts.st_mode), path
@@ -210,10 +217,6 @@ def check_mounts(host: Path, layout: Layout, mounts: list[dict[str, Any]]) -> No
         match = re.fullmatch(r"libcuda\.so\.([0-9.]*\.[0-9.]*)", PurePosixPath(mount["containerPath"]).name)
         versions |= {match[1]} if match is not None else set()
     assert versions == {layout.version}
-
-
-def has_link(host: Path, path: PurePosixPath) -> bool:
-    return any((host / str(each).lstrip("/")).is_symlink() for each in (path, *path.parents) if each.name)
 
 
 def is_wrong(host: Path, path: str) -> bool:
