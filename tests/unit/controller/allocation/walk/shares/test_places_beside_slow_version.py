@@ -39,7 +39,7 @@ from support.allocation import (
 from support.shares import holding_share, in_shares, share, sharing
 from support.slow_shares import CORES, GIB, SlowGpu, SlowNode, Wanted, best_place
 
-CLUSTERS = 400
+CLUSTERS = 150
 MANY_CLUSTERS = 6_000
 
 MACHINES = (
