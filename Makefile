@@ -76,7 +76,7 @@ bench-go: $(VENV)/dev.stamp ## every state beside go-gpuallocator itself, built 
 bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller and without, on a real control plane (root; docs/bench.md)
 	@PYTHONPATH=tests $(RUN) -m bench.cluster.run $(BENCH)
 
-bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin at rest (15 minutes; BENCH="--rest-s 60 --calls 100 -o json")
+bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin at rest (25 minutes; BENCH="--rest-s 60 --calls 100 -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.node.run $(BENCH)
 
 conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR, recorded with DRACAENA_CONFORMANCE_KUBERNETES (1.36)

@@ -271,12 +271,16 @@ def run(layers: Layers[PluginSettings]) -> int:
         section = _section(layers, settings)
         settings = section.choose()
         configure_logs(settings.log_level, settings.log_format)
-    program = Program(settings, section=section)
+    run_to_the_end(Program(settings, section=section))
+    return 0
+
+
+def run_to_the_end(program: Program) -> None:
+    """Run a program that is not started until SIGTERM or SIGINT, which hold_end_signals() has to keep pending."""
     program.start()
     _let_calls_go_first()
     log.info("stopping", signal=wait_for_end_signal().name)
     program.stop()
-    return 0
 
 
 def _let_calls_go_first() -> None:

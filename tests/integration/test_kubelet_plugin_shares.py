@@ -4,11 +4,9 @@ of driver R615 and a cgroup tree in a folder.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +19,12 @@ from dracaena.kubelet_plugin.live_machine import REREAD_S, LiveMachine
 from dracaena.kubelet_plugin.pod_limits import PodLimits
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
-from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
-from support.gpu_driver_root import put
+from support.fake_nvidia_smi import NvidiaSmiRoot
 from support.nvml_world import RECORDED, NvmlNode, nvml_world, taints
 from support.plugin import share_of, sharing_config
 from support.plugin_world import DRIVER, NODE, World
 
 GIB = 1 << 30
-
-
-def find_libm() -> str:
-    """Return the path of a library that this process has loaded."""
-    ctypes.CDLL("libm.so.6")
-    maps = Path("/proc/self/maps").read_text(encoding="ascii").split()
-    return next(word for word in maps if (word.startswith("/") and "/libm.so" in word) or "/libm-" in word)
 
 
 @pytest.fixture
@@ -47,9 +37,7 @@ class Ground:
     def __init__(self, world: World, driver_version: str = "615.10") -> None:
         self.world = world
         self.tree = CgroupTree(world.folder / "cgroup")
-        host = world.folder / "host"
-        put(host, LIBRARY, Path(find_libm()).read_bytes())  # nvidia-smi is run beside it, so it has to be a real one
-        self.smi = NvidiaSmiRoot(world.folder, *(gpu.uuid for gpu in RECORDED.gpus), root=host)
+        self.smi = NvidiaSmiRoot(world.folder, *(gpu.uuid for gpu in RECORDED.gpus), root=world.folder / "host")
         gpus = tuple(replace(gpu, memory_bytes=80 * GIB) for gpu in RECORDED.gpus)
         self.nvml = MemoryLimitingNvml(replace(RECORDED, driver_version=driver_version, gpus=gpus))
         self.start()

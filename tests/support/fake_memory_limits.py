@@ -84,6 +84,34 @@ class MemoryLimitingNvml(FakeNvml):
         return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
+LIMIT = "limit-of-gpu-"
+"""Begins the name of the file that NvmlWithLimitFiles puts into a cgroup; the GPU's ordinal ends it."""
+
+
+class NvmlWithLimitFiles(MemoryLimitingNvml):
+    """Shows in each cgroup which limits it has, so that another process sees them. It keeps no list of its calls."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.calls = _Unkept()
+
+    def _nvmlDeviceSetMemoryLimits_v1(self, handle: Any, limits: Any) -> int:
+        answer = super()._nvmlDeviceSetMemoryLimits_v1(handle, limits)
+        ordinal, cgroup = _ordinal_of(handle), limits._obj.nameSpace
+        _, hard_bytes = self.limits.get((ordinal, str(Path(cgroup))), (0, NONE_BYTES))
+        path = Path(cgroup) / f"{LIMIT}{ordinal}"
+        if hard_bytes == NONE_BYTES:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(f"{hard_bytes}\n", encoding="ascii")
+        return answer
+
+
+class _Unkept(list[str]):
+    def append(self, _call: str, /) -> None:
+        """Forget it."""
+
+
 class FakeLimiter:
     """Implements MemoryLimiter. `before_each` is called before each change and after it."""
 

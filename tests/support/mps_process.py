@@ -30,7 +30,17 @@ PATIENCE_S = 60.0
 class SupervisedNode:
     """The folders of a node with a fake driver, and the supervisor as a process. ask() does the plugin's part."""
 
-    def __init__(self, root: str, folder: Path, protocol: int, gpus: tuple[str, ...] = GPUS) -> None:
+    def __init__(
+        self,
+        root: str,
+        folder: Path,
+        protocol: int,
+        gpus: tuple[str, ...] = GPUS,
+        *,
+        check_s: float = 0.5,
+        poll_s: float = 0.02,
+    ) -> None:
+        """Settings of the supervisor in seconds; by default shorter than a node's, so that tests wait less."""
         self.places = MpsPlaces(root)
         self.fake = FakeMps(folder / "driver", gpus, protocol)
         self.modes = ModesInFile(folder / "modes.json")
@@ -39,6 +49,7 @@ class SupervisedNode:
         self.requests = DocumentFolder(Path(root) / mps.REQUESTS, synced=False)
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
+        self._pauses_s = (check_s, poll_s)
 
     def start(self) -> None:
         self.process = self.begin(stderr=subprocess.DEVNULL)
@@ -48,7 +59,7 @@ class SupervisedNode:
         self.port = int(line.split()[1])
 
     def begin(self, stderr: int) -> subprocess.Popen[str]:
-        arguments = [self.places.root, str(self.fake.root), str(self.modes.path)]
+        arguments = [self.places.root, str(self.fake.root), str(self.modes.path), *map(str, self._pauses_s)]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "support.mps_program", *arguments],
             env={**os.environ, "PYTHONPATH": str(TESTS)},

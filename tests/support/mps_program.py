@@ -1,6 +1,6 @@
 """Runs the MPS supervisor as a process of its own, on compute modes that a file holds: they outlive a kill -9.
 
-python -P -m support.mps_program ROOT DRIVER_ROOT MODES
+python -P -m support.mps_program ROOT DRIVER_ROOT MODES CHECK_S POLL_S
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ModesInFile:
         half.replace(self.path)
 
 
-def main(root: str, driver_root: str, modes: str) -> None:
+def main(root: str, driver_root: str, modes: str, check_s: str, poll_s: str) -> None:
     hold_end_signals()
     configure_logs("info", "text")
-    settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=0.5, poll_s=0.02)
+    settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
     program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)))
     program.start()
     sys.stdout.write(f"port {program.http_port}\n")
@@ -58,4 +58,4 @@ def main(root: str, driver_root: str, modes: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:])

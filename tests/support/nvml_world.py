@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -45,20 +46,26 @@ MIG = FakeMig(0, 0, "MIG-00000000-0000-4000-8000-000000000001", "NVIDIA MIG 1g.5
 @contextmanager
 def nvml_world(server: ApiGround) -> Iterator[World]:
     """Give the folders of a node on which the recorded machine's driver is installed, and no GPU is touched yet."""
-    with short_folder() as folder:
-        write_machine(folder / "sys", RECORDED)
-        put_gpu_driver(folder / "host")
-        put_nodes(folder / "host", (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
-        put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
-        put(folder, "proc/devices", PROC_DEVICES.encode())
+    with short_folder() as folder, nvml_host(folder, RECORDED):
+        yield World(server, folder)
 
-        def nodes(roots: Sequence[DevRoot], *, required: bool, make: MakeNode) -> DeviceNodes:
-            del make  # the nodes are files here
-            proc, sys = str(folder / "proc"), str(folder / "sys")
-            return DeviceNodes(roots, required=required, proc=proc, sys=sys, look=look_at_text)
 
-        with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
-            yield World(server, folder)
+@contextmanager
+def nvml_host(folder: Path, machine: Machine) -> Iterator[None]:
+    """Install a machine's driver below a folder's `host`, `sys` and `proc`; plugins of this process look there."""
+    write_machine(folder / "sys", machine)
+    put_gpu_driver(folder / "host")
+    put_nodes(folder / "host", (gpu.minor for gpu in machine.gpus if gpu.minor is not None))
+    put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
+    put(folder, "proc/devices", PROC_DEVICES.encode())
+
+    def nodes(roots: Sequence[DevRoot], *, required: bool, make: MakeNode) -> DeviceNodes:
+        del make  # the nodes are files here
+        proc, sys = str(folder / "proc"), str(folder / "sys")
+        return DeviceNodes(roots, required=required, proc=proc, sys=sys, look=look_at_text)
+
+    with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
+        yield
 
 
 @contextmanager

@@ -160,23 +160,15 @@ class NodeDriver:
         threading.Thread(target=read, daemon=True).start()
         return stream.cancel  # type: ignore[no-any-return]
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def usage(self) -> Usage:
         """Return what the process uses now."""
-        assert self._process is not None
-        proc = Path("/proc") / str(self._process.pid)
-        memory = dict(
-            line.split(":", 1)
-            for line in (proc / "smaps_rollup").read_text().splitlines()
-            if line.startswith(("Rss", "Pss:"))
-        )
-        stat = (proc / "stat").read_text().rpartition(")")[2].split()  # proc(5): field 3 comes first here
-        return Usage(
-            rss_bytes=int(memory["Rss"].split()[0]) * _KIB,
-            pss_bytes=int(memory["Pss"].split()[0]) * _KIB,
-            cpu_s=(int(stat[11]) + int(stat[12])) / _TICKS_PER_S,
-            descriptors=sum(1 for _ in (proc / "fd").iterdir()),
-            threads=int(stat[17]),
-        )
+        return usage_of(self.pid)
 
     def files(self) -> frozenset[str]:
         """Return all files below its folders but its log."""
@@ -199,7 +191,6 @@ class Dracaena(NodeDriver):
 
     def command(self) -> Sequence[str]:
         """Return the command line."""
-        self.port = _free_port()
         return (
             *(sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin"),
             f"--node-name={NODE}",
@@ -209,8 +200,13 @@ class Dracaena(NodeDriver):
             f"--kubelet-root={self.kubelet_root}",
             f"--cdi-root={self.cdi_root}",
             f"--dev-root={self.folder / 'host'}",
-            f"--http-address=127.0.0.1:{self.port}",
+            f"--http-address={self.take_address()}",
         )
+
+    def take_address(self) -> str:
+        """Return a free address for its HTTP endpoint, which is asked there from then on."""
+        self.port = _free_port()
+        return f"127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
         """Whether it says so by itself."""
@@ -244,6 +240,24 @@ class Reference(NodeDriver):
             f"--kubelet-root={self.kubelet_root}",
             f"--cdi-root={self.cdi_root}",
         )
+
+
+def usage_of(pid: int) -> Usage:
+    """Return what a process uses now."""
+    proc = Path("/proc") / str(pid)
+    memory = dict(
+        line.split(":", 1)
+        for line in (proc / "smaps_rollup").read_text().splitlines()
+        if line.startswith(("Rss", "Pss:"))
+    )
+    stat = (proc / "stat").read_text().rpartition(")")[2].split()  # proc(5): field 3 comes first here
+    return Usage(
+        rss_bytes=int(memory["Rss"].split()[0]) * _KIB,
+        pss_bytes=int(memory["Pss"].split()[0]) * _KIB,
+        cpu_s=(int(stat[11]) + int(stat[12])) / _TICKS_PER_S,
+        descriptors=sum(1 for _ in (proc / "fd").iterdir()),
+        threads=int(stat[17]),
+    )
 
 
 def _message(claim: Claim) -> v1.Claim:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,22 @@ class Claim:
 
     name: str
     uid: str
+    pod_uid: str
+    """Of the pod that uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a claim has of a GPU that it shares, and `sharing` of its GpuConfig."""
+
+    memory: str
+    cores: int = 0
+    sharing: Mapping[str, str] = field(default_factory=dict)
+
+
+SMALL = Part("1Mi", sharing={"enforcement": "BestEffort"})
+"""Hundreds of claims on one node can only be shares of its GPUs (shareID, KEP-5075); nothing is made for this one. Each
+has its checkpoint, its CDI spec and its line of podlist.json like any other."""
 
 
 class Ground:
@@ -46,12 +63,8 @@ class Ground:
         for one in self._client.list(ResourceSlice).items:
             self._client.delete(ResourceSlice, one.metadata.name)
 
-    def claim(self, name: str, device: str, *, shared: bool) -> Claim:
-        """Make a claim for one device and a pod on the node that uses it.
-
-        Hundreds of claims on one node can only be shares of its GPUs (shareID, KEP-5075); `shared` makes one. Each has
-        its checkpoint, its CDI spec and its line of podlist.json like any other.
-        """
+    def claim(self, name: str, device: str, part: Part | None = None) -> Claim:
+        """Make a claim for one device, or for a part of one, and a pod on the node that uses it."""
         container = {"name": "main", "image": "app", "resources": {"claims": [{"name": "gpu"}]}}
         spec = {
             "nodeName": NODE,
@@ -62,27 +75,26 @@ class Ground:
         request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "count": 1}}
         document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
         self._client.create(ResourceClaim, document, namespace=NAMESPACE)
-        result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device}
-        if shared:
-            result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": {"memory": "1Mi", "cores": "0"}}
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
-        parameters = {
-            "apiVersion": "gpu.dracaena.dev/v1alpha1",
-            "kind": "GpuConfig",
-            "sharing": {"enforcement": "BestEffort"},
-        }
-        config = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}] if shared else []
         status = {
-            "allocation": {
-                "devices": {"results": [result], "config": config},
-                "nodeSelector": {"nodeSelectorTerms": terms},
-            },
+            "allocation": {"devices": _devices(device, part), "nodeSelector": {"nodeSelectorTerms": terms}},
             "reservedFor": [{"resource": "pods", "name": name, "uid": pod.metadata.uid}],
         }
         stored = self._client.merge_patch(
             ResourceClaim, name, {"status": status}, namespace=NAMESPACE, subresource="status"
         )
-        return Claim(name, stored.metadata.uid)
+        return Claim(name, stored.metadata.uid, pod.metadata.uid)
+
+
+def _devices(device: str, part: Part | None) -> dict[str, Any]:
+    """Return what is allocated: a device or a part of it."""
+    result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device}
+    if part is None:
+        return {"results": [result]}
+    consumed = {"memory": part.memory, "cores": str(part.cores)}
+    parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "GpuConfig", "sharing": dict(part.sharing)}
+    config = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+    return {"results": [{**result, "shareID": str(uuid.uuid4()), "consumedCapacity": consumed}], "config": [config]}
 
 
 def device_names(machine: str) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ SCRAPE_EVERY_S = 30.0
 WARM_CYCLES = 100
 """Before the first look at a leak: threads, caches and the heap have come to their size by then."""
 
+LEAK_FLOOR_MIB = 2.0
+"""2 KiB a cycle: the heap of a process moves by some hundred KiB on its own."""
+
 SETTLE_S = 3.0
 """Until what follows a call (annotations, status.devices) is done."""
 

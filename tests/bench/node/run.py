@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.node import disk, exporter, measure, reference_driver
+from bench.node import disk, exporter, measure, reference_driver, shares
 from bench.node.api import embedded_api
 from bench.node.driver import Dracaena, NodeDriver, NotReadyError, Reference
-from bench.node.ground import Claim, Ground, device_names
+from bench.node.ground import SMALL, Claim, Ground, Part, device_names
 from bench.report import Floor, Row, Section, as_document, as_text, floors_as_text
 
 MACHINE = "hgx-h100"
@@ -40,10 +40,9 @@ FLAT_FLOOR, FLAT_GOAL = 3.0, 1.5
 """How much longer the median call may take with the most claims held than with none: to look at 500 files takes some
 milliseconds, and a time that grew with their number squared was 60 times as long."""
 
-LEAK_FLOOR_MIB = 2.0
-"""2 KiB a cycle: the heap of a process moves by some hundred KiB on its own."""
-
 EXPORTER_REST_S = 20.0
+
+PARTS = ("calls", "start", "exporter", "shares", "leak", "rest")
 
 MIB = 1024 * 1024
 
@@ -67,11 +66,11 @@ class Bench:
 
     def dracaena(self, machine: str = MACHINE) -> Dracaena:
         """Return our plugin with fresh folders, not started."""
-        return Dracaena(self._fresh(), self.kubeconfig, machine)
+        return Dracaena(self.fresh(), self.kubeconfig, machine)
 
     def reference(self, program: Path, machine: str = MACHINE) -> Reference:
         """Return the trivial driver with fresh folders, not started."""
-        return Reference(self._fresh(), self.kubeconfig, machine, program)
+        return Reference(self.fresh(), self.kubeconfig, machine, program)
 
     @contextmanager
     def started(self, driver: NodeDriver) -> Iterator[NodeDriver]:
@@ -80,12 +79,13 @@ class Bench:
         with driver.start(self.ground.published_devices):
             yield driver
 
-    def claims(self, prefix: str, count: int, *, shared: bool = False) -> list[Claim]:
-        """Make claims for one GPU each, and their pods."""
+    def claims(self, prefix: str, count: int, part: Part | None = None) -> list[Claim]:
+        """Make claims for one GPU each, or a part of one, and their pods."""
         devices = device_names(MACHINE)
-        return [self.ground.claim(f"{prefix}-{n}", devices[n % len(devices)], shared=shared) for n in range(count)]
+        return [self.ground.claim(f"{prefix}-{n}", devices[n % len(devices)], part) for n in range(count)]
 
-    def _fresh(self) -> Path:
+    def fresh(self) -> Path:
+        """Return a folder that is not there yet."""
         self._drivers += 1
         return self.folder / str(self._drivers)
 
@@ -130,6 +130,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", default=None, help="where all files are; the system's place for temporary ones")
     parser.add_argument("--api", default="", help="kubeconfig of a kube-apiserver without nodes; empty: embedded")
     parser.add_argument("--no-reference", action="store_true", help="leave out the driver on the Go library")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part alone; may be repeated")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     return parser.parse_args(arguments)
 
@@ -169,19 +170,23 @@ def _run(bench: Bench, program: Path | str) -> None:
         f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores when it began",
         against,
     ]
-    _measure_calls(bench, program)
-    _measure_start(bench, program)
-    _measure_exporter(bench)
-    if options.cycles:
-        _measure_leak(bench)
-    if options.rest_s:
-        _measure_rest(bench)
+    measures: dict[str, Callable[[], None]] = {
+        "calls": lambda: _measure_calls(bench, program),
+        "start": lambda: _measure_start(bench, program),
+        "exporter": lambda: _measure_exporter(bench),
+        "shares": lambda: _measure_shares(bench),
+        "leak": lambda: _measure_leak(bench) if options.cycles else None,
+        "rest": lambda: _measure_rest(bench) if options.rest_s else None,
+    }
+    for part in PARTS:
+        if part in (options.only or PARTS):
+            measures[part]()
 
 
 def _measure_calls(bench: Bench, program: Path | str) -> None:
     options = bench.options
     bench.tell(f"making {max(HELD)} claims to hold and {options.calls} to call for")
-    held, timed = bench.claims("held", max(HELD), shared=True), bench.claims("timed", options.calls)
+    held, timed = bench.claims("held", max(HELD), SMALL), bench.claims("timed", options.calls)
     ours = _calls_of(bench, bench.dracaena(), held, timed)
     theirs = _calls_of(bench, bench.reference(program), held, timed) if isinstance(program, Path) else {}
     for count in HELD:
@@ -240,6 +245,29 @@ def _measure_exporter(bench: Bench) -> None:
     bench.notes.append("exporter: its fake driver runs in its own process and counts; that of a real one does not")
 
 
+def _measure_shares(bench: Bench) -> None:
+    options, ground = bench.options, bench.ground
+    with shares.sharing_node(bench.fresh(), bench.kubeconfig, MACHINE, ground) as node:
+        claims = {kind: shares.claims_of(ground, node, kind, shares.CLAIMS) for kind in shares.WORDS}
+        held, *claims["beside"] = claims["beside"]
+        node.plugin.prepare(held)
+        before = node.left()
+        count = min(options.calls, shares.MOST_CALLS)
+        command_ms = measure.median_ms(shares.command_s(node))
+        found = shares.measure_calls(node, claims, count, pause_s=options.pause_ms / 1000, tell=bench.tell)
+        rows, floors = shares.rows_of_calls(found)
+        bench.rows += rows
+        bench.floors += floors
+        if options.cycles:
+            bench.tell(f"{options.cycles} cycles of prepare and unprepare of shares")
+            cycled = {kind: claims[kind][0] for kind in shares.WORDS if kind != "whole GPU"}
+            bench.floors += shares.leak(node, cycled, options.cycles, before, bench.tell)
+    bench.notes.append(
+        f"shares: {count} calls a row; `dracaena mps` beside the plugin, on a fake control program of protocol 3 (a "
+        f"command takes {command_ms:.1f} ms, p50), a fake NVML of driver R615 and a fake nvidia-smi"
+    )
+
+
 def _measure_leak(bench: Bench) -> None:
     cycles = bench.options.cycles
     bench.tell(f"{cycles} cycles of prepare and unprepare")
@@ -250,7 +278,7 @@ def _measure_leak(bench: Bench) -> None:
         Floor(f"files more {what}", found.files, 0),
         Floor(f"descriptors more {what}", found.descriptors, 0),
         Floor(f"threads more {what}", found.threads, 0),
-        Floor(f"memory more {what}", found.rss_bytes / MIB, LEAK_FLOOR_MIB, "MiB"),
+        Floor(f"memory more {what}", found.rss_bytes / MIB, measure.LEAK_FLOOR_MIB, "MiB"),
     ]
 
 
