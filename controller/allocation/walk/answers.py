@@ -22,7 +22,7 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.request import Eligibility, Question
-from dracaena.controller.allocation.score.box import ordinals_of
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import first_difference, one_number
 from dracaena.controller.allocation.state.device_kind import groups
@@ -171,6 +171,11 @@ class KindAnswers:
         if self._parts is None:
             self._parts = part_question(self._kind, self._question, self.of_request, self._owner.selectors)
         return self._parts
+
+    def may_give_gpus(self) -> bool:
+        """Return whether any request may have a GPU of such a node, free or not: all else is not chosen by links."""
+        published = mask_of(ordinal for ordinal, device in enumerate(self._kind.devices) if device is not None)
+        return any(mask & published for mask in self.of_request)
 
     def matches_parts(self) -> bool:
         """Return whether any request matches a part of a GPU that is cut on demand, whatever whole GPUs it matches."""

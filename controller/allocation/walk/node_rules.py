@@ -174,7 +174,9 @@ class NodeRules:
         answer = answers.beside(free, held) if held else answers.of(free)
         if answer.best is not None:
             return answer.bound
-        return FIRST if self._inventory.is_mixed(kind) else answer.reason
+        if not self._inventory.is_mixed(kind):
+            return answer.reason
+        return FIRST if held or answers.may_give_gpus() else UNSCORED
 
     def _bound_of_shares(self, state: NodeState, held: int) -> int | str:
         known = self._judgements.bounds.get((state, held))
