@@ -107,6 +107,6 @@ def _reports(node: NodeParts) -> MigLayoutReports:
         node.metrics,
         node.events.on_node,
         partial(node.troubles.update, "mig-layouts"),
-        partial(set_node_condition, node.view, settings.node_name) if settings.mig_layout_condition else None,
+        partial(set_node_condition, node.client, settings.node_name) if settings.mig_layout_condition else None,
         node.clock,
     )

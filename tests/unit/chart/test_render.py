@@ -432,14 +432,21 @@ def test_the_plugin_sees_the_processes_of_its_node_exactly_where_layouts_may_be_
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
     asked, plain = "--set=kubeletPlugin.migLayoutCondition=true", "--set=kubeletPlugin.readAsNode=false"
 
-    def verbs(*given: str) -> list[str]:
-        roles = objects(render(tmp_path, *given), "ClusterRole")
+    def verbs(*given: str) -> tuple[list[str], bool]:
+        """Of nodes/status, and whether a policy holds it to them."""
+        rendered = render(tmp_path, *given)
+        roles, policies = objects(rendered, "ClusterRole"), objects(rendered, "ValidatingAdmissionPolicy")
         (role,) = (each for each in roles if each["metadata"]["name"].startswith("kubelet-plugin"))
-        return [verb for rule in role["rules"] if rule["resources"] == ["nodes/status"] for verb in rule["verbs"]]
+        found = [verb for rule in role["rules"] if rule["resources"] == ["nodes/status"] for verb in rule["verbs"]]
+        return found, any(each["metadata"]["name"].startswith("own-condition.") for each in policies)
 
-    assert verbs() == []
-    assert verbs(asked) == ["impersonate-on:associated-node:patch"]
-    assert verbs(asked, plain) == ["patch"]
+    assert verbs() == ([], False)
+    assert verbs(asked) == (["patch"], True)
+    assert verbs(asked, plain) == (["patch"], True)
+    off = "--set=admissionPolicies.enabled=false"
+    done = helm("template", "dracaena", CHART, KUBERNETES, asked, off, home=tmp_path)
+    assert done.returncode != 0
+    assert "kubeletPlugin.migLayoutCondition is true and admissionPolicies.enabled is false" in done.stderr
 
 
 def reviews_of(rendered: str) -> list[Any]:
