@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.adapters.recorded_mig import access_minors
 from support.elf import library
 
 RECORDING = Path(__file__).parents[2] / "kubelet_plugin" / "machines" / "dgx-1v.json"
@@ -16,6 +18,9 @@ DRIVER_VERSION = "535.104.05"
 """A real driver's version that is not SemVer: the API server would refuse it as it is."""
 
 GPU_COUNT = 8
+MOST_SLICES = 7
+"""MIG devices that a GPU can have at once."""
+
 MAJOR = 60
 """LOCAL/EXPERIMENTAL USE (Linux, Documentation/admin-guide/devices.txt): no driver owns it, opening gives ENXIO."""
 
@@ -44,6 +49,17 @@ class StandInGpus:
         self._make_libraries()
         recording = json.loads(RECORDING.read_text(encoding="utf-8"))
         self.machine.write_text(json.dumps({**recording, "driver_version": DRIVER_VERSION}), encoding="utf-8")
+
+    def make_capability_nodes(self, machine: Machine) -> None:
+        """Make the nodes that open MIG devices: a driver tells their numbers, for each instance that there can be."""
+        folder = self.dev_root / "dev" / "nvidia-caps"
+        folder.mkdir(exist_ok=True)
+        for gpu in machine.gpus:
+            for instance in range(1, MOST_SLICES + 1):
+                for number in access_minors(gpu.minor or 0, instance, 0):
+                    path = folder / f"nvidia-cap{number}"
+                    if not path.exists():
+                        os.mknod(path, 0o444 | stat.S_IFCHR, os.makedev(MAJOR, number))
 
     def _make_device_nodes(self) -> None:
         folder = self.dev_root / "dev"

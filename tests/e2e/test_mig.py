@@ -5,8 +5,6 @@ real, and so is what the container gets; the driver's part is a file.
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +14,9 @@ import pytest
 
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.adapters.recorded_mig import access_minors
 from e2e.cluster import Cluster
 from e2e.gpu_pods import seen_inside, wait_free
-from e2e.gpus import GPU_COUNT, MAJOR
+from e2e.gpus import GPU_COUNT, MOST_SLICES
 from e2e.installation import DRIVER
 from e2e.pods import (
     CLAIMS,
@@ -39,7 +36,6 @@ MIG_CLASS = f"mig.{DRIVER}"
 PLACES = 25
 """Of an A100 or H100, over all profiles."""
 
-SLICES = 7
 PUBLISH_S = 60.0
 TOLD_S = 30.0
 
@@ -84,7 +80,7 @@ def cut(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Cut]:
 @contextmanager
 def playing(node: Cut, name: str) -> Iterator[None]:
     installation = node.cluster.installation
-    make_capability_nodes(node)
+    node.cluster.gpus.make_capability_nodes(node.machine)
     with installation.plugin.restarted_with(f"--machine={name}", "--mig=onDemand"):
         installation.wait_ready()
         eventually(lambda: len(places(node)) >= PLACES, "places are published", within_s=PUBLISH_S)
@@ -104,18 +100,6 @@ def templates(node: Cut) -> Iterator[None]:
     yield
     for path in paths:
         api.delete(path)
-
-
-def make_capability_nodes(node: Cut) -> None:
-    """On a real node the driver tells their numbers, and they are made for each instance that there can be."""
-    folder = node.cluster.gpus.dev_root / "dev" / "nvidia-caps"
-    folder.mkdir(exist_ok=True)
-    for gpu in node.machine.gpus:
-        for instance in range(1, SLICES + 1):
-            for number in access_minors(gpu.minor or 0, instance, 0):
-                path = folder / f"nvidia-cap{number}"
-                if not path.exists():
-                    os.mknod(path, 0o444 | stat.S_IFCHR, os.makedev(MAJOR, number))
 
 
 def places(node: Cut) -> dict[str, Any]:
@@ -179,11 +163,11 @@ def check_all_that_is_told(node: Cut, pod: Pod) -> str:
 
 def test_one_gpu_serves_seven_slices_then_a_large_one_then_a_whole_gpu_is_had(cut: Cut) -> None:
     cluster = cut.cluster
-    pods = [run(cut, f"small-{number}", "small") for number in range(SLICES)]
+    pods = [run(cut, f"small-{number}", "small") for number in range(MOST_SLICES)]
     uuids = {check_all_that_is_told(cut, pod) for pod in pods}
-    assert len(uuids) == SLICES
-    assert sorted(start_of(cut, pod) for pod in pods) == list(range(SLICES))
-    assert cut.instances() == [(cut.small, start) for start in range(SLICES)]
+    assert len(uuids) == MOST_SLICES
+    assert sorted(start_of(cut, pod) for pod in pods) == list(range(MOST_SLICES))
+    assert cut.instances() == [(cut.small, start) for start in range(MOST_SLICES)]
     containers = [container_id(cluster.api, pod) for pod in pods]
 
     cluster.installation.plugin.kill()

@@ -19,6 +19,7 @@ PARTS = dict(zip(AUDITED, ("controller", "kubelet-plugin"), strict=True))
 NEEDED_MODULES = {
     "test_bad_input",
     "test_gate",
+    "test_mig_layouts",
     "test_repairs",
     "test_taint_rules",
     "test_unchanged_manifests",
@@ -48,8 +49,9 @@ class Right(NamedTuple):
 
 
 def granted(chart: ChartCluster) -> set[Right]:
-    """Read the rules of the chart as helm renders them."""
-    rendered = chart.helm.do("template", RELEASE, CHART, "--namespace", NAMESPACE, "--kube-version=1.36.3")
+    """Read the rules of the chart as helm renders them, with those that only a value adds."""
+    flags = ("--kube-version=1.36.3", "--set=kubeletPlugin.migLayoutCondition=true")
+    rendered = chart.helm.do("template", RELEASE, CHART, "--namespace", NAMESPACE, *flags)
     rights = set()
     for document in yaml.safe_load_all(rendered):
         if document is None or document["kind"] not in ("ClusterRole", "Role"):
