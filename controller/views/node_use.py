@@ -1,0 +1,101 @@
+"""What the containers of a node use of its GPUs, as its exporter tells, with names for those who may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dracaena.api.errors import BadInputError
+from dracaena.controller.views.names import Sight, shown_text
+
+_PERCENT = 100
+
+
+class _Use(msgspec.Struct, frozen=True):
+    gpu: int
+    processes: int | None = None
+    memory_bytes: int | None = None
+    sm_ratio: float | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: str
+    containers: dict[str, list[_Use]]
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    node: str
+    driver: bool
+    pods: list[_Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What one container uses of one device of a node; None: the driver does not tell."""
+
+    gpu: int
+    """Index of the GPU, or of the one that it is a part of."""
+    namespace: str
+    pod: str
+    container: str
+    """Empty: several containers of the pod have the device, and what each uses is not known."""
+    processes: int | None
+    memory_bytes: int | None
+    sm_percent: int | None
+
+
+def read_usage(node: str, data: bytes) -> tuple[GpuUse, ...]:
+    """Read what the exporter of a node serves as /usage, by GPU and name. Raises BadInputError, in words that follow
+    the node."""
+    try:
+        found = msgspec.json.decode(data, type=_Usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(f"its exporter's answer cannot be read: {error}") from error
+    if found.node != node:
+        raise BadInputError(f"its exporter says that it is that of node {shown_text(found.node)}")
+    if not found.driver:
+        raise BadInputError("the GPU driver does not answer its exporter")
+    uses = [
+        GpuUse(
+            use.gpu,
+            pod.namespace,
+            pod.pod,
+            container,
+            use.processes,
+            use.memory_bytes,
+            None if use.sm_ratio is None else round(_PERCENT * min(max(use.sm_ratio, 0.0), 1.0)),
+        )
+        for pod in found.pods
+        for container, each in pod.containers.items()
+        for use in each
+    ]
+    return tuple(sorted(uses, key=lambda use: (use.gpu, use.namespace, use.pod, use.container)))
+
+
+def use_view(node: str, uses: Sequence[GpuUse], sight: Sight) -> dict[str, Any]:
+    """Return the JSON form of a node's use; docs/page.md promises it."""
+    return {"node": node, "trouble": None, "uses": [_use(use, sight) for use in uses]}
+
+
+def no_use_view(node: str, why: str) -> dict[str, Any]:
+    """Return the same where nothing is known."""
+    return {"node": node, "trouble": shown_text(f"no figures from node {node}: {why}"), "uses": []}
+
+
+def _use(use: GpuUse, sight: Sight) -> dict[str, Any]:
+    named = {
+        "namespace": shown_text(use.namespace),
+        "pod": shown_text(use.pod),
+        "container": shown_text(use.container) or None,
+    }
+    return {
+        "gpu": use.gpu,
+        **(named if sight(use.namespace) else {"hidden": True}),
+        "processes": use.processes,
+        "memoryBytes": use.memory_bytes,
+        "smPercent": use.sm_percent,
+    }

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import BadInputError
+from dracaena.controller.views.node_use import no_use_view, read_usage, use_view
+
+MARKUP = '"><script>\n'
+
+
+def served(**changes: Any) -> bytes:
+    uses = [{"gpu": 1, "uuids": ["GPU-b"], "processes": 2, "memory_bytes": 5, "sm_ratio": 0.256}, {"gpu": 0}]
+    pods = [
+        {"namespace": "team", "pod": MARKUP, "uid": "u", "containers": {"main": uses}},
+        {"namespace": "secret", "pod": "theirs", "uid": "v", "containers": {"": [{"gpu": 0, "sm_ratio": 7}]}},
+    ]
+    return json.dumps({"node": "n", "driver": True, "pods": pods, "new": 1, **changes}).encode()
+
+
+def test_uses_come_by_gpu_and_names_only_to_those_who_may_see_them() -> None:
+    view = use_view("n", read_usage("n", served()), lambda namespace: namespace == "team")
+    assert view["trouble"] is None
+    told = {"namespace": "team", "pod": MARKUP.replace("\n", "\N{REPLACEMENT CHARACTER}"), "container": "main"}
+    nothing = {"processes": None, "memoryBytes": None, "smPercent": None}
+    assert view["uses"] == [
+        {"gpu": 0, "hidden": True, **nothing, "smPercent": 100},
+        {"gpu": 0, **told, **nothing},
+        {"gpu": 1, **told, "processes": 2, "memoryBytes": 5, "smPercent": 26},
+    ]
+    assert "theirs" not in json.dumps(view)
+    assert "secret" not in json.dumps(view)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "cannot be read"),
+        (b"<html>", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (served(pods=[{"namespace": 1}]), "cannot be read"),
+        (served(node="m\n"), "it is that of node m\N{REPLACEMENT CHARACTER}"),
+        (served(driver=False, pods=[]), "the GPU driver does not answer"),
+    ],
+)
+def test_an_answer_that_says_nothing_is_told_in_words(data: bytes, why: str) -> None:
+    with pytest.raises(BadInputError, match=why):
+        read_usage("n", data)
+
+
+def test_no_figures_name_the_node() -> None:
+    assert no_use_view("n", "it\nhangs")["trouble"] == "no figures from node n: it\N{REPLACEMENT CHARACTER}hangs"
