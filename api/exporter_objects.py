@@ -1,0 +1,28 @@
+"""Pods of an exporter, as far as it takes to ask one: on which node it runs, at which address it listens.
+
+Not api.objects.Pod: the pods of a whole cluster are kept in memory, and nobody else needs their addresses.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dracaena.api.objects import KubeObject, Wire
+
+
+class AddressedPodStatus(Wire, frozen=True):
+    """status of a Pod."""
+
+    phase: str = ""
+    pod_i_p: str = ""
+    """podIP: where it listens; empty until kubelet has set it."""
+
+
+class AddressedPod(KubeObject, frozen=True):
+    """A pod with its address."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "pods"
+    KIND: ClassVar[str] = "Pod"
+
+    status: AddressedPodStatus = AddressedPodStatus()

@@ -1,0 +1,124 @@
+"""Asks exporters over HTTP what their GPUs do."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dracaena.api.errors import BadInputError, TemporaryError
+
+TIMEOUT_S: Final = 3.0
+"""For all of an answer, the connection included: an exporter gives the GPU driver two seconds."""
+
+MOST_BYTES: Final = 4 << 20
+"""Of an answer: 16 GPUs with 48 clients of MPS each have 200 KiB."""
+
+_REFUSED: Final = frozenset({401, 403})
+
+
+class ExporterError(TemporaryError):
+    """An exporter gives no figures; str() says why, in words that follow its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterAccess:
+    """How exporters are asked."""
+
+    port: int
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""
+    """Name in their certificates, as they are asked by address."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def exporter_access(port: int, *, ca_file: str, server_name: str, password_file: str) -> ExporterAccess:
+    """Return what some settings say. Files are read once. Raises BadInputError."""
+    headers = {}
+    if password_file:
+        user, colon, password = _text(password_file).strip().partition(":")
+        if not (user and colon and password):
+            raise BadInputError(f"file {password_file}: expected one line USER:PASSWORD")
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    tls = None
+    if ca_file:
+        try:
+            tls = ssl.create_default_context(cadata=_text(ca_file))
+        except ssl.SSLError as error:
+            raise BadInputError(f"file {ca_file} holds no certificate of an authority: {error.reason}") from error
+    return ExporterAccess(port, tls, server_name, headers)
+
+
+class HttpExporters:
+    """Exporters that are asked in the same way."""
+
+    def __init__(self, access: ExporterAccess, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._access, self._timeout_s = access, timeout_s
+
+    def usage(self, address: str) -> bytes:
+        """Return what an exporter serves as /usage. Raises ExporterError, after TIMEOUT_S at the latest, however slowly
+        it answers."""
+        try:
+            with _cut_off(address, self._access.port, self._timeout_s) as connection:
+                return self._ask(connection, address)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise ExporterError(f"{address} gave no answer: {str(error) or type(error).__name__}") from error
+
+    def _ask(self, plain: socket.socket, address: str) -> bytes:
+        access = self._access
+        tls, name = access.tls, access.server_name or address
+        with plain if tls is None else tls.wrap_socket(plain, server_hostname=name) as connection:
+            asking = http.client.HTTPConnection(address, access.port)
+            asking.sock = connection
+            asking.request("GET", "/usage", headers=dict(access.headers))
+            answer = asking.getresponse()
+            if answer.status in _REFUSED:
+                raise ExporterError(f"{address} refuses the user and password of the controller")
+            if answer.status != http.client.OK:
+                raise ExporterError(f"{address} answered with status {answer.status}")
+            body = answer.read(MOST_BYTES + 1)
+        if len(body) > MOST_BYTES:
+            raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
+        return body
+
+
+@contextlib.contextmanager
+def _cut_off(address: str, port: int, timeout_s: float) -> Iterator[socket.socket]:
+    """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket begins anew with
+    each byte."""
+    with socket.create_connection((address, port), timeout=timeout_s) as plain, plain.dup() as handle:
+        was_cut = threading.Event()
+
+        def cut() -> None:
+            was_cut.set()
+            with contextlib.suppress(OSError):  # it has ended by itself
+                handle.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(timeout_s, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield plain
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if was_cut.is_set():
+                raise TimeoutError(f"not all of it came within {timeout_s:g} s") from error
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+        if was_cut.is_set():  # an answer without a length ends with its connection
+            raise TimeoutError(f"not all of it came within {timeout_s:g} s")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"file {path} cannot be read: {error}") from error

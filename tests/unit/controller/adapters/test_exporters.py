@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+import yaml
+
+from dracaena.api.errors import BadInputError
+from dracaena.controller.adapters.exporters import MOST_BYTES, ExporterError, HttpExporters, exporter_access
+from dracaena.controller.views.node_use import read_usage
+from support.certificates import write_authority, write_server
+from support.exporting_node import HOST, ExportingNode, entry, exporting_node, gpu_uuid, pod_uid
+from support.exporting_nvml import FakeProcess
+from support.sockets import short_folder
+
+LOCAL = "127.0.0.1"
+
+
+def access(
+    port: int, ca: Path | str = "", password: Path | str = "", name: str = "", *, timeout_s: float = 10.0
+) -> HttpExporters:
+    settings = exporter_access(port, ca_file=str(ca), server_name=name, password_file=str(password))
+    return HttpExporters(settings, timeout_s=timeout_s)
+
+
+def busy(node: ExportingNode) -> None:
+    node.list(entry("a", gpu_uuid(0), number=1))
+    node.nvml.activity[0].processes = [FakeProcess(1, 100, sm_percent=40)]
+    node.run(1, pod_uid(1))
+
+
+def test_an_exporter_tells_what_its_containers_use() -> None:
+    with short_folder() as folder, exporting_node(folder) as node:
+        busy(node)
+        (use,) = read_usage(HOST, access(node.program.http_port).usage(LOCAL))
+        assert (use.namespace, use.pod, use.container, use.gpu) == ("team", "a", "main", 0)
+        assert (use.processes, use.memory_bytes, use.sm_percent) == (1, 100 << 20, 40)
+
+
+def test_one_behind_tls_and_a_password_is_asked_with_both(tmp_path: Path) -> None:
+    write_server(tmp_path)
+    write_authority(tmp_path / "ca.crt")
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+    web = tmp_path / "web-config.yml"
+    web.write_text(yaml.safe_dump({"tls_server_config": tls, "basic_auth_users": {"page": hashed}}))
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("page:right\n")
+    wrong.write_text("page:wrong\n")
+    with short_folder() as folder, exporting_node(folder, web_config_file=str(web)) as node:
+        port = node.program.http_port
+        assert read_usage(HOST, access(port, tmp_path / "ca.crt", right).usage(LOCAL)) == ()
+        assert access(port, tmp_path / "ca.crt", right, "localhost").usage(LOCAL)
+        with pytest.raises(ExporterError, match="refuses the user and password"):
+            access(port, tmp_path / "ca.crt", wrong).usage(LOCAL)
+        with pytest.raises(ExporterError, match="certificate"):
+            access(port, tmp_path / "ca.crt", right, "other.example").usage(LOCAL)
+        with pytest.raises(ExporterError, match=r"gave no answer|status"):
+            access(port, password=right).usage(LOCAL)
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Serve one connection at a time."""
+    with socket.create_server((LOCAL, 0)) as listener:
+        over = threading.Event()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while not over.is_set():
+                    with listener.accept()[0] as client:
+                        with contextlib.suppress(OSError):
+                            answer(client)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def hang(client: socket.socket) -> None:
+    while client.recv(1 << 16):
+        pass
+
+
+def drip(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        client.sendall(b" ")
+        time.sleep(0.05)
+
+
+def drip_headers(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        client.sendall(b"a")
+        time.sleep(0.05)
+
+
+def flood(client: socket.socket) -> None:
+    client.recv(1 << 16)
+    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (MOST_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (hang, "not all of it came within 0.5 s|timed out"),
+        (drip, "not all of it came within 0.5 s"),
+        (drip_headers, "not all of it came within 0.5 s"),
+        (flood, "more than 4 MiB|not all of it came within 0.5 s"),
+        (lambda client: client.sendall(b"HTTP/1.1 500 Oh\r\n\r\n"), "status 500|gave no answer"),
+        (lambda client: client.sendall(b"\x00\xff nonsense\r\n\r\n"), "gave no answer"),
+        (lambda client: client.recv(1 << 16), "gave no answer"),
+    ],
+)
+def test_whatever_is_at_the_port_ends_in_words_and_in_time(answer: Callable[[socket.socket], None], words: str) -> None:
+    with answering(answer) as port, pytest.raises(ExporterError, match=words):
+        access(port, timeout_s=0.5).usage(LOCAL)
+
+
+def test_a_port_at_which_nothing_listens_is_told() -> None:
+    with socket.create_server((LOCAL, 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ExporterError, match=r"gave no answer: .*refused"):
+        access(port).usage(LOCAL)
+
+
+def test_files_that_cannot_be_used_are_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "no").write_text("nothing")
+    with pytest.raises(BadInputError, match="expected one line USER:PASSWORD"):
+        access(1, password=tmp_path / "no")
+    with pytest.raises(BadInputError, match="no certificate of an authority"):
+        access(1, tmp_path / "no")
+    with pytest.raises(BadInputError, match="cannot be read"):
+        access(1, tmp_path / "absent")
