@@ -39,6 +39,21 @@ class ControllerSettings:
         help="whether the page asks for no password and no token; only at an address of this machine, such as "
         "127.0.0.1:8081",
     )
+    page_exporters: str = option(
+        "",
+        help="exporters that the page asks what GPUs do when somebody opens a node: NAMESPACE/SELECTOR of their pods, "
+        "for example gpu-system/app.kubernetes.io/component=exporter; empty: none is asked",
+    )
+    page_exporters_port: int = option(9400, help="port of these exporters", least=1)
+    page_exporters_ca_file: str = option(
+        "", help="certificates of the authority that signed those of the exporters; empty: they are asked without TLS"
+    )
+    page_exporters_server_name: str = option(
+        "", help="name in the exporters' certificates, as they are asked by address; empty: their address"
+    )
+    page_exporters_password_file: str = option(
+        "", help="file with USER:PASSWORD, a user of the exporters' web-config file; empty: they ask for none"
+    )
     leader_elect: bool = option(
         True,
         help="whether replicas agree on one that writes, by a Lease; false only where one controller runs, and none is "

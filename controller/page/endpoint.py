@@ -23,9 +23,11 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.page.access import Access, Reviews, Seen, Viewer
 from dracaena.controller.page.followers import Followers
+from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.page.snapshots import Numbered, Snapshots
 from dracaena.controller.page.turns import worked_out
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
+from dracaena.controller.views.node_use import no_use_view, use_view
 from dracaena.controller.views.snapshot import ClusterSnapshot, Watched
 from dracaena.controller.views.summary import nodes, summary
 from dracaena.controller.views.usage import namespaces_in_turns, usage_in_turns
@@ -90,6 +92,8 @@ class PageSource:
     """Whether this replica leads, in words."""
     trouble: Callable[[], str | None]
     """Why what is shown may be old."""
+    use: NodeUse | None = None
+    """What exporters tell; None: none is asked. It may block, so it is asked by a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +142,10 @@ class PageEndpoint:
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
         self._followers = Followers()
         self._snapshots = self._followed_snapshots(clock)
-        # Two threads: whoever asks for much text holds up nobody's summary.
+        # Three threads: whoever asks for much text, or about a node whose exporter hangs, holds up nobody's summary.
         self._pages = {
             "/api/summary": Page[_Key]("page-summary", self._answer, clock, longest_rest_s=LONGEST_REST_S),
+            "/api/use": Page[_Key]("page-use", self._answer, clock),
             "": Page[_Key]("page-details", self._answer, clock, longest_rest_s=LONGEST_REST_S),
         }
         self._views = self._all_views()
@@ -159,6 +164,7 @@ class PageEndpoint:
             "/api/summary": _View(self._summary),
             "/api/nodes": _View(self._nodes, ("search", "after")),
             "/api/node": _View(self._node, ("name",)),
+            "/api/use": _View(self._use, ("node",)),
             "/api/pod": _View(self._pod, ("namespace", "name")),
             "/graph": _View(self._graph, ("node",)),
             "/usage": _View(self._usage, ("after",)),
@@ -252,6 +258,7 @@ class PageEndpoint:
             "number": newest.number,
             "state": self._source.state(),
             "trouble": self._source.trouble(),
+            "use": self._source.use is not None,
             "reader": None if identity is None else identity.user,
         }
         return _json({**about, **summary(snapshot, seen.sight, self._clock.monotonic()), "unasked": seen.unasked})
@@ -265,6 +272,16 @@ class PageEndpoint:
             return text_answer(404, f"no such node publishes devices of {self._source.driver}")
         seen = self._seen(key, _held(node))
         return _json({**node_view(node, seen.sight), "unasked": seen.unasked})
+
+    def _use(self, key: _Key, newest: Numbered) -> HttpAnswer:
+        name = key.value("node")
+        if self._source.use is None or name not in newest.snapshot.pages:
+            return text_answer(404, "no exporter is asked about such a node")
+        told = self._source.use.of(name)
+        if isinstance(told, str):
+            return _json({**no_use_view(name, told), "unasked": 0})
+        seen = self._seen(key, sorted({use.namespace for use in told}))
+        return _json({**use_view(name, told, seen.sight), "unasked": seen.unasked})
 
     def _pod(self, key: _Key, newest: Numbered) -> HttpAnswer:
         namespace, name = key.value("namespace"), key.value("name")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dracaena.controller.adapters.exporter_pods import ExporterPods
+from dracaena.controller.adapters.exporters import HttpExporters, exporter_access
 from dracaena.controller.adapters.reviews import KubeReviews
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
+from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.controller.watches import Watches
@@ -42,7 +45,15 @@ def build_page(
     def watched() -> Watched:
         return Watched(watches.nodes.snapshot(), watches.slices.snapshot(), watches.claims.snapshot(), waiting_pods())
 
-    source = PageSource(settings.driver_name, watched, watches.pods.get, watches.claims.get, state, trouble)
+    source = PageSource(
+        settings.driver_name,
+        watched,
+        watches.pods.get,
+        watches.claims.get,
+        state,
+        trouble,
+        _node_use(settings, client, clock),
+    )
     return PageEndpoint(
         settings.page_address,
         source,
@@ -51,6 +62,18 @@ def build_page(
         web_config_file=settings.web_config_file,
         is_open=settings.page_open,
     )
+
+
+def _node_use(settings: ControllerSettings, client: KubeClient, clock: Clock) -> NodeUse | None:
+    if not settings.page_exporters:
+        return None
+    access = exporter_access(
+        settings.page_exporters_port,
+        ca_file=settings.page_exporters_ca_file,
+        server_name=settings.page_exporters_server_name,
+        password_file=settings.page_exporters_password_file,
+    )
+    return NodeUse(ExporterPods(client, settings.page_exporters).address, HttpExporters(access).usage, clock)
 
 
 def _waiting_pod(key: str, reason: str, why: str, since_s: float) -> WaitingPod:

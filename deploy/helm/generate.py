@@ -31,7 +31,7 @@ _OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "web-config-f
 OF_THE_CHART = {
     "controller": _OF_EACH
     | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"}
-    | {"page-address", "page-open"},
+    | {"page-address", "page-open", "page-exporters", "page-exporters-port"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}

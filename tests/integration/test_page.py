@@ -16,8 +16,11 @@ from dracaena.kube.client import KubeClient
 from support.allocation import blocks, machine
 from support.api_ground import ApiGround
 from support.controller import ask, publish, transport
+from support.exporting_node import entry, exporting_node, gpu_uuid, pod_uid
+from support.exporting_nvml import FakeProcess
 from support.http_probe import connect, get
 from support.kube import wait_for
+from support.sockets import short_folder
 from support.workload import NAMESPACE
 
 FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name="T4")
@@ -118,3 +121,43 @@ def test_a_pod_is_followed_from_waiting_to_running(server: ApiGround, tmp_path: 
             assert (usage["pod"], len(usage["devices"])) == ("second", 2)
         finally:
             started.kill()
+
+
+def test_the_page_asks_the_exporter_of_a_node_and_says_where_it_gives_no_figures(
+    server: ApiGround, tmp_path: Path
+) -> None:
+    client = KubeClient(transport(server, tmp_path))
+    publish(client, {"n": FOUR, "without": FOUR})
+    run_exporter_pod(client, "of-n", "n")
+    log = tmp_path / "log"
+    command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--leader-elect=false"]
+    flags = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--page-address=127.0.0.1:0", "--page-open=true"]
+    with short_folder() as folder, contextlib.ExitStack() as closing:
+        node = closing.enter_context(exporting_node(folder, node_name="n"))
+        node.list(entry("a", gpu_uuid(0), number=1))
+        node.nvml.activity[0].processes = [FakeProcess(1, 100, sm_percent=40)]
+        node.run(1, pod_uid(1))
+        flags += [f"--page-exporters={NAMESPACE}/app=exporter", f"--page-exporters-port={node.program.http_port}"]
+        stream = closing.enter_context(log.open("wb"))
+        started = closing.enter_context(subprocess.Popen([*command, *flags], stdout=stream, stderr=stream))
+        closing.callback(started.kill)
+        reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))
+        closing.callback(reader.close)
+        (use,) = reader.read("/api/use?node=n")["uses"]
+        assert (use["pod"], use["gpu"], use["smPercent"], use["memoryBytes"]) == ("a", 0, 40, 100 << 20)
+        told = reader.read("/api/use?node=without")
+        assert (told["trouble"], told["uses"]) == ("no figures from node without: no exporter runs on it", [])
+        node.program.stop()
+        gone = "no figures from node n: 127.0.0.1 gave no answer"
+        wait_for(lambda: str(reader.read("/api/use?node=n")["trouble"]).startswith(gone), gone, TIMEOUT_S)
+        assert reader.read("/api/node?name=n")["free"] == 4, "nothing else breaks"
+
+
+def run_exporter_pod(client: KubeClient, name: str, node: str) -> None:
+    """Make the pod of an exporter as it is when it runs."""
+    containers = [{"name": "exporter", "image": "example/exporter:1.0"}]
+    meta = {"name": name, "labels": {"app": "exporter"}}
+    document = {"metadata": meta, "spec": {"nodeName": node, "containers": containers}}
+    client.create(Pod, document, namespace=NAMESPACE)
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
+    client.merge_patch(Pod, name, status, namespace=NAMESPACE, subresource="status")

@@ -5,6 +5,7 @@ PAGE_SCREENSHOTS=folder keeps what it looked like, in light and dark.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.adapters.reviews import Identity
+from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.scenario import NODES, WAITING, load_manifests
+from dracaena.process.clock import SystemClock
 from page.chromium import TIMEOUT_S, Browser, browser
 from support.allocation import allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.embedded_cluster import apply_in_order, wait_settled
@@ -119,6 +123,42 @@ def test_names_made_of_markup_are_shown_as_they_are_and_the_keyboard_reaches_eve
         tab.press("Escape", 27)
         tab.wait_for("!document.getElementById('pod').open")
         assert tab.value("document.querySelectorAll('img, script:not([src]), b b').length") == 0
+        check_is_well_behaved(tab, url)
+
+
+def test_what_containers_use_is_shown_below_the_node_and_a_missing_exporter_is_told(
+    tab: Browser, pictures: Path
+) -> None:
+    uses = {"main": [{"gpu": 1, "processes": 2, "memory_bytes": 3 << 30, "sm_ratio": 0.4}, {"gpu": 0}]}
+    pods = [{"namespace": "default", "pod": MARKUP, "containers": uses}]
+    answers = {"n": json.dumps({"node": "n", "driver": True, "pods": pods}).encode()}
+
+    def read_of(node_name: str) -> bytes:
+        if node_name not in answers:
+            raise TemporaryError("it hangs")
+        return answers[node_name]
+
+    cluster = used_by_markup()
+    slices = [*cluster.watched.slices, pool_slice("other", machine("four", blocks(2, 2, inside="NV12", outside="SYS")))]
+    cluster.watched = Watched((node("n"), node("other")), slices, cluster.watched.claims)
+    cluster.use = NodeUse(lambda name: name, read_of, SystemClock())
+    with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
+        url = f"http://127.0.0.1:{endpoint.port}/"
+        tab.open(url)
+        tab.wait_for("document.querySelectorAll('details.node').length === 2")
+        tab.value("document.querySelectorAll('details.node').forEach((each) => { each.open = true; })")
+        tab.wait_for("document.querySelectorAll('[data-node=n] .use tbody tr').length === 2")
+        shown = tab.value("[...document.querySelectorAll('.use tbody tr')].map((row) => row.innerText.split('\\t'))")
+        assert [row[0] for row in shown] == ["GPU0", "GPU1"]
+        assert [row[2:] for row in shown] == [
+            ["main", "not told", "not told", "not told"],
+            ["main", "40 %", "3.0 GiB", "2"],
+        ]
+        tab.wait_for("!!document.querySelector('[data-node=other] .use p')")
+        told = tab.value("document.querySelector('[data-node=other] .use p').textContent")
+        assert told == "no figures from node other: it hangs"
+        assert tab.value("document.querySelectorAll('[data-node=other] .gpu').length") == 4, "nothing else breaks"
+        tab.screenshot(pictures / "use.png")
         check_is_well_behaved(tab, url)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.page.endpoint import PageEndpoint, PageSource
+from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.views.snapshot import Watched
 from dracaena.process.clock import SystemClock
 from support.allocation import DRIVER
@@ -22,9 +23,10 @@ class PageCluster:
         self.watched = Watched((), (), ())
         self.pods: dict[str, Pod] = {}
         self.looks = 0
+        self.use: NodeUse | None = None
 
     def source(self) -> PageSource:
-        return PageSource(DRIVER, self._look, self.pods.get, self._claim, lambda: "leading", lambda: None)
+        return PageSource(DRIVER, self._look, self.pods.get, self._claim, lambda: "leading", lambda: None, self.use)
 
     def _look(self) -> Watched:
         self.looks += 1

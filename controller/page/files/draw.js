@@ -1,5 +1,5 @@
 // One node: its PCIe tree as boxes within boxes, its NVLinks as a ring, MIG slices and shares as bars.
-import { element } from "/elements.js";
+import { element, gibibytes } from "/elements.js";
 
 const LEVELS = {
   PSB: "one board", PIX: "one PCIe switch", PXB: "several PCIe switches", PHB: "one host bridge",
@@ -23,6 +23,23 @@ export function nodeBody(node, podButton) {
   }
   if (node.gpus.length > 1) parts.push(matrix(node));
   return parts;
+}
+
+export function useTable(use, podButton) {
+  const title = element("h3", {}, "In use now");
+  if (use.trouble) return [title, element("p", {}, use.trouble)];
+  if (!use.uses.length) return [title, element("p", {}, "No container has a GPU of it.")];
+  const heads = ["GPU", "Pod", "Container", "SMs", "Memory", "Processes"];
+  const rows = use.uses.map((each) => element("tr", {},
+    element("th", { scope: "row" }, `GPU${each.gpu}`),
+    element("td", {}, each.hidden ? "somebody of a namespace that you may not see" : podButton(each.namespace, each.pod)),
+    element("td", {}, each.container ?? ""),
+    element("td", {}, each.smPercent === null ? "not told" : `${each.smPercent} %`),
+    element("td", {}, each.memoryBytes === null ? "not told" : gibibytes(each.memoryBytes)),
+    element("td", {}, each.processes ?? "not told")));
+  return [title, element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+    element("tbody", {}, ...rows)))];
 }
 
 function branch(one, node, podButton) {

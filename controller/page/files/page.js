@@ -1,10 +1,11 @@
 // The page of the controller. Everything that comes from the cluster is put in as text, never as markup.
-import { nodeBody } from "/draw.js";
+import { nodeBody, useTable } from "/draw.js";
 import { count, element, fill, minutes } from "/elements.js";
 
 const POLL_MS = 5000;
 const AGAIN_MS = 2000;
 const SHORTEST_MS = 1000; // between two summaries
+const USE_MS = 5000; // between two looks at what the GPUs of open nodes do
 
 const at = (id) => document.getElementById(id);
 let token = "";
@@ -15,6 +16,7 @@ let further = 0; // answers with nodes behind the first that the reader asked fo
 let loop = 0; // number of the loop that keeps up: an older one ends
 let fail = notFollowing; // what is done where the page cannot be refreshed
 let podShown = null;
+let usesTold = false; // whether the controller asks exporters
 const rows = new Map(); // node → its details element
 const signs = { ".": "free", "#": "taken", "+": "shared", x: "missing" };
 
@@ -116,8 +118,13 @@ function nodeRow(node) {
         element("span", { class: "name-text" }), element("span", { class: "product" }),
         element("span", { class: "cells", "aria-hidden": "true" }), element("span", { class: "sum" }),
         element("span", { class: "remarks" })),
-      element("div", { class: "body" }));
-    row.addEventListener("toggle", () => row.open && showNode(row, node.name));
+      element("div", { class: "body" }),
+      element("div", { class: "body use" }));
+    row.addEventListener("toggle", () => {
+      if (!row.open) return;
+      showNode(row, node.name);
+      showUse(row, node.name);
+    });
     rows.set(node.name, row);
   }
   const parts = row.firstChild.children;
@@ -158,8 +165,25 @@ function showNodes({ total, nodes }) {
   at("more").hidden = nodes.length >= total;
 }
 
+async function showUse(row, name) {
+  if (!usesTold) return;
+  const place = row.lastChild;
+  let found;
+  try {
+    found = useTable(await read("/api/use", { node: name }), podButton);
+  } catch (error) {
+    if (error instanceof Refused) fail(error);
+    found = [element("p", {}, `no figures from node ${name}: ${error.message}`)];
+  }
+  if (row.isConnected) keepFocus(place, () => fill(place, found));
+}
+
+function showUses() {
+  for (const [name, row] of rows) if (row.open && !document.hidden) showUse(row, name);
+}
+
 async function showNode(row, name) {
-  const body = row.lastChild;
+  const body = row.children[1];
   try {
     const text = await (await ask("/api/node", { name })).text();
     if (body.dataset.text === text) return;
@@ -266,6 +290,7 @@ async function refreshOnce() {
     return;
   }
   shown = summary.number;
+  usesTold = summary.use;
   if (summary.unasked) again = true; // which names may be seen is not known of all yet
   at("login").hidden = true;
   at("cluster").hidden = false;
@@ -353,6 +378,7 @@ at("login").addEventListener("submit", (event) => {
   keepUp();
 });
 setInterval(showAges, SHORTEST_MS);
+setInterval(showUses, USE_MS);
 let typing = 0;
 at("search").addEventListener("input", () => {
   clearTimeout(typing);

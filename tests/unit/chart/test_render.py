@@ -483,3 +483,29 @@ def test_the_page_is_reached_by_those_whom_its_value_names_and_by_nobody_else(tm
             if rule["ports"][0]["port"] == 8082
         ]
         assert [rule["from"] for rule in rules] == wanted
+
+
+def test_the_page_asks_the_exporters_of_the_release_and_gets_through_to_them(tmp_path: Path) -> None:
+    on = "--set=controller.page.enabled=true,exporter.enabled=true,exporter.port=9401"
+    without, asks = render(tmp_path, on), render(tmp_path, f"{on},controller.page.exporters=true")
+    assert "PAGE_EXPORTERS" not in without
+    (deployment,) = objects(asks, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = {each["name"]: each.get("value") for each in container["env"]}
+    namespace, _, selector = str(settings["DRACAENA_PAGE_EXPORTERS"]).partition("/")
+    assert namespace == deployment["metadata"]["namespace"]
+    (exporter,) = (one for one in objects(asks, "DaemonSet") if one["metadata"]["name"].endswith("exporter"))
+    pod_labels = exporter["spec"]["template"]["metadata"]["labels"]
+    assert dict(term.split("=") for term in selector.split(",")).items() <= pod_labels.items()
+    assert settings["DRACAENA_PAGE_EXPORTERS_PORT"] == "9401"
+    let_in = [
+        peer["podSelector"]["matchLabels"]
+        for policy in objects(asks, "NetworkPolicy")
+        for rule in policy["spec"].get("ingress", ())
+        for peer in rule["from"]
+        if rule["ports"][0]["port"] == 9401 and "podSelector" in peer
+    ]
+    assert [labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items() for labels in let_in] == [
+        True
+    ]
+    assert "PAGE_EXPORTERS" not in render(tmp_path, "--set=controller.page.enabled=true,controller.page.exporters=true")

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,13 +17,14 @@ import msgspec
 import pytest
 import yaml
 
-from dracaena.api.errors import BadInputError
+from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.reviews import Identity
 from dracaena.controller.page.access import NO_ANSWER
 from dracaena.controller.page.endpoint import CONTENT_POLICY, FILES, PageEndpoint
 from dracaena.controller.page.followers import MOST_FOLLOWERS
+from dracaena.controller.page.node_use import NodeUse
 from dracaena.controller.views.snapshot import WaitingPod, Watched
 from dracaena.process.clock import SystemClock
 from dracaena.process.http_message import text_answer
@@ -271,6 +273,57 @@ def test_fields_that_a_path_does_not_read_make_no_other_question(
     for query in ("?after=a", "?after=a&x=1", "?after=b"):
         assert ask(endpoint, f"/usage{query}", "of-admin")[0] == 200
     assert len(set(asked)) == 3
+
+
+def exporter_of(address: str) -> bytes:
+    uses = {"main": [{"gpu": 0, "processes": 1, "memory_bytes": 1 << 30, "sm_ratio": 0.4}]}
+    pods = [{"namespace": namespace, "pod": f"pod-of-{namespace}", "containers": uses} for namespace in NAMESPACES]
+    return json.dumps({"node": address, "driver": True, "pods": pods}).encode()
+
+
+NAMESPACES = ("secret", "team")
+
+
+def test_what_gpus_do_is_told_with_the_names_that_one_may_see(cluster: PageCluster, reviews: ScriptedReviews) -> None:
+    cluster.use = NodeUse(lambda node: node, exporter_of, SystemClock())
+    with serving_page(cluster, reviews) as endpoint:
+        told = json.loads(ask(endpoint, "/api/use?node=n", "of-dev")[1])
+        assert [use.get("pod") for use in told["uses"]] == [None, "pod-of-team"]
+        assert [use["smPercent"] for use in told["uses"]] == [40, 40]
+        text = ask(endpoint, "/api/use?node=n", "of-guest")[1]
+        assert not [name for name in NAMESPACES if name in text]
+        assert ask(endpoint, "/api/use?node=n")[0] == 401
+        assert ask(endpoint, "/api/use?node=of-another-cluster", "of-admin")[0] == 404
+        assert json.loads(ask(endpoint, "/api/summary", "of-dev")[1])["use"] is True
+
+
+def test_an_exporter_that_hangs_or_is_missing_holds_up_nothing_else(
+    cluster: PageCluster, reviews: ScriptedReviews
+) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def hang(_address: str) -> bytes:
+        asked.set()
+        over.wait(20)
+        raise TemporaryError("it hangs")
+
+    cluster.use = NodeUse(lambda node: node, hang, SystemClock())
+    with serving_page(cluster, reviews) as endpoint:
+        found: list[str] = []
+        asking = threading.Thread(target=lambda: found.append(ask(endpoint, "/api/use?node=n", "of-admin")[1]))
+        asking.start()
+        assert asked.wait(20)
+        for path in ALL:
+            assert ask(endpoint, path, "of-admin")[0] == 200
+        over.set()
+        asking.join()
+        told = json.loads(found[0])
+        assert (told["trouble"], told["uses"]) == ("no figures from node n: it hangs", [])
+
+
+def test_where_no_exporter_is_set_none_is_asked(endpoint: PageEndpoint) -> None:
+    assert json.loads(ask(endpoint, "/api/summary", "of-admin")[1])["use"] is False
+    assert ask(endpoint, "/api/use?node=n", "of-admin")[0] == 404
 
 
 def test_markup_in_a_name_is_text_in_json_that_no_browser_takes_for_a_page(
