@@ -164,6 +164,19 @@ def test_a_pod_with_two_shares_of_a_gpu_has_the_sum(tmp_path: Path) -> None:
     assert ground.limits() == {}
 
 
+def test_cgroups_of_containers_get_no_limit(tmp_path: Path) -> None:
+    """With `misc` they would not count on their pod's any more, and the pod could take more than its shares."""
+    ground = Ground(tmp_path, share_claim("one"), share_claim("two", gib=5))
+    ground.pods.add(using("pod", "one"))
+    ground.prepare(0)
+    ground.prepare(1)
+    for name in ("cri-containerd-0a1b.scope", "crio-0a1b.scope", "0a1b"):
+        (ground.tree.add("pod-uid") / name).mkdir()
+    assert ground.look()
+    assert ground.limits() == {"pod": 15}
+    assert len(ground.limiter.limits) == 1
+
+
 def test_a_pod_that_kubelet_has_not_begun_with_waits_for_its_cgroup(tmp_path: Path) -> None:
     ground = Ground(tmp_path, share_claim("one", "early", "late"), cgroups="early")
     ground.pods.add(using("early", "one"))
