@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigProfile
+from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Topology, TopologyError
 
 
@@ -45,7 +46,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All physical GPUs of one node in ordinal order (rank by PCI address) with their links."""
+    """All physical GPUs of one node in ordinal order (rank by PCI address) with their links.
+
+    Those that are handed through to virtual machines have the ordinals behind all others, again by PCI address.
+    """
 
     name: str
     """What the recording or the node is called; not an identity."""
@@ -59,11 +63,14 @@ class Machine:
     """Where a recording comes from, in words."""
     mig_devices: tuple[MigDevice, ...] = ()
     """Existing ones, by parent in ordinal order, then by GPU instance and compute instance."""
+    passthrough: tuple[PassthroughGpu, ...] = ()
+    """GPUs that a VFIO driver has, by PCI address."""
 
     def check(self) -> None:
         """State the invariants; raise TopologyError naming the first that does not hold."""
-        if len(self.gpus) != self.topology.gpu_count:
-            raise TopologyError(f"{self.name}: {len(self.gpus)} GPUs, links of {self.topology.gpu_count}")
+        count = len(self.gpus) + len(self.passthrough)
+        if count != self.topology.gpu_count:
+            raise TopologyError(f"{self.name}: {count} GPUs, links of {self.topology.gpu_count}")
         # Two GPUs with one minor would be one device node: a claim for one of them would get the other.
         for what in ("uuid", "index", "minor", "pci_bus_id"):
             values = [getattr(gpu, what) for gpu in self.gpus if getattr(gpu, what) is not None]
@@ -72,6 +79,12 @@ class Machine:
         addresses = [gpu.pci_bus_id for gpu in self.gpus]
         if None not in addresses and addresses != sorted(map(str, addresses)):
             raise TopologyError(f"{self.name}: GPUs are not in the order of their PCI addresses")
+        handed = [gpu.pci_bus_id for gpu in self.passthrough]
+        if handed != sorted(set(handed)):
+            raise TopologyError(f"{self.name}: GPUs handed through are not in the order of their PCI addresses")
+        both = sorted(set(handed).intersection(str(address) for address in addresses))
+        if both:
+            raise TopologyError(f"{self.name}: the NVIDIA driver and a VFIO driver both show the GPU at {both[0]}")
         self._check_mig_devices()
         self.topology.check()
 

@@ -12,9 +12,13 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, 
 from dracaena.kubelet_plugin.adapters.nvml_memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
-from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts, PassthroughFacts
+from dracaena.kubelet_plugin.discovery.passthrough import HandedThrough, handed_through
+from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
@@ -36,8 +40,11 @@ class NvmlMachine:
         clock: Clock | None = None,
         *,
         listens: bool = False,
+        pci_bus: SysfsPci | None = None,
     ) -> None:
-        """With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
+        """`pci_bus` tells which GPUs are handed through to virtual machines; None: none is.
+
+        With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
         """
         self._name = name
@@ -51,6 +58,8 @@ class NvmlMachine:
         self._closed_s = self._clock.monotonic()
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
+        self._pci_bus = pci_bus
+        self._needs_no_driver = False
 
     @classmethod
     def of_this_node(
@@ -63,18 +72,18 @@ class NvmlMachine:
         permission: Permission | None = None,
         listens: bool = False,
         mig_profiles: bool = False,
+        passthrough: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
-        return cls(name, NvmlReader(library, mig_profiles=mig_profiles), Sysfs(sys_root), listens=listens)
+        reader = NvmlReader(library, mig_profiles=mig_profiles)
+        pci_bus = SysfsPci(sys_root) if passthrough else None
+        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
-        try:
-            facts = self._nvml.read()
-        finally:
-            if not self._listens:
-                self._nvml.close()
+        handed = HandedThrough() if self._pci_bus is None else handed_through(self._pci_bus.read())
+        facts = self._driver_facts(handed)
         addresses = [gpu.address for gpu in facts.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
         facts = replace(
@@ -83,8 +92,30 @@ class NvmlMachine:
             pci=tuple(device for device in devices if device is not None),
             pci_gpus=self._sysfs.nvidia_gpus(),
             nics=self._sysfs.nics(),
+            passthrough=tuple(PassthroughFacts(gpu, self._place(gpu.pci_bus_id)) for gpu in handed.gpus),
         )
-        return read_facts(facts, name=self._name, source=SOURCE)
+        return replace(read_facts(facts, name=self._name, source=SOURCE), refused=handed.refused)
+
+    def _driver_facts(self, handed: HandedThrough) -> MachineFacts:
+        """Return what the driver says. Where VFIO drivers have all GPUs of the node there need be none, nor one that
+        works: NVML has several words for a driver without a GPU.
+        """
+        self._needs_no_driver = False
+        try:
+            return self._nvml.read()
+        except GpuDriverTroubleError as error:
+            is_released = error.reason is TroubleKind.RELEASED
+            if is_released or not (handed.gpus or handed.refused) or self._sysfs.nvidia_gpus():
+                raise
+            self._needs_no_driver = True
+            return MachineFacts(gpus=())
+        finally:
+            if not self._listens:
+                self._nvml.close()
+
+    def _place(self, pci_bus_id: str) -> PciFacts | None:
+        address = PciAddress.parse(pci_bus_id)
+        return None if address is None else self._sysfs.pci_device(address)
 
     def read(self) -> Machine:
         """Return the machine as it is now. Raises as read_all."""
@@ -111,10 +142,12 @@ class NvmlMachine:
 
     def events(self) -> tuple[GpuEvent, ...]:
         """Return what happened to GPUs since the last call. Raises NvmlError."""
-        return self._health.events()
+        return () if self._needs_no_driver else self._health.events()
 
     def poll(self) -> Poll:
         """Return how the GPUs are. Raises NvmlError."""
+        if self._needs_no_driver:
+            return Poll()
         self._open_anew_if_due()
         poll = self._health.poll()
         self._unnamed = poll.lost is not None or poll.refused is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -10,8 +11,16 @@ from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Nic, Topology
-from dracaena.kubelet_plugin.discovery.machine_facts import GpuFacts, LeftOut, MachineFacts, MigFacts, NicFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import (
+    GpuFacts,
+    LeftOut,
+    MachineFacts,
+    MigFacts,
+    NicFacts,
+    PassthroughFacts,
+)
 from dracaena.kubelet_plugin.discovery.nvlinks import (
     active_count,
     fabric_clique,
@@ -20,6 +29,7 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
     pair_count,
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
+from dracaena.kubelet_plugin.discovery.passthrough import RefusedGpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
@@ -41,6 +51,8 @@ class Reading:
     left_out: tuple[LeftOut, ...] = ()
     missing: tuple[str, ...] = ()
     """PCI addresses of GPUs that the kernel shows and the driver does not list."""
+    refused: tuple[RefusedGpu, ...] = ()
+    """GPUs that a VFIO driver has and that no virtual machine can be given."""
 
     @property
     def unanswered(self) -> int:
@@ -61,7 +73,15 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
     known = {gpu.pci_bus_id for gpu in kept.gpus}
     refusals = [str(left_out) for left_out in reading.left_out if left_out.call in NAMING_CALLS]
     why = f" ({'; '.join(refusals)})" if refusals else ""
-    return tuple(
+    refused = tuple(
+        trouble(
+            TroubleKind.PASSTHROUGH_REFUSED,
+            f"the GPU at {each.address} is not published for virtual machines: {each.reason}",
+            each.address,
+        )
+        for each in reading.refused
+    )
+    return refused + tuple(
         trouble(
             TroubleKind.GPU_MISSING,
             f"the GPU at {address} is on the PCI bus and cannot be used through the driver{why}: it is not published",
@@ -87,19 +107,21 @@ def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machin
     """
     gpus = sorted(facts.gpus, key=lambda gpu: (gpu.address or _LAST, gpu.index))
     pci = {device.address: device for device in facts.pci}
+    places = [*(_pci_of(gpu, pci) for gpu in gpus), *(each.pci for each in facts.passthrough)]
     machine = Machine(
         name=name,
         gpus=tuple(_gpu(gpu, _pci_of(gpu, pci)) for gpu in gpus),
         topology=Topology(
-            gpu_count=len(gpus),
-            pairs=_pairs(gpus, facts),
-            numa_nodes=tuple(_numa(_pci_of(gpu, pci)) for gpu in gpus),
-            nics=_nics(gpus, pci, facts.nics),
+            gpu_count=len(places),
+            pairs=_all_pairs(gpus, places, facts),
+            numa_nodes=tuple(map(_numa, places)),
+            nics=_nics(places, facts.nics),
         ),
         driver_version=facts.driver_version,
         cuda_driver_version=_cuda_version(facts.cuda_driver_version),
         source=source,
         mig_devices=_mig_devices(gpus, facts.mig_devices),
+        passthrough=tuple(map(_passthrough_gpu, facts.passthrough)),
     )
     machine.check()
     return machine
@@ -170,21 +192,38 @@ def _pairs(gpus: Sequence[GpuFacts], facts: MachineFacts) -> tuple[Link, ...]:
     )
 
 
-def _nics(gpus: Sequence[GpuFacts], pci: Mapping[PciAddress, PciFacts], nics: Sequence[NicFacts]) -> tuple[Nic, ...]:
+def _passthrough_gpu(facts: PassthroughFacts) -> PassthroughGpu:
+    return dataclasses.replace(facts.gpu, pcie_root=None if facts.pci is None else facts.pci.root)
+
+
+def _all_pairs(gpus: Sequence[GpuFacts], places: Sequence[PciFacts | None], facts: MachineFacts) -> tuple[Link, ...]:
+    """Return the links of all pairs; `places` are those of the GPUs, then of the ones that are handed through.
+
+    Of a GPU with a VFIO driver only its place on the PCI bus is known. No program reaches it and one of the others, so
+    between those there is no NVLink that anybody could use.
+    """
+    known = iter(_pairs(gpus, facts))
+    return tuple(
+        next(known) if b < len(gpus) else Link(level=_level(places[a], places[b]), nvlinks=0 if a < len(gpus) else None)
+        for a, b in combinations(range(len(places)), 2)
+    )
+
+
+def _level(one: PciFacts | None, other: PciFacts | None) -> LinkLevel | None:
+    return None if one is None or other is None else pci_level(one, other)
+
+
+def _nics(places: Sequence[PciFacts | None], nics: Sequence[NicFacts]) -> tuple[Nic, ...]:
     """Return the cards by PCI address, each with its level to every GPU by the paths in sysfs."""
     ordered = sorted(nics, key=lambda nic: (nic.pci.address, nic.name))
     return tuple(
         Nic(
             name=nic.name,
-            levels=tuple(_level_to(nic, _pci_of(gpu, pci)) for gpu in gpus),
+            levels=tuple(_level(nic.pci, place) for place in places),
             numa_node=nic.pci.numa_node,
         )
         for nic in ordered
     )
-
-
-def _level_to(nic: NicFacts, gpu: PciFacts | None) -> LinkLevel | None:
-    return pci_level(nic.pci, gpu) if gpu is not None else None
 
 
 def _pci_of(gpu: GpuFacts, pci: Mapping[PciAddress, PciFacts]) -> PciFacts | None:

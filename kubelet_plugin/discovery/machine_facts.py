@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.mig_geometry import MigProfile
+from dracaena.api.passthrough import PassthroughGpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 
 NOT_SUPPORTED = "NOT_SUPPORTED"
@@ -125,6 +126,15 @@ class NicFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PassthroughFacts:
+    """A GPU that a VFIO driver has."""
+
+    gpu: PassthroughGpu
+    pci: PciFacts | None
+    """None: it went between two looks."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """Everything that one reading gave, in the order in which it was read."""
 
@@ -139,4 +149,6 @@ class MachineFacts:
     pci_gpus: tuple[PciAddress, ...] = ()
     """NVIDIA's GPUs on the PCI bus that no other driver has, whether NVML lists them or not."""
     nics: tuple[NicFacts, ...] = ()
+    passthrough: tuple[PassthroughFacts, ...] = ()
+    """GPUs that a VFIO driver has, by PCI address."""
     left_out: tuple[LeftOut, ...] = ()

@@ -27,6 +27,7 @@ class TroubleKind(enum.Enum):
     MIG_LAYOUT = "MigLayoutFailed"
     FABRIC = "FabricNotReady"
     HOOK_TOOL_MISSING = "HookToolMissing"
+    PASSTHROUGH_REFUSED = "PassthroughRefused"
 
 
 _KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
@@ -56,6 +57,8 @@ MENDING = {
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
+    TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
+    "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
 }
 """What to do; {subject} stands for what the trouble is about."""
 
