@@ -21,6 +21,8 @@ GPU_TYPE = "gpu"
 """Value of `type` for a whole physical GPU."""
 MIG_TYPE = "mig"
 """Value of `type` for a MIG device."""
+VFIO_TYPE = "vfio"
+"""Value of `type` for a whole GPU that is handed through to a virtual machine."""
 
 
 class AttributeType(Enum):
@@ -53,7 +55,7 @@ class AttributeSpec:
 
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
 
-TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu` or `mig`", optional=False)
+TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`, `mig` or `vfio`", optional=False)
 UUID = AttributeSpec("uuid", _STRING, "UUID of the device as NVML gives it", "uuid", optional=False)
 PRODUCT_NAME = AttributeSpec("productName", _TEXT, "product name as NVML gives it", "product_name")
 BRAND = AttributeSpec("brand", _TEXT, "brand, for example Tesla", "brand")
@@ -76,7 +78,10 @@ CUDA_DRIVER_VERSION_TEXT = AttributeSpec(
 INDEX = AttributeSpec("index", _INT, "NVML index; changes with reboots, no identity", "index", optional=False)
 MINOR = AttributeSpec("minor", _INT, "number of the device node /dev/nvidia<minor>", "minor")
 ORDINAL = AttributeSpec(
-    "ordinal", _INT, "rank by PCI address among all physical GPUs of the node, from 0", optional=False
+    "ordinal",
+    _INT,
+    "rank by PCI address among all physical GPUs of the node, from 0; those for virtual machines come after the others",
+    optional=False,
 )
 NUMA_NODE = AttributeSpec(f"{STANDARD_DOMAIN}/numaNode", _INT, "NUMA node of the GPU")
 PCIE_ROOT = AttributeSpec(f"{STANDARD_DOMAIN}/pcieRoot", _STRING, "PCIe root, `pci<domain>:<bus>`", "pcie_root")
@@ -106,6 +111,9 @@ PLACEMENT_START = AttributeSpec(
     "placementStart", _INT, "first memory slice of a MIG device that is made when a claim gets it"
 )
 PLACEMENT_SIZE = AttributeSpec("placementSize", _INT, "number of memory slices of such a device")
+VENDOR_ID = AttributeSpec("vendorID", _STRING, "PCI vendor id, `0x10de`")
+DEVICE_ID = AttributeSpec("deviceID", _STRING, "PCI device id, for example `0x2330`")
+IOMMU_GROUP = AttributeSpec("iommuGroup", _INT, "IOMMU group of a GPU for virtual machines; may change with reboots")
 
 GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
@@ -128,6 +136,13 @@ MIG_PLACE_ATTRIBUTES = (
 )  # fmt: skip
 """All attributes of a MIG device that is made when a claim gets it. It has no UUID before. A GPU has two dozen of them,
 so what another attribute says too is left out."""
+
+VFIO_ATTRIBUTES = (
+    TYPE, PRODUCT_NAME, VENDOR_ID, DEVICE_ID, IOMMU_GROUP, ORDINAL, NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, PCIE_SWITCH,
+    HOST_BRIDGE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+)  # fmt: skip
+"""All attributes of a GPU for virtual machines, in the order in which they are published. The NVIDIA driver does not
+have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name."""
 
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""

@@ -17,6 +17,7 @@ from dracaena.api.attributes import AttributeSpec, AttributeType
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.quantity import parse_bytes
 from dracaena.api.resource_objects import Device
 from dracaena.api.topology import Nic, Topology
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DecodedGpu:
-    """One GPU of a pool."""
+    """One GPU of a pool, or one that is handed through to virtual machines (`gpu.uuid` is its PCI address then, as
+    nobody knows its UUID, and `gpu.index` its ordinal)."""
 
     name: DeviceName
     ordinal: int
@@ -131,12 +133,18 @@ class _UnreadableError(Exception):
 
 def _read_row(device: Device) -> _Row:
     kind = _value(device, table.TYPE)
-    if kind != table.GPU_TYPE:
-        raise _UnreadableError(table.TYPE.name, repr(kind), f"{table.GPU_TYPE!r} or {table.MIG_TYPE!r}")
+    if kind not in (table.GPU_TYPE, table.VFIO_TYPE):
+        known = f"{table.GPU_TYPE!r}, {table.MIG_TYPE!r} or {table.VFIO_TYPE!r}"
+        raise _UnreadableError(table.TYPE.name, repr(kind), known)
+    is_vfio = kind == table.VFIO_TYPE
     fields: dict[str, Any] = {
-        spec.gpu_field: _value(device, spec) for spec in table.GPU_ATTRIBUTES if spec.gpu_field is not None
+        spec.gpu_field: _value(device, spec)
+        for spec in (table.VFIO_ATTRIBUTES if is_vfio else table.GPU_ATTRIBUTES)
+        if spec.gpu_field is not None
     }
-    if gpu_device_name(fields["uuid"]) != device.name:
+    if is_vfio:
+        fields |= _vfio_fields(device)
+    elif gpu_device_name(fields["uuid"]) != device.name:
         raise _UnreadableError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
     ordinal = _integer(device, table.ORDINAL) or 0
     if ordinal > table.MAX_ORDINAL:
@@ -157,6 +165,14 @@ def _read_row(device: Device) -> _Row:
         nvlinks=nvlinks,
         nics=_levels(table.NIC_LEVELS, _compact(device, table.NIC_LEVELS, None)),
     )
+
+
+def _vfio_fields(device: Device) -> dict[str, Any]:
+    """Return what stands in for the fields of a GPU that only the NVIDIA driver knows."""
+    address = _text(device, table.PCI_BUS_ID) or ""
+    if passthrough_device_name(address) != device.name:
+        raise _UnreadableError(table.PCI_BUS_ID.name, repr(address), "the PCI address in the device's name")
+    return {"uuid": address, "index": _integer(device, table.ORDINAL) or 0}
 
 
 def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> DecodedMig:

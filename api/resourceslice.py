@@ -23,6 +23,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace, MigProfile, consumption, counters, places
 from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.passthrough import PassthroughGpu, hexadecimal_id
 from dracaena.api.quantity import format_bytes
 from dracaena.api.resource_objects import (
     Counter,
@@ -45,6 +46,7 @@ __all__ = [
     "encode_gpus",
     "encode_mig_devices",
     "encode_mig_places",
+    "encode_passthrough",
     "mig_counter_set",
     "with_whole_consumption",
 ]
@@ -55,12 +57,13 @@ _MAX_INT = 2**63 - 1
 
 
 def encode_devices(machine: Machine) -> tuple[Device, ...]:
-    """Return one device a GPU, in ordinal order, then one a MIG device in the machine's order, without taints.
+    """Return one device a GPU, in ordinal order, then one a MIG device in the machine's order, then one a GPU that is
+    handed through to virtual machines, without taints.
 
     A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
     that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
     """
-    return (*encode_gpus(machine), *encode_mig_devices(machine))
+    return (*encode_gpus(machine), *encode_mig_devices(machine), *encode_passthrough(machine))
 
 
 def encode_gpus(machine: Machine) -> tuple[Device, ...]:
@@ -73,6 +76,20 @@ def encode_mig_devices(machine: Machine) -> tuple[Device, ...]:
     """Return the second part of encode_devices: one device a MIG device."""
     parents = {gpu.uuid: gpu for gpu in machine.gpus}
     return tuple(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices)
+
+
+def encode_passthrough(machine: Machine) -> tuple[Device, ...]:
+    """Return the third part of encode_devices, in ordinal order."""
+    if not machine.passthrough:
+        return ()
+    groups = _groups(machine.topology)
+    return tuple(
+        Device(
+            name=gpu.device_name,
+            attributes=_attributes(table.VFIO_ATTRIBUTES, _passthrough_values(machine, groups, ordinal, gpu)),
+        )
+        for ordinal, gpu in enumerate(machine.passthrough, start=len(machine.gpus))
+    )
 
 
 def encode_mig_places(machine: Machine, gpu: Gpu) -> tuple[Device, ...]:
@@ -221,12 +238,28 @@ def _common_values(
 
 
 def _gpu_values(machine: Machine, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
-    topology = machine.topology
     yield from _common_values(table.GPU_ATTRIBUTES, machine, machine.gpus[ordinal])
     yield table.TYPE, table.GPU_TYPE
+    yield table.NVLINK_GROUP, groups.nvlink[ordinal]
+    yield from _link_values(machine.topology, groups, ordinal)
+
+
+def _passthrough_values(
+    machine: Machine, groups: _Groups, ordinal: int, gpu: PassthroughGpu
+) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    yield table.TYPE, table.VFIO_TYPE
+    yield table.PRODUCT_NAME, gpu.product_name
+    yield table.VENDOR_ID, hexadecimal_id(gpu.vendor_id)
+    yield table.DEVICE_ID, hexadecimal_id(gpu.device_id)
+    yield table.IOMMU_GROUP, gpu.iommu_group
+    yield table.PCIE_ROOT, gpu.pcie_root
+    yield table.PCI_BUS_ID, gpu.pci_bus_id
+    yield from _link_values(machine.topology, groups, ordinal)
+
+
+def _link_values(topology: Topology, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
     yield table.ORDINAL, ordinal
     yield table.NUMA_NODE, _numa_node(topology, ordinal)
-    yield table.NVLINK_GROUP, groups.nvlink[ordinal]
     yield table.PCIE_SWITCH, groups.switch[ordinal]
     yield table.HOST_BRIDGE, groups.host_bridge[ordinal]
     yield table.PCIE_LEVELS, _row(topology, ordinal, lambda link: compact.level_number(link.level))

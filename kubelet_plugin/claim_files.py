@@ -11,6 +11,8 @@ from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpu
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
+from dracaena.kubelet_plugin.prepare.device_nodes import needs_gpu_driver
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
 
 
@@ -42,7 +44,7 @@ class ClaimFiles:
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
         # This first: its wait for a driver root that hangs is limited, a look at the nodes below that root is not.
-        edits = self._gpu_driver_edits()
+        edits = self._gpu_driver_edits() if needs_gpu_driver(prepared.devices) else GpuDriverEdits()
         spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits, self._kind_of)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 

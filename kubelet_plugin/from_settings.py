@@ -107,6 +107,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         permission=release,
         listens=settings.watch_health,
         mig_profiles=settings.mig != EXISTING,
+        passthrough=settings.passthrough == EXISTING,
     )
 
 

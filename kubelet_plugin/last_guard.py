@@ -77,7 +77,7 @@ class LastGuard:
             # A driver that hangs is not loaded anew meanwhile: what was read last holds.
             log.warning("minors of the GPUs are not compared", error=str(error))
             return
-        for device in prepared.devices if minors else ():
+        for device in (d for d in prepared.devices if not d.is_passthrough) if minors else ():
             minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
             if device.pci_bus_id is not None and minor != device.minor:
                 seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"

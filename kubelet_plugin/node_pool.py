@@ -36,6 +36,7 @@ def node_pool(
         gpu_driver_version=machine.driver_version,
         mig_places=MappingProxyType({place.device_name: place for place in on_demand}),
         switched=frozenset(gpu_device_name(uuid) for uuid in divided.switched),
+        passthrough=MappingProxyType({gpu.device_name: gpu for gpu in machine.passthrough}),
         vanished=vanished,
     )
 

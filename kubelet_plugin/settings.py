@@ -13,6 +13,7 @@ KUBE_SCHEDULER = "kube-scheduler"
 
 EXISTING = "existing"
 ON_DEMAND = "onDemand"
+OFF = "off"
 LAYOUT = "layout"
 
 ALL = "all"
@@ -100,6 +101,12 @@ class PluginSettings:
     )
     mig_layout_condition: bool = option(
         False, help="write condition MigLayoutApplied of the Node; needs the right to patch nodes/status"
+    )
+    passthrough: str = option(
+        OFF,
+        help="GPUs for virtual machines: `existing` are those that an admin has bound to vfio-pci or a variant of it; "
+        "with `off` none is published",
+        choices=(OFF, EXISTING),
     )
     mps_root: str = option(
         "",

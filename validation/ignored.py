@@ -15,6 +15,7 @@ from dracaena.api.attributes import (
     MIG_PLACE_ATTRIBUTES,
     MIG_PLACE_CAPACITIES,
     SHARED_GPU_CAPACITIES,
+    VFIO_ATTRIBUTES,
 )
 from dracaena.api.config.v1alpha1 import instead_of, is_of_nvidia
 from dracaena.api.reasons import ReadName
@@ -23,7 +24,7 @@ from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.policies import DEVICES
 
-SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.")
+SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.")
 """Before the driver's name: the classes that its chart makes."""
 
 _MOST_COST: Final = 10_000
@@ -159,7 +160,8 @@ def _known(driver: str) -> Mapping[str, frozenset[str]]:
     def qualified(name: str) -> str:
         return name if "/" in name else f"{driver}/{name}"
 
-    attributes = frozenset(qualified(one.name) for one in (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *MIG_PLACE_ATTRIBUTES))
+    every = (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *MIG_PLACE_ATTRIBUTES, *VFIO_ATTRIBUTES)
+    attributes = frozenset(qualified(one.name) for one in every)
     return {
         "attributes": attributes,
         "capacity": frozenset(map(qualified, _CAPACITIES)),

@@ -19,6 +19,7 @@ from dracaena.kubelet_plugin.prepare.device_nodes import (
     WantedNode,
     device_node,
     has_graphics,
+    needs_gpu_driver,
     plain_nodes,
     problem,
     wanted_nodes,
@@ -108,21 +109,27 @@ class DeviceNodes:
     def of_claim(self, devices: Sequence[PreparedDevice]) -> ClaimNodes:
         """Return the nodes of a claim's devices. Raises DeviceNodesMissingError naming every node that is wrong."""
         root = self._root()
+        controls = CONTROL_NODES if needs_gpu_driver(devices) else ()
         if not self._required:
-            control = tuple(wanted for wanted in CONTROL_NODES if self._look(root.seen + wanted.path) is not None)
+            control = tuple(wanted for wanted in controls if self._look(root.seen + wanted.path) is not None)
             return ClaimNodes(_named(control, root), plain_nodes(devices, root.host))
         majors = self._majors()
         by_device = {device.device: wanted_nodes(device) for device in devices}
-        control = tuple(
-            wanted for wanted in CONTROL_NODES if wanted.required or self._problem(wanted, root, majors) is None
-        )
+        control = tuple(wanted for wanted in controls if wanted.required or self._problem(wanted, root, majors) is None)
         every = dict.fromkeys((*control, *(wanted for nodes in by_device.values() for wanted in nodes)))
-        problems = [found for wanted in every if (found := self._problem(wanted, root, majors)) is not None]
+        roots = {wanted.path: self._root_of(device, root) for device in devices for wanted in by_device[device.device]}
+        problems = [
+            found
+            for wanted in every
+            if (found := self._problem(wanted, roots.get(wanted.path, root), majors)) is not None
+        ]
         if problems:
             raise DeviceNodesMissingError("; ".join(problems))
         return ClaimNodes(
             control=_named(control, root),
-            devices={name: _named(nodes, root) for name, nodes in by_device.items()},
+            devices={
+                device.device: _named(by_device[device.device], self._root_of(device, root)) for device in devices
+            },
             drm={device.device: tuple(self._drm(device, root)) for device in devices if has_graphics(device)},
         )
 
@@ -131,11 +138,17 @@ class DeviceNodes:
         with_gpu_driver = (root for root in self._roots if self._look(root.seen + CONTROL_NODES[0].path) is not None)
         return next(with_gpu_driver, self._roots[-1])
 
+    def _root_of(self, device: PreparedDevice, of_gpu_driver: DevRoot) -> DevRoot:
+        """Return the root that has the nodes of a device: VFIO's are the kernel's, which no driver container has."""
+        return self._roots[-1] if device.is_passthrough else of_gpu_driver
+
     def _problem(self, wanted: WantedNode, root: DevRoot, majors: Mapping[str, int]) -> str | None:
         path = root.seen + wanted.path
         seen, failure = self._look(path), None
         major = next((majors[name] for name in wanted.drivers if name in majors), None)
-        if seen is None and wanted.is_made and self._make is not None and major is not None:
+        is_made = wanted.is_made and wanted.minor is not None
+        if seen is None and is_made and self._make is not None and major is not None:
+            assert wanted.minor is not None
             failure = self._make(path, major, wanted.minor)
             seen = self._look(path)
         found = problem(wanted, seen, majors, root.host + wanted.path)

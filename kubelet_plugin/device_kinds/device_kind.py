@@ -30,6 +30,9 @@ class ContainerEdits:
     environment: tuple[str, ...] = ()
     """`NAME=value`."""
     mounts: tuple[ContainerMount, ...] = ()
+    lists: tuple[tuple[str, str], ...] = ()
+    """Variables whose values are lists: names, each with what this device adds to those of its request. Without that a
+    container with two devices would have the value of the last one alone."""
 
 
 NO_EDITS = ContainerEdits()

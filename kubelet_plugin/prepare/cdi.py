@@ -70,7 +70,7 @@ def claim_spec(
                 "name": cdi_device_name(prepared.claim.uid, name, share_id),
                 "containerEdits": {
                     **_device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
-                    **_edits_of_kind(edits_of(device, prepared.effects, kind_of)),
+                    **_edits_of_kind(_joined(device, prepared, kind_of)),
                 },
             }
             for (name, share_id), device in devices.items()
@@ -83,6 +83,23 @@ def claim_spec(
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
+def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) -> ContainerEdits:
+    """Return the edits of one device, with its lists joined with those of its request: a container that has one device
+    of a request has all of them.
+    """
+    own = edits_of(device, prepared.effects, kind_of)
+    if not own.lists:
+        return own
+    values: dict[str, list[str]] = {name: [] for name, _ in own.lists}
+    for other in prepared.devices:
+        if other.request_name == device.request_name:
+            for name, value in edits_of(other, prepared.effects, kind_of).lists:
+                if name in values:
+                    values[name].append(value)
+    lists = (f"{name}={','.join(dict.fromkeys(found))}" for name, found in values.items())
+    return ContainerEdits((*own.environment, *lists), own.mounts)
+
+
 def _device_edits(
     device: PreparedDevice, nodes: Sequence[DeviceNode], drm: Sequence[DrmNode], edits: GpuDriverEdits
 ) -> dict[str, Any]:
@@ -90,7 +107,8 @@ def _device_edits(
     linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]
     made = [DeviceNode(path, node.host_path or node.path) for path, node in linked] if edits.tool is None else []
     links = [SymbolicLink(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]
-    hooks = device_hooks(edits.tool, links, device.uuid if device.is_whole_gpu else None, edits.gpu_driver_root)
+    limited = device.is_whole_gpu and not device.is_passthrough
+    hooks = device_hooks(edits.tool, links, device.uuid if limited else None, edits.gpu_driver_root)
     return {
         "deviceNodes": [_node(node) for node in (*nodes, *(each.node for each in drm), *made)],
         **({"hooks": [hook.document() for hook in hooks]} if hooks else {}),

@@ -7,11 +7,13 @@ import re
 import msgspec
 
 from dracaena.api.names import CDI_SHARE_MARK, ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name, cdi_kind
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice
 
 _GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
-_DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig)-.+")
+_DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig|vfio)-.+")
 """A claim's UID, which has no `g` in it, and one of our device names (api.names.cdi_device_name)."""
+_VFIO_NODE = re.compile("/dev/vfio/([0-9]{1,9})")
 _ACCESS_NODE = re.compile("/dev/nvidia-caps/nvidia-cap([0-9]+)")
 
 
@@ -52,6 +54,7 @@ def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
 def _device(device: _Device, prefix: str) -> PreparedDevice:
     paths = [node.path for node in device.container_edits.device_nodes]
     minors = [int(match[1]) for match in map(_GPU_NODE.fullmatch, paths) if match is not None]
+    groups = [int(match[1]) for match in map(_VFIO_NODE.fullmatch, paths) if match is not None]
     name, share_mark, share_id = device.name.removeprefix(prefix).partition(CDI_SHARE_MARK)
     return PreparedDevice(
         request="",
@@ -61,4 +64,6 @@ def _device(device: _Device, prefix: str) -> PreparedDevice:
         uuid=GpuUuid(""),
         minor=minors[0] if minors else NO_MINOR,
         access_minors=tuple(int(match[1]) for match in map(_ACCESS_NODE.fullmatch, paths) if match is not None),
+        pci_bus_id=pci_bus_id_in(name),
+        iommu_group=groups[0] if groups else None,
     )

@@ -107,6 +107,8 @@ class _Device(msgspec.Struct, omit_defaults=True):
     size: int | None = None
     memory_bytes: int | None = None
     cores: int = 0
+    iommu_group: int | None = None
+    resource: str = ""
 
 
 class _Effect(msgspec.Struct, omit_defaults=True):
@@ -249,6 +251,8 @@ def _device(document: _Device) -> PreparedDevice:
         size=document.size,
         memory_bytes=document.memory_bytes,
         cores=document.cores,
+        iommu_group=document.iommu_group,
+        resource=document.resource,
     )
 
 

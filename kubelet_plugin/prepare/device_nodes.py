@@ -16,6 +16,8 @@ MAKE_ALL = "run nvidia-modprobe or nvidia-smi as root on the node, or keep nvidi
 MAKE_UVM = "run `nvidia-modprobe -c0 -u` as root on the node"
 MAKE_CAPABILITIES = "run `nvidia-smi -L` as root on the node"
 
+BIND = "bind the GPU to vfio-pci, and all functions of its IOMMU group with it"
+
 _GPU_DRIVERS = ("nvidia", "nvidia-frontend")
 """Names in /proc/devices; the second one of drivers before 550."""
 
@@ -44,7 +46,8 @@ class WantedNode:
     path: str
     drivers: tuple[str, ...]
     """By which of these names /proc/devices knows its major, the first that is there."""
-    minor: int
+    minor: int | None
+    """None: the kernel numbers it as it likes."""
     remedy: str
     """What makes it, as an instruction."""
     required: bool = True
@@ -67,6 +70,11 @@ CONTROL_NODES = (
 )
 """Of every container with a GPU. No CUDA program starts without the first two; profilers use the third, programs that
 drive displays the fourth, which exists where the module nvidia-modeset is loaded. Minors: nv.h, uvm_ioctl.h."""
+
+
+VFIO_NODE = WantedNode("/dev/vfio/vfio", ("misc",), 196, "run `modprobe vfio` as root on the node")
+"""Of every container with a GPU for virtual machines: what its IOMMU groups are joined in. Minor: VFIO_MINOR of Linux'
+miscdevice.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,11 @@ def device_node(path: str, dev_root: str) -> DeviceNode:
 
 
 def wanted_nodes(device: PreparedDevice) -> tuple[WantedNode, ...]:
-    """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances."""
+    """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances; for a GPU
+    for virtual machines that of VFIO and that of its IOMMU group.
+    """
+    if device.is_passthrough:
+        return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, BIND))
     gpu = WantedNode(
         f"/dev/nvidia{device.minor}",
         _GPU_DRIVERS,
@@ -108,9 +120,16 @@ def wanted_nodes(device: PreparedDevice) -> tuple[WantedNode, ...]:
     return (gpu, *access)
 
 
+def needs_gpu_driver(devices: Sequence[PreparedDevice]) -> bool:
+    """Whether a claim needs the NVIDIA driver of this node: not if all that it has is for virtual machines, which bring
+    their own.
+    """
+    return not all(device.is_passthrough for device in devices)
+
+
 def has_graphics(device: PreparedDevice) -> bool:
     """Whether the DRM nodes of a GPU belong to a device: to a whole GPU, and to MIG devices with graphics (+gfx)."""
-    return device.is_whole_gpu or "gfx" in device.device.split("-")
+    return (device.is_whole_gpu and not device.is_passthrough) or "gfx" in device.device.split("-")
 
 
 def plain_nodes(devices: Sequence[PreparedDevice], dev_root: str) -> Mapping[DeviceName, tuple[DeviceNode, ...]]:
@@ -131,9 +150,10 @@ def problem(wanted: WantedNode, seen: NodeFacts | None, majors: Mapping[str, int
     if not seen.is_character_device:
         return f"{host_path} is no character device: remove it and {wanted.remedy}"
     major = next((majors[name] for name in wanted.drivers if name in majors), seen.major)
-    if (seen.major, seen.minor) != (major, wanted.minor):
+    minor = seen.minor if wanted.minor is None else wanted.minor
+    if (seen.major, seen.minor) != (major, minor):
         return (
-            f"{host_path} is device {seen.major}:{seen.minor}, but the loaded driver has it at {major}:{wanted.minor}: "
+            f"{host_path} is device {seen.major}:{seen.minor}, but the loaded driver has it at {major}:{minor}: "
             f"remove it and {wanted.remedy}"
         )
     return None

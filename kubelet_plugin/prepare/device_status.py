@@ -1,8 +1,8 @@
 """A prepared claim → its entries in status.devices: which GPU each allocated device is (KEP-4817).
 
 The list has an entry a device, of all drivers; the key is driver, pool, device and share. Ours hold `data`, a free JSON
-object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`;
-of a share `memory` (a Quantity) and `cores` (percent).
+object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`; of a share
+`memory` (a Quantity) and `cores` (percent). A GPU for virtual machines has no `uuid`: nobody here knows it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _entry(device: PreparedDevice, driver: str) -> Mapping[str, Any]:
     known: dict[str, Any] = {
-        "uuid": device.uuid or None,
+        "uuid": None if device.is_passthrough else device.uuid or None,
         "pciBusID": device.pci_bus_id,
         "parentUUID": device.parent_uuid,
     }

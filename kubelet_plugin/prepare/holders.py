@@ -20,17 +20,22 @@ def holders(
     """Return each wanted device that another claim holds, with the device of that claim and the claim.
 
     A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
-    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other.
+    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other. A GPU
+    for virtual machines is held by whoever holds the GPU at its PCI address, or a part of it, and the other way round.
     Devices for admin access hold nothing and are held by nobody.
     """
     gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
+    slots = {device.pci_bus_id for device in wanted.devices if not device.admin_access} - {None}
     held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
+    by_slot: dict[str, list[tuple[PreparedDevice, PreparedClaim]]] = {}
     mine_uid = wanted.claim.uid
     for other in prepared:
         for device in other.devices:
             gpu = device.physical_gpu
-            if gpu in gpus and other.claim.uid != mine_uid:
+            if (gpu in gpus or device.pci_bus_id in slots) and other.claim.uid != mine_uid:
                 held.setdefault(gpu, []).append((device, other))
+                if device.pci_bus_id is not None:
+                    by_slot.setdefault(device.pci_bus_id, []).append((device, other))
     found = []
     for mine in wanted.devices:
         gpu = mine.physical_gpu
@@ -42,9 +47,20 @@ def holders(
             ),
             None,
         )
+        if overlap is None:
+            overlap = next(
+                (each for each in by_slot.get(mine.pci_bus_id or "", ()) if _changed_driver(mine, each[0])), None
+            )
         if overlap is not None:
             found.append((mine, *overlap))
     return tuple(found)
+
+
+def _changed_driver(mine: PreparedDevice, theirs: PreparedDevice) -> bool:
+    """Whether two devices at one PCI address are the same GPU, which somebody has bound to a VFIO driver or back since
+    the other claim got it. Its two devices have nothing else in common: nobody knows the UUID of the one.
+    """
+    return mine.is_passthrough is not theirs.is_passthrough and not (mine.admin_access or theirs.admin_access)
 
 
 def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:

@@ -77,8 +77,8 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
                     continue
                 problem = problem if taken is None else f"{problem}, and {taken}"
             missing.append(problem)
-            now = dataclasses.replace(device, index=None, gpu_instance_id=None)
-        if device.minor != NO_MINOR and (now.index is None or _nodes(now) != _nodes(device)):
+            now = dataclasses.replace(device, index=None, gpu_instance_id=None, iommu_group=None)
+        if _has_nodes(device) and (problem is not None or _nodes(now) != _nodes(device)):
             left.append(device)
         devices.append(now)
     if not left and tuple(devices) == prepared.devices:
@@ -96,7 +96,7 @@ def mig_device_gone(uuid: str) -> str:
 
 def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> PreparedClaim:
     """Return a claim that is prepared anew, with what its containers may have of an earlier preparation."""
-    known = [device for device in earlier if device.minor != NO_MINOR]
+    known = [device for device in earlier if _has_nodes(device)]
     former = _former(prepared.former, known, prepared.devices)
     return prepared if former == prepared.former else dataclasses.replace(prepared, former=former)
 
@@ -154,7 +154,8 @@ def _former(
     before: Iterable[PreparedDevice], more: Iterable[PreparedDevice], now: Iterable[PreparedDevice]
 ) -> tuple[PreparedDevice, ...]:
     """Return all nodes that containers may have, without those that are the same device's now; sorted, each once."""
-    current = {(device.device, _nodes(device)) for device in now if device.index is not None}
+    there = (device for device in now if device.index is not None or device.iommu_group is not None)
+    current = {(device.device, _nodes(device)) for device in there}
     found = {(device.device, _nodes(device)): device for device in (*before, *more)}
     return tuple(found[key] for key in sorted(found) if key not in current)
 
@@ -190,13 +191,22 @@ def _share_a_node(mine: PreparedDevice, former: PreparedDevice) -> bool:
     A part of a GPU is opened by its own nodes of nvidia-caps; the GPU's node, which all of its parts have, opens it
     only as a whole. A part that is still to be made has no nodes yet: it is asked about again once it has.
     """
+    if mine.iommu_group is not None or former.iommu_group is not None:
+        return mine.iommu_group == former.iommu_group
     if former.access_minors and not mine.is_whole_gpu:
         return not set(mine.access_minors).isdisjoint(former.access_minors)
     return mine.minor == former.minor
 
 
+def _has_nodes(device: PreparedDevice) -> bool:
+    """Whether containers may have device nodes of a device."""
+    return device.minor != NO_MINOR or device.iommu_group is not None
+
+
 def _nodes(device: PreparedDevice) -> tuple[str, ...]:
-    """Return the device nodes by which containers have a device."""
+    """Return the device nodes by which containers have a device; /dev/vfio/vfio, which all have, is none of them."""
+    if device.iommu_group is not None:
+        return (f"/dev/vfio/{device.iommu_group}",)
     return (f"/dev/nvidia{device.minor}", *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in device.access_minors))
 
 

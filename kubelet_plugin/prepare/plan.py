@@ -13,6 +13,7 @@ from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, SHARED_GPU_
 from dracaena.api.config.v1alpha1 import GpuConfig, merged_sharing
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import (
     AllocationConfig,
@@ -115,7 +116,11 @@ def allocated_claim(
             device = kind.as_read(device, pool)
         elif known is not None:
             device = dataclasses.replace(
-                device, uuid=known.uuid or device.uuid, minor=known.minor, access_minors=known.access_minors
+                device,
+                uuid=known.uuid or device.uuid,
+                minor=known.minor,
+                access_minors=known.access_minors,
+                iommu_group=known.iommu_group,
             )
         devices.append(device)
     if not devices:
@@ -142,13 +147,14 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
 def _unseen_device(result: DeviceResult) -> PreparedDevice:
     """Return what a result alone says about its device."""
     name = DeviceName(result.device)
-    whole = name.removeprefix("gpu-")
+    whole, pci_bus_id = name.removeprefix("gpu-"), pci_bus_id_in(name)
     return PreparedDevice(
         request=result.request,
         pool=PoolName(result.pool),
         device=name,
-        uuid=GpuUuid("" if whole == name else f"GPU-{whole}"),  # a MIG UUID is in no name
+        uuid=GpuUuid(pci_bus_id or ("" if whole == name else f"GPU-{whole}")),  # a MIG UUID is in no name
         minor=NO_MINOR,
+        pci_bus_id=pci_bus_id,
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
         memory_bytes=None if result.share_id is None else _consumed(result, MEMORY_CAPACITY),
@@ -173,7 +179,11 @@ def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
     A place says nothing of the MIG device that lies there, if any: only the claim that it was made for has its UUID and
     its nodes.
     """
-    if not device.admin_access or device.device not in pool.mig_places:
+    if not device.admin_access:
+        return None
+    if device.is_passthrough:
+        return f"{device.device} is for one virtual machine at a time: whoever could look at it could also use it"
+    if device.device not in pool.mig_places:
         return None
     return (
         f"MIG device {device.device} is made for the claim that gets it, so admin access to it shows nothing; admin "

@@ -10,6 +10,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
+from dracaena.api.passthrough import DEVICE_PREFIX, PassthroughGpu
 from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.kubelet_plugin.prepare.effects import Effect
 
@@ -72,6 +73,10 @@ class PreparedDevice:
     """Of a share: what it consumes of the GPU's memory, by the allocation; None: not known, so it counts as all."""
     cores: int = 0
     """Of a share: the percent of the GPU's cores that it may use at most; 0: no ceiling."""
+    iommu_group: int | None = None
+    """Of a GPU for virtual machines: number of /dev/vfio/<number>; None: no VFIO driver has it now."""
+    resource: str = ""
+    """Of such a GPU: what KubeVirt calls the product (api.passthrough)."""
 
     @property
     def physical_gpu(self) -> DeviceName:
@@ -89,6 +94,11 @@ class PreparedDevice:
     def is_whole_gpu(self) -> bool:
         """Whether this is no part of a GPU."""
         return self.physical_gpu == self.device
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether this is a GPU for virtual machines. Its `uuid` is its PCI address: nobody here knows the UUID."""
+        return self.device.startswith(DEVICE_PREFIX)
 
     @property
     def key(self) -> tuple[str, DeviceName, str | None]:
@@ -161,10 +171,13 @@ class PublishedPool:
     """Where MIG devices are made when claims get them."""
     switched: frozenset[DeviceName] = frozenset()
     """Whole GPUs whose MIG mode the plugin changes, so that they can be used whole or divided."""
+    passthrough: Mapping[DeviceName, PassthroughGpu] = field(default_factory=dict)
+    """GPUs that a VFIO driver has."""
     vanished: Mapping[DeviceName, str] = field(default_factory=dict)
     """Place → UUID of a MIG device that was made there for a claim and is not there any more."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:
     """Say that a node lacks a device."""
-    return f"this node has no device {name} (it has {len(pool.gpus) + len(pool.mig_devices)} devices)"
+    count = len(pool.gpus) + len(pool.mig_devices) + len(pool.passthrough)
+    return f"this node has no device {name} (it has {count} devices)"

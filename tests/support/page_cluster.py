@@ -13,9 +13,11 @@ from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages, slice_specs
+from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 
-NODES: Final = ("worker-1", "worker-2")
-"""A node of eight whole GPUs, and one of eight GPUs of which three are divided."""
+NODES: Final = ("worker-1", "worker-2", "machines-1")
+"""A node of eight whole GPUs, one of eight GPUs of which three are divided, and one with two GPUs for virtual machines.
+"""
 
 _GIB: Final = 1 << 30
 _PROFILES: Final = (
@@ -33,7 +35,8 @@ _PROFILES: Final = (
 
 def page_cluster() -> list[dict[str, Any]]:
     """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
-    machines = {"worker-1": _whole(), "worker-2": divided_machine()}
+    for_machines = with_passthrough(NO_GPUS, [passthrough_gpu(0), passthrough_gpu(1)])
+    machines = {"worker-1": _whole(), "worker-2": divided_machine(), "machines-1": for_machines}
     return [_slice(name, machine) for name, machine in machines.items()]
 
 
@@ -59,7 +62,8 @@ def _slice(node: str, machine: Machine) -> dict[str, Any]:
     (spec,) = slice_specs(machine, driver=DEFAULT_DRIVER_NAME, node_name=node, tainted=True)
     divided = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled}
     document = msgspec.to_builtins(spec)
-    document["devices"] = [one for one in document["devices"] if one["attributes"]["uuid"]["string"] not in divided]
+    uuids = (one["attributes"].get("uuid", {}).get("string") for one in document["devices"])
+    document["devices"] = [one for one, uuid in zip(document["devices"], uuids, strict=True) if uuid not in divided]
     return _about(node) | {"spec": document}
 
 

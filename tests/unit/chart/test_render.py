@@ -97,14 +97,15 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
 
 
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
-    every = render(tmp_path, "--set", "deviceClasses.share=true")
+    every = render(tmp_path, "--set", "deviceClasses.share=true", "--set", "deviceClasses.vfio=true")
     rendered = {one["metadata"]["name"]: one["spec"] for one in objects(every, "DeviceClass")}
     files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
     assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
 
 
-def test_a_cluster_that_shares_no_gpus_has_no_class_for_shares(tmp_path: Path) -> None:
-    assert "share.gpu.dracaena.dev" not in {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
+def test_a_cluster_that_shares_no_gpus_and_has_no_virtual_machines_has_no_classes_for_them(tmp_path: Path) -> None:
+    names = {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
+    assert not names & {"share.gpu.dracaena.dev", "vfio.gpu.dracaena.dev"}
 
 
 def test_pods_come_to_the_gate_in_the_namespaces_that_the_value_says(tmp_path: Path) -> None:
@@ -128,10 +129,13 @@ def test_what_the_controller_may_do_at_the_gate_is_confined_also_where_no_new_po
 
 def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_path: Path) -> None:
     """A class without the name would be a way around a quota by that name."""
-    values = ("--set", "deviceClasses.share=true", "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
+    values = (
+        "--set", "deviceClasses.share=true", "--set", "deviceClasses.vfio=true",
+        "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu",
+    )  # fmt: skip
     classes = objects(render(tmp_path, *values), "DeviceClass")
     named = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in classes}
-    of_others = {"mig.gpu.dracaena.dev": None, "share.gpu.dracaena.dev": None}
+    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", "share", "vfio")}
     whole = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "pcie-switch.gpu.dracaena.dev")
     assert named == {**of_others, **dict.fromkeys(whole, "nvidia.com/gpu")}
     by_default = objects(render(tmp_path), "DeviceClass")

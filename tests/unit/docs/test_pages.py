@@ -166,7 +166,12 @@ def test_the_page_about_explain_lists_every_part_of_the_score_with_its_words() -
 def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
     text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*) \|$", text, re.MULTILINE))
-    ours = {*attributes.GPU_ATTRIBUTES, *attributes.MIG_ATTRIBUTES, *attributes.MIG_PLACE_ATTRIBUTES}
+    ours = {
+        *attributes.GPU_ATTRIBUTES,
+        *attributes.MIG_ATTRIBUTES,
+        *attributes.MIG_PLACE_ATTRIBUTES,
+        *attributes.VFIO_ATTRIBUTES,
+    }
     assert rows == {spec.name: spec.meaning for spec in ours if "/" not in spec.name}
     (shared,) = re.findall(r"A MIG device has the attributes (.*?)\n\n", text, re.DOTALL)
     common = {spec.name for spec in attributes.MIG_ATTRIBUTES if not spec.name.endswith(("Text", "Version"))}

@@ -1,0 +1,69 @@
+"""Whole GPUs for virtual machines: those that an admin has bound to a VFIO driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import GpuSharing
+from dracaena.api.machine import Machine
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
+from dracaena.api.resource_objects import Device
+from dracaena.api.resourceslice import encode_passthrough
+from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice, PublishedPool, why_not_in_pool
+
+_NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]", re.ASCII)
+
+
+class VfioGpu:
+    """A GPU that is bound to a VFIO driver before any claim has it, and stays so. Preparing it changes nothing."""
+
+    def publish(self, machine: Machine, _roles: GpuRoles) -> tuple[Device, ...]:
+        """Return one device a GPU, in ordinal order."""
+        return encode_passthrough(machine)
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group."""
+        return None if name in pool.passthrough else why_not_in_pool(name, pool)
+
+    def facts_are_missing(self, _name: DeviceName, _pool: PublishedPool) -> bool:
+        """Whether only a number is not known: never, since sysfs tells all of them at once."""
+        return False
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """Return it with the IOMMU group that it is in now."""
+        gpu = pool.passthrough[device.device]
+        return dataclasses.replace(
+            device,
+            uuid=GpuUuid(gpu.pci_bus_id),
+            minor=NO_MINOR,
+            access_minors=(),
+            parent_uuid=None,
+            index=None,
+            gpu_instance_id=None,
+            pci_bus_id=gpu.pci_bus_id,
+            start=None,
+            size=None,
+            iommu_group=gpu.iommu_group,
+            resource=gpu.resource,
+        )
+
+    def effects(
+        self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return none: it is bound already. A virtual machine has all of it."""
+        if sharing.strategy is None or not sharing.is_required:
+            return ()
+        return CannotEnforce(
+            f"GpuConfig requires sharing strategy {sharing.strategy.value}, and {device.device} goes to one virtual "
+            "machine as a whole; with `enforcement: BestEffort` it is prepared without"
+        )
+
+    def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
+        """Return the variable in which KubeVirt's launcher looks for the PCI addresses of a resource."""
+        name = _NOT_IN_VARIABLES.sub("_", device.resource.upper())
+        return ContainerEdits(lists=((f"PCI_RESOURCE_{name}", device.pci_bus_id or ""),))

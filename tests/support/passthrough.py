@@ -1,0 +1,74 @@
+"""Machines and claims with GPUs for virtual machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Machine
+from dracaena.api.names import PoolName
+from dracaena.api.passthrough import PassthroughGpu
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.topology import Topology
+from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from support.plugin import DRIVER, NODE, claim_of
+
+
+def passthrough_gpu(number: int, **changes: Any) -> PassthroughGpu:
+    """GPU at bus 0x20 + number, in group 40 + number."""
+    known = PassthroughGpu(
+        pci_bus_id=f"0000:{0x20 + number:02x}:00.0",
+        vendor_id=0x10DE,
+        device_id=0x2330,
+        iommu_group=40 + number,
+        driver="vfio-pci",
+        pcie_root="pci0000:20",
+        product_name="NVIDIA H100 80GB HBM3",
+    )
+    return replace(known, **changes)
+
+
+def with_passthrough(
+    machine: Machine, gpus: Sequence[PassthroughGpu], level: LinkLevel = LinkLevel.PIX, numa_node: int | None = 0
+) -> Machine:
+    """A machine that also has these, on one level with each other and SYS to the others."""
+    before, count = len(machine.gpus), len(machine.gpus) + len(gpus)
+    pairs = tuple(
+        machine.topology.link(a, b)
+        if b < before
+        else Link(LinkLevel.SYS, 0) if a < before else Link(level, None)
+        for a, b in combinations(range(count), 2)
+    )  # fmt: skip
+    numa = (*machine.topology.numa_nodes, *([numa_node] * len(gpus)))
+    nics = tuple(replace(nic, levels=(*nic.levels, *([LinkLevel.SYS] * len(gpus)))) for nic in machine.topology.nics)
+    made = replace(machine, passthrough=tuple(gpus), topology=Topology(count, pairs, numa, nics))
+    made.check()
+    return made
+
+
+NO_GPUS = Machine("node", (), Topology(0, (), ()))
+
+
+def passthrough_pool(*gpus: PassthroughGpu) -> PublishedPool:
+    """The pool of a node that has nothing else."""
+    return node_pool(with_passthrough(NO_GPUS, gpus), DRIVER, PoolName(NODE))
+
+
+def passthrough_claim(
+    name: str = "claim",
+    numbers: Sequence[int] = (0,),
+    *,
+    uid: str = "",
+    reserved_for: Mapping[str, str] | None = None,
+    **result: Any,
+) -> ResourceClaim:
+    """An allocated claim for passthrough_gpu(number) of each number."""
+    results = [
+        {"request": "vm", "driver": DRIVER, "pool": NODE, "device": passthrough_gpu(n).device_name, **result}
+        for n in numbers
+    ]
+    return claim_of(name, {"results": results}, uid=uid, reserved_for=reserved_for)

@@ -1,0 +1,292 @@
+"""Claims for GPUs of virtual machines, from the allocation to what containers get, on real files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.device_state import SetAsideError
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
+from support.killed_steps import KilledSteps, StopError
+from support.passthrough import passthrough_claim, passthrough_gpu, passthrough_pool
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    claim_of,
+    device_name,
+    files_below,
+    gpu_uuid,
+    make_claim,
+    make_pod,
+    make_pool,
+    reference_to,
+    sharing_config,
+)
+
+POOL = passthrough_pool(passthrough_gpu(0), passthrough_gpu(1), passthrough_gpu(2, product_name=None))
+H100 = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
+
+
+def node_of(folder: Path, *claims: ResourceClaim, **settings: Any) -> PluginNode:
+    pods = FakePods(*(make_pod(claims={"claim": claim.metadata.name}) for claim in claims[:1]))
+    return PluginNode(folder, FakeClaims(*claims), pods, **{"pool": POOL, **settings})
+
+
+def no_driver() -> Any:
+    raise TemporaryError("there is no NVIDIA driver")
+
+
+def spec_of(node: PluginNode, name: str = "claim") -> Any:
+    return json.loads((node.folder / "cdi" / f"{DRIVER}-claim_{name}-uid.json").read_bytes())
+
+
+def given(node: PluginNode, name: str = "claim") -> list[tuple[list[str], list[str]]]:
+    """Device nodes and variables of each device of a claim."""
+    edits = [device["containerEdits"] for device in spec_of(node, name)["devices"]]
+    return [([one["path"] for one in each["deviceNodes"]], each.get("env", [])) for each in edits]
+
+
+def test_a_container_gets_the_nodes_of_vfio_and_the_variable_of_kubevirt(tmp_path: Path) -> None:
+    claim = passthrough_claim(reserved_for={"pod": "pod-uid"})
+    node = node_of(tmp_path, claim, gpu_driver_edits=no_driver)
+    prepared = node.state.prepare(reference_to(claim))
+    assert given(node) == [(["/dev/vfio/vfio", "/dev/vfio/40"], [f"{H100}=0000:20:00.0"])]
+    assert spec_of(node)["devices"][0]["name"] == "claim-uid-vfio-0000-20-00-0"
+    assert spec_of(node)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert [device.uuid for device in prepared.devices] == ["0000:20:00.0"]
+    (listed,) = json.loads((tmp_path / "pod-resources/podlist.json").read_bytes())
+    assert listed["gpu_list"] == ["0000:20:00.0"]
+
+
+def test_each_gpu_of_a_request_names_all_of_its_product(tmp_path: Path) -> None:
+    claim = passthrough_claim(numbers=(1, 0, 2))
+    node = node_of(tmp_path, claim)
+    node.state.prepare(reference_to(claim))
+    both, other = f"{H100}=0000:21:00.0,0000:20:00.0", "PCI_RESOURCE_NVIDIA_COM_10DE_2330=0000:22:00.0"
+    assert [env for _, env in given(node)] == [[both], [both], [other]]
+
+
+def test_a_claim_with_a_gpu_for_the_container_too_gets_the_driver_for_that(tmp_path: Path) -> None:
+    pool = replace(make_pool(1), passthrough=POOL.passthrough)
+    document = {"driver": DRIVER, "pool": NODE}
+    results = [
+        {**document, "request": "own", "device": device_name(0)},
+        {**document, "request": "vm", "device": passthrough_gpu(0).device_name},
+    ]
+    claim = claim_of("claim", {"results": results})
+    node = node_of(tmp_path, claim, pool=pool)
+    node.state.prepare(reference_to(claim))
+    assert [paths for paths, _ in given(node)] == [["/dev/nvidia0"], ["/dev/vfio/vfio", "/dev/vfio/40"]]
+    assert spec_of(node)["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidiactl"}]
+
+
+def refusal(folder: Path, claim: ResourceClaim, **settings: Any) -> str:
+    with pytest.raises(DracaenaError) as refused:
+        node_of(folder, claim, **settings).state.prepare(reference_to(claim))
+    assert not (folder / "cdi").exists() or not list((folder / "cdi").glob("*.json"))
+    return str(refused.value)
+
+
+def test_a_gpu_that_vfio_does_not_have_any_more_is_refused(tmp_path: Path) -> None:
+    words = refusal(tmp_path, passthrough_claim(), pool=passthrough_pool(passthrough_gpu(1)))
+    assert "this node has no device vfio-0000-20-00-0 (it has 1 devices)" in words
+
+
+def test_whoever_only_looks_gets_nothing(tmp_path: Path) -> None:
+    assert "is for one virtual machine at a time" in refusal(tmp_path, passthrough_claim(adminAccess=True))
+
+
+def test_such_a_gpu_is_not_shared(tmp_path: Path) -> None:
+    results = [{"request": "vm", "driver": DRIVER, "pool": NODE, "device": passthrough_gpu(0).device_name}]
+    claim = claim_of("claim", {"results": results, "config": [sharing_config(strategy="MPS")]})
+    assert "goes to one virtual machine as a whole" in refusal(tmp_path, claim)
+
+
+def test_two_claims_never_have_one_gpu(tmp_path: Path) -> None:
+    one, other = passthrough_claim("one"), passthrough_claim("other", (1, 0))
+    node = node_of(tmp_path, one, other)
+    node.state.prepare(reference_to(one))
+    with pytest.raises(TemporaryError, match="vfio-0000-20-00-0 is still held by claim default/one"):
+        node.state.prepare(reference_to(other))
+    node.state.unprepare(reference_to(one))
+    assert len(node.state.prepare(reference_to(other)).devices) == 2
+
+
+def moved_pool(*in_vfio: int) -> PublishedPool:
+    """Three physical GPUs, of which VFIO has these and the NVIDIA driver the others."""
+    gpus = {
+        device_name(n): Gpu(gpu_uuid(n), n, n, pci_bus_id=passthrough_gpu(n).pci_bus_id)
+        for n in range(3)
+        if n not in in_vfio
+    }
+    handed = passthrough_pool(*(passthrough_gpu(n) for n in in_vfio)).passthrough
+    return replace(make_pool(0), gpus=gpus, passthrough=handed)
+
+
+def test_a_gpu_that_was_bound_back_is_held_by_its_address_until_the_claim_is_unprepared(tmp_path: Path) -> None:
+    machine, whole = passthrough_claim("machine"), make_claim("whole", (0,))
+    node = node_of(tmp_path, machine, whole, pool=moved_pool(0))
+    node.state.prepare(reference_to(machine))
+    after = node_of(tmp_path, machine, whole, pool=moved_pool())
+    with pytest.raises(TemporaryError, match="is still held as a part of the same GPU, by device vfio-0000-20-00-0,"):
+        after.state.prepare(reference_to(whole))
+    with pytest.raises(SetAsideError, match="this node has no device vfio-0000-20-00-0"):
+        after.state.prepare(reference_to(machine))
+    assert not list((tmp_path / "cdi").glob("*.json")), "no container of it can be started"
+    after.state.unprepare(reference_to(machine))
+    assert after.state.prepare(reference_to(whole)).devices[0].minor == 0
+
+
+def test_a_whole_gpu_that_was_bound_to_vfio_is_held_from_virtual_machines(tmp_path: Path) -> None:
+    whole, machine = make_claim("whole", (0,)), passthrough_claim("machine")
+    node_of(tmp_path, whole, pool=moved_pool()).state.prepare(reference_to(whole))
+    after = node_of(tmp_path, whole, machine, pool=moved_pool(0))
+    with pytest.raises(TemporaryError, match=r"vfio-0000-20-00-0 is still held .* by device gpu-"):
+        after.state.prepare(reference_to(machine))
+
+
+def test_a_group_that_was_numbered_anew_is_followed_and_its_old_number_held(tmp_path: Path) -> None:
+    one, other = passthrough_claim("one"), passthrough_claim("other", (1,))
+    node_of(tmp_path, one).state.prepare(reference_to(one))
+    pool = passthrough_pool(passthrough_gpu(0, iommu_group=77), passthrough_gpu(1, iommu_group=40))
+    after = node_of(tmp_path, one, other, pool=pool)
+    after.state.prepare(reference_to(one))
+    assert given(after, "one")[0][0] == ["/dev/vfio/vfio", "/dev/vfio/77"]
+    with pytest.raises(TemporaryError, match=r"21-00-0 is /dev/vfio/40 now, which containers of .* still have"):
+        after.state.prepare(reference_to(other))
+
+
+def test_what_a_broken_checkpoint_held_is_known_by_its_spec(tmp_path: Path) -> None:
+    one, same, other = passthrough_claim("one"), passthrough_claim("same"), passthrough_claim("other", (1,))
+    node_of(tmp_path, one).state.prepare(reference_to(one))
+    (tmp_path / "claims/one-uid.json").write_bytes(b"no checkpoint")
+    after = node_of(tmp_path, same, other)
+    with pytest.raises(TemporaryError, match="vfio-0000-20-00-0 is still held"):
+        after.state.prepare(reference_to(same))
+    assert after.state.prepare(reference_to(other)).devices[0].iommu_group == 41
+
+
+def nodes_of(folder: Path, **files: str) -> DeviceNodes:
+    put(folder, "proc/devices", PROC_DEVICES.replace("Block", "239 vfio\n 10 misc\n\nBlock").encode())
+    for name, numbers in files.items():
+        put(folder, f"dev/vfio/{name.removeprefix('n')}", numbers.encode())
+    (folder / "dev").mkdir(exist_ok=True)
+    driver = DevRoot(str(folder / "driver"), "/driver")
+    return DeviceNodes([driver, DevRoot(str(folder), "/")], required=True, proc=str(folder / "proc"), look=look_at_text)
+
+
+def test_the_nodes_are_those_of_the_host_and_nothing_of_the_nvidia_driver(tmp_path: Path) -> None:
+    put(tmp_path, "driver/dev/nvidiactl", b"195:255")
+    claim = passthrough_claim()
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes_of(tmp_path, vfio="10:196", n40="239:3").of_claim)
+    node.state.prepare(reference_to(claim))
+    assert given(node)[0][0] == ["/dev/vfio/vfio", "/dev/vfio/40"]
+    assert "deviceNodes" not in spec_of(node)["containerEdits"]
+    assert "hostPath" not in spec_of(node)["devices"][0]["containerEdits"]["deviceNodes"][0]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"vfio": "10:196"}, "/dev/vfio/40 is missing: .* bind the GPU to vfio-pci"),
+        ({"n40": "239:0"}, "/dev/vfio/vfio is missing: .*modprobe vfio"),
+        ({"vfio": "10:196", "n40": "195:0"}, "/dev/vfio/40 is device 195:0, but the loaded driver has it at 239:0"),
+    ],
+)
+def test_a_gpu_that_was_taken_from_vfio_since_the_last_reading_is_refused_by_its_node(
+    tmp_path: Path, files: dict[str, str], words: str
+) -> None:
+    claim = passthrough_claim()
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes_of(tmp_path, **files).of_claim)
+    with pytest.raises(DeviceNodesMissingError, match=words):
+        node.state.prepare(reference_to(claim))
+    assert not files_below(tmp_path / "node/claims")
+
+
+def test_status_and_restart_keep_what_a_claim_has(tmp_path: Path) -> None:
+    claim = passthrough_claim(reserved_for={"pod": "pod-uid"})
+    first = node_of(tmp_path, claim)
+    prepared = first.state.prepare(reference_to(claim))
+    (tmp_path / "cdi" / f"{DRIVER}-claim_claim-uid.json").unlink()
+    again = node_of(tmp_path, claim)
+    assert again.state.prepare(reference_to(claim)) == prepared
+    assert given(again) == [(["/dev/vfio/vfio", "/dev/vfio/40"], [f"{H100}=0000:20:00.0"])]
+
+
+def killed(folder: Path, claim: ResourceClaim, operation: str, left: int) -> bool:
+    """Do it and be killed in a step; return whether there were so many."""
+    node = node_of(folder, claim, steps=KilledSteps(left))
+    try:
+        getattr(node.state, operation)(reference_to(claim))
+    except StopError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("operation", ["prepare", "unprepare"])
+def test_killed_in_any_step_a_restart_ends_in_the_same_state(tmp_path: Path, operation: str) -> None:
+    claim = passthrough_claim(numbers=(0, 1), reserved_for={"pod": "pod-uid"})
+    reference = reference_to(claim)
+    whole = node_of(tmp_path / "whole", claim)
+    whole.state.prepare(reference)
+    wanted = {name: data for name, data in whole.files().items() if name.startswith(("cdi/", "claims/"))}
+    left = 1
+    while True:
+        folder = tmp_path / str(left)
+        if operation == "unprepare":
+            node_of(folder, claim).state.prepare(reference)
+        if not killed(folder, claim, operation, left):
+            break
+        again = node_of(folder, claim)
+        again.state.recover(again.pods.values())
+        again.state.prepare(reference)
+        found = {name: data for name, data in again.files().items() if name.startswith(("cdi/", "claims/"))}
+        assert {name: found.get(name) for name in wanted} == wanted
+        again.state.unprepare(reference)
+        assert not [name for name in again.files() if name.startswith(("cdi/", "claims/"))]
+        left += 1
+    assert left > 2
+
+
+def wanted_claims(random_: random.Random) -> Sequence[ResourceClaim]:
+    kinds = (passthrough_claim, make_claim)
+    return [random_.choice(kinds)(f"claim-{n}", (random_.randrange(3),)) for n in range(6)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_any_order_of_events_no_gpu_is_given_twice(tmp_path: Path, seed: int) -> None:
+    """Claims come and go while an admin binds GPUs to VFIO and back, and the plugin is killed in between."""
+    random_ = random.Random(seed)
+    claims = wanted_claims(random_)
+    in_vfio: set[int] = set()
+    places = {device_name(n): n for n in range(3)} | {passthrough_gpu(n).device_name: n for n in range(3)}
+    for _ in range(40):
+        if random_.random() < 0.3:
+            in_vfio ^= {random_.randrange(3)}
+        steps = KilledSteps(random_.randrange(1, 9)) if random_.random() < 0.3 else FileSteps()
+        pool = moved_pool(*sorted(in_vfio))
+        node = node_of(tmp_path, *claims, pool=pool, steps=steps)
+        call = node.state.prepare if random_.random() < 0.6 else node.state.unprepare
+        with contextlib.suppress(DracaenaError, StopError):
+            call(reference_to(random_.choice(claims)))
+        held: dict[int, str] = {}
+        for one in node_of(tmp_path, pool=pool).checkpoints.load_all()[0]:
+            for device in one.prepared.devices if one.in_use else ():
+                uid = one.prepared.claim.uid
+                assert held.setdefault(places[device.device], uid) == uid, f"two claims have {device.device}"
