@@ -25,10 +25,11 @@ from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
-from dracaena.kubelet_plugin.settings import EXISTING
+from dracaena.kubelet_plugin.settings import EXISTING, OFF
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.fake_nvml import FakeMig, FakeNvml
@@ -69,9 +70,9 @@ def nvml_host(folder: Path, machine: Machine) -> Iterator[None]:
 
 
 @contextmanager
-def nvml_node(world: World) -> Iterator[NvmlNode]:
-    """Give a plugin that is not started, and stop it at the end."""
-    made = NvmlNode(world)
+def nvml_node(world: World, **changes: Any) -> Iterator[NvmlNode]:
+    """Give a plugin that is not started, and stop it at the end. `changes`: of its settings."""
+    made = NvmlNode(world, **changes)
     try:
         yield made
     finally:
@@ -84,6 +85,7 @@ class NvmlNode:
     def __init__(self, world: World, **changes: Any) -> None:
         self.world = world
         self._divides = changes.get("mig", EXISTING) != EXISTING
+        self._passthrough = changes.get("passthrough", OFF)
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.program = Program(
@@ -102,6 +104,7 @@ class NvmlNode:
             MigAccess(str(self.world.folder / "proc")),
             self.clock,
             listens=True,
+            pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough == EXISTING else None,
         )
         return self.source
 

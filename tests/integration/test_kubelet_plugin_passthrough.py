@@ -1,0 +1,92 @@
+"""The whole plugin on a node with GPUs for virtual machines: what is published and given, beside the driver's GPUs and
+without any driver (support.nvml_world)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dracaena.api.names import taint_key
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.live_machine import REREAD_S
+from support.api_ground import ApiGround
+from support.fake_pci import NETWORK_CLASS, FakePciBus
+from support.gpu_driver_root import PROC_DEVICES, put
+from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
+from support.plugin_world import DRIVER, World, http
+
+GPU, NAME = "0000:e1:00.0", "vfio-0000-e1-00-0"
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with nvml_world(server) as made:
+        put(made.folder, "proc/devices", PROC_DEVICES.replace("Block", "239 vfio\n 10 misc\n\nBlock").encode())
+        yield made
+
+
+@pytest.fixture
+def bus(world: World) -> FakePciBus:
+    made = FakePciBus(world.folder / "sys")
+    made.add(GPU, 7, driver="vfio-pci", bridges=("pci0000:e0", "0000:e0:01.0"))
+    return made
+
+
+@pytest.fixture
+def node(world: World, bus: FakePciBus) -> Iterator[NvmlNode]:
+    assert bus.driver_of(GPU) == "vfio-pci"
+    put(world.folder, "host/dev/vfio/vfio", b"10:196")
+    put(world.folder, "host/dev/vfio/7", b"239:0")
+    with nvml_node(world, passthrough="existing") as made:
+        yield made
+
+
+def given(node: NvmlNode, claim: ResourceClaim) -> dict[str, Any]:
+    """What the containers of a claim with one device get of that."""
+    (device,) = node.spec(claim)["devices"]
+    edits: dict[str, Any] = device["containerEdits"]
+    return edits
+
+
+def test_a_gpu_of_vfio_is_published_and_given_beside_those_of_the_driver(node: NvmlNode, bus: FakePciBus) -> None:
+    node.program.start()
+    node.ready()
+    assert node.devices() == [*NAMES, NAME]
+    device = next(device for page in node.world.slices() for device in page.spec.devices if device.name == NAME)
+    assert device.attributes["type"].string == "vfio"
+    assert device.attributes["ordinal"].int_value == len(RECORDED.gpus)
+    assert [taint.key for taint in device.taints] == [taint_key(DRIVER)], "kube-scheduler leaves it to the controller"
+    claim = node.world.allocated_claim("claim", [], devices=[NAME])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    edits = given(node, claim)
+    assert [each["path"] for each in edits["deviceNodes"]] == ["/dev/vfio/vfio", "/dev/vfio/7"]
+    assert edits["env"] == [f"PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3={GPU}"]
+    assert "mounts" not in node.spec(claim)["containerEdits"], "the guest brings its own driver"
+    bus.write("bus/pci/drivers/vfio-pci/unbind", GPU)
+    node.until(lambda: node.devices() == NAMES, "the GPU is withdrawn", REREAD_S)
+    assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
+def test_a_node_on_which_vfio_has_all_gpus_needs_no_driver(node: NvmlNode, bus: FakePciBus) -> None:
+    for gpu in (bus.root / "bus/pci/drivers/nvidia").iterdir():
+        (bus.root / "bus/pci/devices" / gpu.name).unlink()
+    node.nvml = None
+    node.program.start()
+    node.ready()
+    assert node.devices() == [NAME]
+    assert http(node.program, "/readyz") == (200, "ok\n")
+    claim = node.world.allocated_claim("claim", [], devices=[NAME])
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert given(node, claim)["env"] == [f"PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3={GPU}"]
+
+
+def test_a_gpu_that_shares_its_group_is_a_trouble_of_the_node(node: NvmlNode, bus: FakePciBus) -> None:
+    bus.add("0000:e2:00.0", 7, driver="igb", ids=(0x8086, 0x1521), pci_class=NETWORK_CLASS)
+    node.program.start()
+    node.ready()
+    assert node.devices() == NAMES
+    words = http(node.program, "/readyz")[1]
+    assert "0000:e2:00.0 (0x8086:0x1521, driver igb), which is no part of this GPU" in words
+    assert node.program.ready() is None
