@@ -44,7 +44,7 @@ def server(installed: Cluster, exporter: Exporter, tmp_path: Path) -> Iterator[P
 
 @pytest.fixture
 def busy(installed: Cluster, exporter: Exporter) -> Iterator[Pod]:
-    """A pod that computes on a GPU, and one that waits for more than there are."""
+    """A pod that computes on a GPU, and one that waits for more than there are while the others are free."""
     templates = [
         create_template(installed.api, "one", claim_spec()),
         create_template(installed.api, "too-many", claim_spec(GPU_COUNT + 1)),
@@ -83,6 +83,8 @@ def test_prometheus_scrapes_all_three_and_finds_what_alerts_and_dashboards_ask_f
 
     found = eventually(used, "the pod's use is told", within_s=SCRAPED_S)
     assert [(labels["namespace"], labels["container"], value) for labels, value in found] == [("default", "main", 0.4)]
+    beside = "DracaenaPodsWaitBesideFreeGpus"
+    eventually(lambda: beside in server.firing(), f"{beside} fires", within_s=SCRAPED_S)
     missing = asked_for([*_alerts(), *_panels()]) - server.names()
     assert missing - only_sometimes() == frozenset()
 
