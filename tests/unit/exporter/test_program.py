@@ -18,39 +18,11 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_use import request_release, wai
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.process.clock import SystemClock
 from support.clock import FastClock, SteppedClock
+from support.dcgm_counters import DCGM_COUNTERS
 from support.exporting_node import HOST, Scrape, entry, exporting_node, gpu_uuid, mig_of, mig_uuid, pod_uid
 from support.exporting_nvml import FakeProcess
 from support.kube import wait_for
 from support.sockets import short_folder
-
-DEFAULT_COUNTERS = {
-    "DCGM_FI_DEV_SM_CLOCK": "gauge",
-    "DCGM_FI_DEV_MEM_CLOCK": "gauge",
-    "DCGM_FI_DEV_MEMORY_TEMP": "gauge",
-    "DCGM_FI_DEV_GPU_TEMP": "gauge",
-    "DCGM_FI_DEV_POWER_USAGE": "gauge",
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "counter",
-    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "counter",
-    "DCGM_FI_DEV_GPU_UTIL": "gauge",
-    "DCGM_FI_DEV_MEM_COPY_UTIL": "gauge",
-    "DCGM_FI_DEV_ENC_UTIL": "gauge",
-    "DCGM_FI_DEV_DEC_UTIL": "gauge",
-    "DCGM_FI_DEV_XID_ERRORS": "gauge",
-    "DCGM_FI_DEV_FB_FREE": "gauge",
-    "DCGM_FI_DEV_FB_USED": "gauge",
-    "DCGM_FI_DEV_FB_RESERVED": "gauge",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "counter",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "gauge",
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": "counter",
-    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": "counter",
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": "gauge",
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "gauge",
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "gauge",
-    "DCGM_FI_PROF_DRAM_ACTIVE": "gauge",
-    "DCGM_FI_PROF_PCIE_TX_BYTES": "gauge",
-    "DCGM_FI_PROF_PCIE_RX_BYTES": "gauge",
-}
-"""The enabled lines of dcgm-exporter's default-counters.csv (4.5.3-4.8.2), but for the label DCGM_FI_DRIVER_VERSION."""
 
 LABELS = {"gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "DCGM_FI_DRIVER_VERSION"}
 """Of a GPU's series there, in its release 4.5.3."""
@@ -72,10 +44,11 @@ def test_names_types_and_labels_are_those_of_dcgm_exporter(folder: Path) -> None
         scrape = node.scrape()
     served = {name: family for name, family in scrape.families.items() if name.startswith("DCGM_")}
     assert {name: served[name].type for name in served} == {
-        name: kind for name, kind in DEFAULT_COUNTERS.items() if name not in LEFT_OUT
+        name: counter.type for name, counter in DCGM_COUNTERS.items() if name not in LEFT_OUT
     }
+    assert LEFT_OUT.keys() <= DCGM_COUNTERS.keys()
     for name in served:
-        assert f"# TYPE {name} {DEFAULT_COUNTERS[name]}\n{name}{{" in scrape.text  # no `_total` behind counters
+        assert f"# TYPE {name} {DCGM_COUNTERS[name].type}\n{name}{{" in scrape.text  # no `_total` behind counters
         ((mine, _), (idle, _)) = scrape.samples[name]
         assert set(mine) == LABELS | OWNER, name
         assert set(idle) == LABELS, name
@@ -93,20 +66,57 @@ def test_names_types_and_labels_are_those_of_dcgm_exporter(folder: Path) -> None
     }
 
 
-def test_values_have_the_units_of_dcgm_exporter(folder: Path) -> None:
+VALUES = {
+    "DCGM_FI_DEV_SM_CLOCK": 1410,
+    "DCGM_FI_DEV_MEM_CLOCK": 1593,
+    "DCGM_FI_DEV_MEMORY_TEMP": 55,
+    "DCGM_FI_DEV_GPU_TEMP": 41,
+    "DCGM_FI_DEV_POWER_USAGE": 71.5,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 123_456_789,
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3,
+    "DCGM_FI_DEV_GPU_UTIL": 61,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": 62,
+    "DCGM_FI_DEV_ENC_UTIL": 63,
+    "DCGM_FI_DEV_DEC_UTIL": 64,
+    "DCGM_FI_DEV_XID_ERRORS": 0,
+    "DCGM_FI_DEV_FB_FREE": 79_935,
+    "DCGM_FI_DEV_FB_USED": 1024,
+    "DCGM_FI_DEV_FB_RESERVED": 600,
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": 0,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 7,
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 8,
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0,
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.01,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.42,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 0.01,
+    "DCGM_FI_PROF_PCIE_TX_BYTES": 1 << 20,
+    "DCGM_FI_PROF_PCIE_RX_BYTES": 1 << 20,
+}
+"""What the GPU of the next test does, in the units of dcgm-exporter: NVML has mW, bytes, percent and MiB/s for some."""
+
+HELP_OF_UNIT = {
+    "none": "",
+    "ratio": "Part of ",
+    **{unit: f"(in {unit})." for unit in ("MHz", "C", "W", "mJ", "%", "MiB")},
+}
+HELP_OF_UNIT["bytes per second"] = "(in bytes per second)."
+
+
+def test_every_default_counter_has_the_unit_of_dcgm_exporter(folder: Path) -> None:
     with exporting_node(folder, 1) as node:
-        node.nvml.activity[0].gpm, node.nvml.activity[0].tensor_percent = True, 42.0
-        node.nvml.activity[0].memory_used_mib = 1024
+        does = node.nvml.activity[0]
+        does.gpm, does.tensor_percent, does.memory_used_mib = True, 42.0, 1024
+        does.utilization, does.memory_utilization, does.encoder, does.decoder = 61, 62, 63, 64
+        does.remapped_uncorrected, does.remapped_corrected = 7, 8
         node.scrape()
         scrape = node.scrape()
-    expected = {
-        "SM_CLOCK": 1410, "MEM_CLOCK": 1593, "GPU_TEMP": 41, "MEMORY_TEMP": 55, "POWER_USAGE": 71.5,
-        "TOTAL_ENERGY_CONSUMPTION": 123_456_789, "FB_USED": 1024, "FB_RESERVED": 600, "FB_FREE": 79_935,
-    }  # fmt: skip
-    assert {name: scrape.value(f"DCGM_FI_DEV_{name}") for name in expected} == expected
-    assert scrape.value("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == pytest.approx(0.42)
-    assert scrape.value("DCGM_FI_PROF_GR_ENGINE_ACTIVE") == pytest.approx(0.01)
-    assert scrape.value("DCGM_FI_PROF_PCIE_TX_BYTES") == 1 << 20
+    assert list(VALUES) == [name for name in DCGM_COUNTERS if name not in LEFT_OUT]
+    assert {name: scrape.value(name) for name in VALUES} == pytest.approx(VALUES)
+    for name in VALUES:
+        unit = DCGM_COUNTERS[name].unit
+        help_text = scrape.families[name].documentation
+        assert HELP_OF_UNIT[unit] in help_text, (name, unit, help_text)
+        assert unit != "none" or "(in " not in help_text, name
 
 
 def test_what_the_hardware_lacks_is_left_out_and_asked_once(folder: Path) -> None:
