@@ -125,7 +125,7 @@ def _mig_capable(machine: Machine) -> dict[str, str]:
     """Return nothing where the GPUs may be divided and nobody says so: a recorded machine is no reading of NVML."""
     if any(gpu.mig_enabled is not None for gpu in machine.gpus):
         return {"mig.capable": "true"}
-    if any(gpu.cuda_compute_capability in _WITH_MIG for gpu in machine.gpus):
+    if any(gpu.cuda_compute_capability is None or gpu.cuda_compute_capability in _WITH_MIG for gpu in machine.gpus):
         return {}
     return {"mig.capable": "false"}
 
