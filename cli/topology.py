@@ -70,6 +70,12 @@ def register(commands: Commands) -> None:
         metavar="LIST",
         help="mark these GPUs in the tree and print what the set is worth: numbers, UUIDs or device names, as 0,3",
     )
+    showing.add_argument(
+        "--sharing",
+        metavar="LIST",
+        help="in resourceslices: GPUs that the node shares, as its setting of that name: all, or indices, UUIDs and "
+        "product names (default: none)",
+    )
     _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
     showing.set_defaults(run=_run_show)
     record.register(verbs)
@@ -92,6 +98,8 @@ class _Shown:
     node: str
     marked: tuple[int, ...] = ()
     """Ordinals of the GPUs that --devices names."""
+    shared: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that --sharing names."""
 
 
 def _run_import(arguments: argparse.Namespace) -> int:
@@ -115,8 +123,26 @@ def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None
         if arguments.output != "tree":
             raise BadInputError(f"--devices marks GPUs in the tree: it does not go with -o {arguments.output}")
         marked = read_devices(arguments.devices, machine, "--devices")
-    _print(_Shown(machine, None, arguments.node or machine.name, marked), arguments)
+    shared: frozenset[str] = frozenset()
+    if arguments.sharing is not None:
+        if arguments.output != "resourceslices":
+            raise BadInputError(
+                f"--sharing says what a node publishes: it goes with -o resourceslices alone, not with "
+                f"-o {arguments.output}"
+            )
+        shared = _shared(arguments.sharing, machine)
+    _print(_Shown(machine, None, arguments.node or machine.name, marked, shared), arguments)
     return 0
+
+
+def _shared(setting: str, machine: Machine) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that a node's setting shares. Raises BadInputError for what it would share not."""
+    from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
+
+    shared = shared_gpus(setting, machine)
+    if shared.problems:
+        raise BadInputError(f"--sharing: {'; '.join(shared.problems.values())}")
+    return shared.uuids
 
 
 def _run_machines(_: argparse.Namespace) -> int:
@@ -225,9 +251,11 @@ def _resourceslices_text(shown: _Shown, driver: str) -> str:
     import yaml
 
     from dracaena.api.resource_objects import ResourceSlice
+    from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
     from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 
-    specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True)
+    roles = GpuRoles(shared=shown.shared)
+    specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True, roles=roles)
     documents = [
         {
             "apiVersion": ResourceSlice.API_VERSION,

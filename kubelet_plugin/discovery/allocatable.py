@@ -53,14 +53,16 @@ def counter_pages(
     return tuple(sets[start : start + SETS_PER_SLICE] for start in range(0, len(sets), SETS_PER_SLICE))
 
 
-def slice_specs(machine: Machine, *, driver: str, node_name: str, tainted: bool) -> tuple[ResourceSliceSpec, ...]:
+def slice_specs(
+    machine: Machine, *, driver: str, node_name: str, tainted: bool, roles: GpuRoles = NO_ROLES
+) -> tuple[ResourceSliceSpec, ...]:
     """Return the specs of all slices of the node's pool, in page order, as of its first generation.
 
     The pool is called like the node. A publisher decides the generation by what is published already. GPUs in MIG mode
     are left out, as a node leaves them out: nobody can be given one as a whole. Pages keep their place.
     """
     divided = {gpu_device_name(gpu.uuid) for gpu in machine.gpus if gpu.mig_enabled}
-    every = allocatable(machine, driver=driver, tainted=tainted)
+    every = allocatable(machine, driver=driver, tainted=tainted, roles=roles)
     pages = [[device for device in page if device.name not in divided] for page in every]
     pool = ResourcePool(name=node_name, generation=FIRST_GENERATION, resource_slice_count=len(pages))
     return tuple(ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, devices=page) for page in pages)

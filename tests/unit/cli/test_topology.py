@@ -130,6 +130,27 @@ def test_a_gpu_in_mig_mode_is_shown_as_its_parts_only(run: Run, tmp_path: Path) 
     ]
 
 
+def test_gpus_that_a_node_shares_are_published_as_shared_ones(run: Run) -> None:
+    arguments = ("topology", "show", "--machine", "hgx-h100", "-o", "resourceslices")
+    published = {
+        setting: [device.allow_multiple_allocations for device in slices_in(run(*arguments, *more).out)[0].spec.devices]
+        for setting, more in (("none", ()), ("all", ("--sharing", "all")), ("some", ("--sharing", "0,2")))
+    }
+    assert published == {"none": [False] * 8, "all": [True] * 8, "some": [True, False, True, *[False] * 5]}
+
+
+def test_sharing_that_names_no_gpu_is_refused_by_its_words(run: Run) -> None:
+    arguments = ("topology", "show", "--machine", "hgx-h100", "-o", "resourceslices", "--sharing", "0,17")
+    assert run(*arguments).err.startswith("dracaena: --sharing: '17' is no index, UUID or product name of a GPU")
+
+
+def test_sharing_is_for_what_a_node_publishes(run: Run) -> None:
+    result = run("topology", "show", "--machine", "hgx-h100", "--sharing", "all")
+    assert result.err == (
+        "dracaena: --sharing says what a node publishes: it goes with -o resourceslices alone, not with -o tree\n"
+    )
+
+
 def test_machines_are_listed(run: Run) -> None:
     lines = run("topology", "machines").out.splitlines()
     assert lines[0].split() == ["NAME", "GPUS", "NUMA", "NODES", "LINKS", "PRODUCT"]
