@@ -74,8 +74,9 @@ class WholeGpu:
         if sharing.strategy is None or not sharing.is_required:
             return mig_off(device, pool)
         return CannotEnforce(
-            f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which this node does "
-            f"not offer for it; with `enforcement: BestEffort` it is prepared without"
+            f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which was not shared "
+            "when the claim got it, so the claim has it alone: ask for a shared GPU (class share.<driver name>, and "
+            "`capacity` in the request); with `enforcement: BestEffort` it is prepared without"
         )
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:

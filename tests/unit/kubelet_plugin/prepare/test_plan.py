@@ -317,6 +317,7 @@ def test_a_strategy_that_is_not_to_be_had_is_refused_by_name(strategy: str, allo
     required = {"results": [result(device_name(0), **allocated)], "config": [sharing_config(strategy=strategy)]}
     text = refused(claim_of("c", required))
     assert f"request gpus: GpuConfig requires sharing strategy {strategy} for {device_name(0)}" in text
+    assert ("was not shared when the claim got it" in text) is (allocated == {})
     allowed = sharing_config(strategy=strategy, enforcement="BestEffort")
     planned(claim_of("c", {**required, "config": [allowed]}))
 
