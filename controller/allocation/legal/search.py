@@ -21,7 +21,7 @@ from dracaena.controller.allocation.legal.outcome import (
     Plan,
     RefusedDevices,
 )
-from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
+from dracaena.controller.allocation.legal.problem import Alternative, Candidate, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
 from dracaena.controller.allocation.legal.tentative import Lookahead, Tentative, requests_of
 
@@ -41,10 +41,10 @@ class Restriction:
     requests: frozenset[RequestKey] | None = None
     """None: all requests."""
 
-    def forbids(self, alternative: Alternative, device: DeviceId) -> bool:
-        """Return whether the request must not have the device."""
-        concerned = self.requests is None or alternative.key in self.requests
-        return concerned and device.pool_id in self.pools and device not in self.devices
+    def forbidden(self, candidates: Iterable[Candidate]) -> int:
+        """Return the devices that its requests must not have: a bit at each place."""
+        others = (one for one in candidates if one.id not in self.devices)
+        return sum(1 << one.place for one in others if one.id.pool_id in self.pools)
 
 
 def solve(
@@ -128,14 +128,17 @@ class _Search:
     taken: dict[RequestKey, int] = field(default_factory=dict)
     refusals: dict[tuple[int, int, int, DeviceRule], set[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    forbidden: dict[tuple[RequestKey, int], bool] = field(default_factory=dict)
+    forbidden: tuple[tuple[frozenset[RequestKey] | None, int], ...] = field(init=False)
+    """Of each restriction: whom it concerns, and what they must not have."""
     explained: set[int] = field(default_factory=set)
     tentative: Tentative = field(init=False)
     ahead: Lookahead = field(init=False)
 
     def __post_init__(self) -> None:
+        candidates = self.problem.candidates
+        self.forbidden = tuple((one.requests, one.forbidden(candidates)) for one in self.restrictions)
         self.tentative = Tentative(self.problem)
-        self.ahead = Lookahead(self.problem, self._is_forbidden, self.fixed)
+        self.ahead = Lookahead(self.problem, self._forbidden_for, self.fixed)
 
     def run(self) -> Outcome:
         if self._is_hopeless():
@@ -273,22 +276,20 @@ class _Search:
         return True
 
     def _refused_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
-        if self._is_forbidden(alternative, place):
+        if self._forbidden_for(alternative) >> place & 1:
             return DeviceRule.NOT_PROPOSED
         rule = self.tentative.refused_at_once(alternative, place)
         if rule is None and alternative.everything is None:
             rule = self.problem.unselected_by(alternative, place)
         return rule if rule is not None else self.tentative.place(alternative, place)
 
-    def _is_forbidden(self, alternative: Alternative, place: int) -> bool:
-        if not self.restrictions:
-            return False
-        key = (alternative.key, place)
-        found = self.forbidden.get(key)
-        if found is None:
-            device = self.problem.candidates[place].id
-            found = self.forbidden[key] = any(one.forbids(alternative, device) for one in self.restrictions)
-        return found
+    def _forbidden_for(self, alternative: Alternative) -> int:
+        """Return the devices that the restrictions keep from a request: a bit at each place."""
+        mask = 0
+        for requests, forbidden in self.forbidden:
+            if requests is None or alternative.key in requests:
+                mask |= forbidden
+        return mask
 
     def _step(self) -> None:
         self.effort.charge(SEARCH_STEPS, Work.SEARCH)

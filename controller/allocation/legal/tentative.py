@@ -204,7 +204,7 @@ class Lookahead:
     __slots__ = ("_could", "_matching", "_problem", "_refused", "_requests", "_whole")
 
     def __init__(
-        self, problem: Problem, forbids: Callable[[Alternative, int], bool], fixed: Mapping[tuple[int, int], int]
+        self, problem: Problem, forbidden: Callable[[Alternative], int], fixed: Mapping[tuple[int, int], int]
     ) -> None:
         self._problem = problem
         self._whole = (1 << len(problem.candidates)) - 1
@@ -224,7 +224,9 @@ class Lookahead:
         self._could: dict[int, int] = {}
         for alternatives in self._requests:
             for alternative in alternatives:
-                refused = self._refused[id(alternative)] = dict(self._refused_alone(alternative, forbids))
+                refused = self._refused[id(alternative)] = dict(
+                    self._refused_alone(alternative, forbidden(alternative))
+                )
                 self._could[id(alternative)] = self._whole & ~sum(1 << place for place in refused)
 
     def too_few_values(self) -> str:
@@ -338,19 +340,17 @@ class Lookahead:
             return None
         return as_set(attribute) if self._problem.features.list_attributes else scalar(attribute)
 
-    def _refused_alone(
-        self, alternative: Alternative, forbids: Callable[[Alternative, int], bool]
-    ) -> Iterator[tuple[int, DeviceRule]]:
-        for candidate in self._problem.candidates:
-            if forbids(alternative, candidate.place):
-                yield candidate.place, DeviceRule.NOT_PROPOSED
+    def _refused_alone(self, alternative: Alternative, forbidden: int) -> Iterator[tuple[int, DeviceRule]]:
+        for place in range(len(self._problem.candidates)):
+            if forbidden >> place & 1:
+                yield place, DeviceRule.NOT_PROPOSED
                 continue
             try:
-                rule = self._problem.refused_alone(alternative, candidate.place)
+                rule = self._problem.refused_alone(alternative, place)
             except MistakeError:
                 # The search shows a mistake when it stands in its way.
                 continue
-            if rule is None and self._problem.is_in_another_mode(alternative, candidate.place):
+            if rule is None and self._problem.is_in_another_mode(alternative, place):
                 rule = DeviceRule.MODE
             if rule is not None:
-                yield candidate.place, rule
+                yield place, rule
