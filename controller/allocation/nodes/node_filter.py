@@ -249,6 +249,7 @@ class NodeFilter:
         rules = sum(len(term.labels) + len(term.fields) for term in terms)
         self._steps = TERM_STEPS * (len(terms) + rules + len(self._tolerations) + len(pod.spec.node_selector))
         self._effort.charge(self._steps, Work.NODES)
+        self._steps_of_known = NODE_STEPS + len(self._keys)
         self._known: dict[Hashable, str | None] = {}
         self.is_short = False
         """Whether some node lacked something until now, or was left out because it may."""
@@ -261,9 +262,9 @@ class NodeFilter:
         Cost: one look-up, a step for each resource, and unfit_for()'s cost for the first node of its kind.
         """
         unfit = self.unfit(indexed)
-        if unfit is None:
-            return self.shortage(indexed)
         lack = None if self._resources is None else self._resources.shortage(indexed.node.metadata.name)
+        if unfit is None and lack is not None:
+            self.is_short = True
         return lack or unfit
 
     def unfit(self, indexed: IndexedNode) -> str | None:
@@ -280,12 +281,12 @@ class NodeFilter:
         return reason
 
     def _unfit_as_others(self, indexed: IndexedNode) -> str | None:
-        self._effort.charge(NODE_STEPS, Work.NODES)
-        key: Hashable = (indexed.barriers, *map(indexed.labels.get, self._keys))
-        if self._keys:
-            self._effort.charge(len(self._keys), Work.NODES)
+        self._effort.charge(self._steps_of_known, Work.NODES)
+        key: Hashable = indexed.barriers
         if self._by_name:
             key = indexed.node.metadata.name
+        elif self._keys:
+            key = (key, *map(indexed.labels.get, self._keys))
         try:
             return self._known[key]
         except KeyError:

@@ -92,7 +92,7 @@ class NodeResources:
         """
         has = self._has[node]
         used: Mapping[str, int] = self._used.get(node, _NOTHING)
-        taken: Iterable[HostPort] = self._ports.get(node, ())
+        taken: Iterable[HostPort] = self._ports.get(node, ()) if wanted.ports else ()
         if but is not None and self.node_of(but) == node:
             used, taken = self._without(node, but)
         if preempting:

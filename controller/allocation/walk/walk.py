@@ -390,18 +390,18 @@ class Walk:
     def _groups(self, parts: Iterable[Buckets]) -> list[_Group]:
         """Return the groups of nodes about which the rules have to be asked."""
         groups: list[_Group] = []
-        is_second_part = self._is_exact
+        is_second_part, rules = self._is_exact, self._rules
         for name, state, held in self._beside():
             if not is_second_part or state.kind.is_mixed:
-                self._add(groups, self._rules.bound(state, held), state, (name,))
+                self._add(groups, rules.bound(state, held), state, (name,))
         for by_state in (states for part in parts for states in part.values()):
             self._effort.charge(len(by_state), Work.SETS)
             bounds: dict[int, int | str] = {}
             for (free, _), names in self._meant(by_state):
                 in_state = self._inventory.state(names[0])
                 assert isinstance(in_state, NodeState)
-                if free not in bounds or self._rules.reads_shares:
-                    bounds[free] = self._rules.bound(in_state)
+                if free not in bounds or rules.reads_shares:
+                    bounds[free] = rules.bound(in_state)
                 self._add(groups, bounds[free], in_state, names)
         return groups
 
@@ -462,9 +462,9 @@ class Walk:
     def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
         rank, name, _, _, gives = group
-        if isinstance(gives, (_Judged, NodeChoice)) and (winner.shares is not None or winner.parts is not None):
-            return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
         if isinstance(gives, (_Judged, NodeChoice)):
+            if winner.shares is not None or winner.parts is not None:
+                return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
             best, other = _score_of(winner), _score_of(gives)
             if other is not None and self._family is not None:
                 other = self._family.score(other, name)
