@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dracaena.api.errors import TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
 from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
@@ -24,6 +25,25 @@ T = TypeVar("T")
 
 def ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
     return work()
+
+
+class HungStep:
+    """The driver's thread, which gives no answer to one step: it did the step late, or had not come to it."""
+
+    def __init__(self, number: int, *, is_done: bool) -> None:
+        self.left = number
+        self.is_done = is_done
+        self.has_hung = False
+
+    def __call__(self, what: str, work: Callable[[], object], _deadline_s: float) -> object:
+        self.left -= 1
+        if self.left != 0:
+            return work()
+        self.has_hung = True
+        if self.is_done:
+            with suppress(DracaenaError):
+                work()
+        raise WedgedError(f"{what}: the NVIDIA driver does not answer")
 
 
 def access_minors(gpu: int, gpu_instance: int, compute_instance: int) -> tuple[int, int] | None:

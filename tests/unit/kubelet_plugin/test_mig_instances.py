@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pynvml
@@ -17,7 +18,7 @@ from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, NOT_FOUND, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
-from support.mig_node import MigNode, ask_at_once, instance, mig_node, whole_gpu
+from support.mig_node import HungStep, MigNode, ask_at_once, instance, mig_node, whole_gpu
 
 PROFILE_CALLS = ("nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2")
 CALLS = (
@@ -439,6 +440,35 @@ def test_a_driver_that_does_not_answer_keeps_what_was_begun_and_is_gone_on_with(
     node.ask = ask_at_once
     assert journal.make(node)["gpu_instance"] == 1
     assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done late", "not begun"])
+@pytest.mark.parametrize("story", ["made", "made and given up", "undone"])
+def test_a_driver_that_hangs_at_any_step_leaves_what_the_next_try_completes_or_undoes(
+    story: str, is_done: bool
+) -> None:
+    for number in count(1):
+        with mig_node() as node:
+            node.hardware.put(0, "1g.10gb", 6)
+            journal = Journal(instance(node, "3g.40gb", 0))
+            if story == "undone":
+                journal.make(node)
+            node.ask = hung = HungStep(number, is_done=is_done)
+            if story == "undone":
+                try_to(journal.undo, node)
+            else:
+                try_to(journal.make, node)
+            node.start()
+            node.ask = ask_at_once
+            if story == "made":
+                journal.make(node)
+            else:
+                journal.undo(node)
+            there = [("3g.40gb", 0, 1)] if story == "made" else []
+            assert node.hardware.layout(0) == [("1g.10gb", 6, 1), *there], f"step {number}"
+        if not hung.has_hung:
+            break
+    assert number > 6
 
 
 @pytest.mark.parametrize("code", ERRORS)

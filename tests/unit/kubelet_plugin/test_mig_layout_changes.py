@@ -20,6 +20,7 @@ from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISS
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
 from support.layout_node import WHOLE, LayoutNode, layout, layout_node
+from support.mig_node import HungStep, ask_at_once
 
 MIXED = layout(g1=2, g2=1, g3=1)
 CALLS = (
@@ -38,6 +39,8 @@ CALLS = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
 )
 ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
+STEPS = [pytest.param(number, marks=[pytest.mark.long] if number % 12 != 5 else []) for number in range(1, 60)]
+"""More than any change takes."""
 
 
 @pytest.fixture
@@ -252,6 +255,27 @@ def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutN
     node.bring(MIXED)
     assert node.counts() == dict(MIXED.counts)
     assert made(node) == there(node)
+
+
+@pytest.mark.parametrize("number", STEPS)
+@pytest.mark.parametrize("is_done", [True, False], ids=["done late", "not begun"])
+@pytest.mark.parametrize("target", [MIXED, WHOLE], ids=["divided", "whole"])
+def test_a_driver_that_hangs_at_any_step_is_brought_to_the_same_end(
+    tmp_path: Path, target: GpuLayout, is_done: bool, number: int
+) -> None:
+    with layout_node(tmp_path) as node:
+        node.hardware.put(1, "1g.10gb", 0)
+        node.bring(layout(g4=1, g2=1))
+        node.ask = HungStep(number, is_done=is_done)
+        with suppress(DracaenaError):
+            node.bring(target)
+        assert len(there(node)) <= len(made(node)), "an instance that is not in the journal"
+        node.start()
+        node.ask = ask_at_once
+        node.bring(target)
+        assert node.counts() == dict(target.counts)
+        assert (made(node), node.is_at_rest()) == (there(node), True)
+        assert node.hardware.layout(1) == [("1g.10gb", 0, 1)]
 
 
 def test_after_a_reboot_nothing_is_ours(node: LayoutNode) -> None:
