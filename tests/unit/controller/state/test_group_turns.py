@@ -18,7 +18,7 @@ from support.allocation import claim, request
 from support.group_world import FOUR, Group, GroupWorld, any_world, member
 from support.reconciling import Bench
 
-WORLDS = 8
+WORLDS = 6
 MANY_WORLDS = 3_000
 
 Fault = tuple[str, Callable[..., Any]]
