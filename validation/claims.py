@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from dracaena.api import limits
-from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, UUID
 from dracaena.api.quantity import NANO, Quantity
 from dracaena.api.reasons import dead_alternative
 from dracaena.validation.configs import check_config
@@ -63,9 +63,9 @@ def check_claim_spec(field: Field, driver: str) -> None:
     if not devices:
         return
     names = request_names(devices["requests"].value)
-    _check_requests(devices["requests"], driver)
+    counts = _check_requests(devices["requests"], driver)
     for constraint in devices["constraints"].items(limits.CLAIM_CONSTRAINTS) or ():
-        _check_constraint(constraint, names)
+        _check_constraint(constraint, names, counts, driver)
     for entry in devices["config"].items(limits.CONFIGS) or ():
         config = entry.fields("requests", "opaque")
         if config is not None:
@@ -87,14 +87,17 @@ def request_names(requests: object) -> RequestNames:
     return names
 
 
-def _check_requests(field: Field, driver: str) -> None:
+def _check_requests(field: Field, driver: str) -> Mapping[str, int]:
+    """Return the fewest devices of each request that has a name."""
     requests = field.items(limits.CLAIM_REQUESTS)
     if requests is None:
-        return
+        return {}
     counts = [_check_request(request, driver) for request in requests]
     check_distinct(requests, "name", "a second request of this name", "a name for each request")
     if (total := sum(counts)) > limits.CLAIM_DEVICES:
         field.error(f"{total} devices in all", f"at most {limits.CLAIM_DEVICES}: no allocator gives one claim more")
+    names = [isinstance(request.value, dict) and request.value.get("name") for request in requests]
+    return {name: count for name, count in zip(names, counts, strict=True) if isinstance(name, str)}
 
 
 def _check_request(field: Field, driver: str) -> int:
@@ -220,7 +223,7 @@ def _check_derived(field: Field) -> None:
     check_distinct(entries, "name", "a second attribute of this name", "a name for each attribute")
 
 
-def _check_constraint(field: Field, names: RequestNames) -> None:
+def _check_constraint(field: Field, names: RequestNames, counts: Mapping[str, int], driver: str) -> None:
     constraint = field.fields("requests", "matchAttribute", "distinctAttribute")
     if constraint is None:
         return
@@ -233,6 +236,19 @@ def _check_constraint(field: Field, names: RequestNames) -> None:
         distinct.warn("ignored beside matchAttribute", "a constraint of its own for each attribute")
         distinct.text()
     _check_attribute(distinct if match.absent else match)
+    if match.value == f"{driver}/{UUID.name}":
+        _check_same_gpu(match, constraint["requests"].value, counts)
+
+
+def _check_same_gpu(match: Field, references: object, counts: Mapping[str, int]) -> None:
+    """Warn where one request asks for several devices that are to be one. `references`: requests that are meant."""
+    meant = {str(each).partition("/")[0] for each in references} if isinstance(references, list) else set()
+    for name, count in counts.items():
+        if count > 1 and (not meant or name in meant):
+            match.warn(
+                f"no two devices have the same {UUID.name}, and request {name} asks for {count}, so it waits in vain",
+                "a request for each share of one GPU",
+            )
 
 
 def _check_attribute(field: Field) -> None:

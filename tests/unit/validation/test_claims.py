@@ -224,6 +224,34 @@ def test_an_amount_that_the_controller_refuses_is_an_error(amounts: dict[str, st
     assert errors(foreign) == []  # another driver may take it for something
 
 
+ONE_GPU = {"matchAttribute": "gpu.dracaena.dev/uuid"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "constraint", "told"),
+    [
+        (requests(1, each=2), ONE_GPU, ["request r0 asks for 2"]),
+        (requests(2), ONE_GPU, []),
+        (requests(2, each=3), {**ONE_GPU, "requests": ["r1"]}, ["request r1 asks for 3"]),
+        (requests(1, each=2), {"matchAttribute": "gpu.dracaena.dev/numa"}, []),
+        (requests(1, each=2), {"distinctAttribute": "gpu.dracaena.dev/uuid"}, []),
+        (requests(1, each=2), {"matchAttribute": "gpu.example.com/uuid"}, []),
+        ([{"name": "r", "firstAvailable": [{**a, "count": 2} for a in alternatives(2)]}], ONE_GPU, ["request r asks"]),
+        (
+            [{"name": "r", "firstAvailable": [{**a, "count": 1 + n} for n, a in enumerate(alternatives(2))]}],
+            ONE_GPU,
+            [],
+        ),
+        ([{"exactly": {"deviceClassName": "c", "count": 2}}], ONE_GPU, []),
+    ],
+)
+def test_several_devices_of_one_request_are_never_one_gpu(
+    entries: list[Any], constraint: dict[str, Any], told: list[str]
+) -> None:
+    found = warnings(edited(claim(), DEVICES, {"requests": entries, "constraints": [constraint]}))
+    assert [words in warning for words, warning in zip(told, found, strict=True)] == [True] * len(told)
+
+
 def test_amounts_of_a_share_have_no_findings() -> None:
     document = edited(claim(), f"{EXACTLY}.capacity.requests", {"memory": "20Gi", "cores": "30"})
     assert errors(document) + warnings(document) == []
