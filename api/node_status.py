@@ -13,6 +13,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig_layout import MigLayoutStatus, mig_layout_document, mig_layout_status
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
 from dracaena.api.slice_drawing import DrawnGpu, cut_gpus
@@ -268,7 +269,11 @@ def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:
         return "not published"
     uuid = node.machine.gpus[ordinal].uuid
     count = sum(part.parent_uuid == uuid and part.start is not None for part in node.migs)
-    return f"cut into {counted(count, 'part')}" if count else label_of(node.gpus[ordinal])
+    if count:
+        return f"cut into {counted(count, 'part')}"
+    device = node.gpus[ordinal]
+    address = pci_bus_id_in(device.name)
+    return label_of(device) if address is None else f"for virtual machines, {address}: {label_of(device)}"
 
 
 def label_of(device: DeviceStatus) -> str:
