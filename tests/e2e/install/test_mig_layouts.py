@@ -139,6 +139,8 @@ def test_a_layout_that_there_is_not_changes_nothing_and_one_without_mig_makes_th
 
 def test_the_plugin_may_write_that_condition_of_its_own_node_and_nothing_else_of_any(divided: ChartCluster) -> None:
     api, who = divided.api, plugin(divided.control_plane, NODE_NAME)
+    choose(divided, "whole")
+    wait_told(divided, "True Applied MIG layout whole")
     api.create(NODES, {"metadata": {"name": OTHER_NODE}})
     try:
         assert any(write_condition(divided, who, NODE_NAME, CONDITION).is_good for _ in range(TRIES))
