@@ -17,9 +17,9 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from e2e.cluster import Cluster
 from e2e.exporting import NodeExporter, node_exporter, process_of
 from e2e.gpu_pods import delete_gpu_pod, gpu_numbers, seen_inside
-from e2e.gpus import GPU_COUNT
+from e2e.gpus import GPU_COUNT, MOST_SLICES
 from e2e.pods import Pod, create_claim, create_pod, pod_claims, wait_phase
-from e2e.test_mig import SLICES, Cut, playing, run, templates
+from e2e.test_mig import Cut, playing, run, templates
 from e2e.test_mig import end as end_slice
 from e2e.test_node_observation import container, requests, uuids_by_request
 from e2e.test_sharing import BEST_EFFORT, ask, shared_devices
@@ -189,7 +189,7 @@ def check_slices(exporter: NodeExporter, whole: str, pods: dict[str, str]) -> No
     assert {(labels["UUID"], labels["GPU_I_PROFILE"], labels["container"]) for labels in parts} == {
         (whole, "1g.10gb", "main")
     }
-    assert len({labels["GPU_I_ID"] for labels in parts}) == len(pods) < SLICES
+    assert len({labels["GPU_I_ID"] for labels in parts}) == len(pods) < MOST_SLICES
     for uuid, pod in pods.items():
         assert scrape.value("dracaena_gpu_allocation_info", uuid=uuid, parent_uuid=whole, pod=pod) == 1
     expected = [700 * MIB] if "slice-a" in pods.values() else []
