@@ -57,6 +57,7 @@ from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion, share_question
 
 LACKS: Final = "without enough free devices that the selectors name by their identity"
+MATCHES_NOTHING: Final = "whose devices some request does not mean"
 """Why a node is out before the rules are asked, in words that follow a count of nodes."""
 
 
@@ -124,6 +125,7 @@ class NodeRules:
         self.is_exact = is_exact
         self.is_first_fit = evaluators.first_fit
         self._share_questions: dict[NodeKind, ShareQuestion] = {}
+        self._may_match_known: dict[NodeKind, bool] = {}
         self._has_shares = (
             bool(facts.amounts)
             and not evaluators.first_fit
@@ -176,7 +178,24 @@ class NodeRules:
             return answer.bound
         if not self._inventory.is_mixed(kind):
             return answer.reason
-        return FIRST if held or answers.may_give_gpus() else UNSCORED
+        if held or answers.may_give_gpus():
+            return FIRST
+        return UNSCORED if self._may_match(kind) else MATCHES_NOTHING
+
+    def _may_match(self, kind: NodeKind) -> bool:
+        """Return whether each request may mean some device of a kind of node that is there, held or not; what no
+        selector can tell counts as meant. Cost: a look at each of its devices where none is meant."""
+        found = self._may_match_known.get(kind)
+        if found is None:
+            selectors = self._evaluators.selectors
+            found = self._may_match_known[kind] = all(
+                any(
+                    all(selectors.evaluate(expression, device) for expression in expressions)  # a failure counts too
+                    for device in self._inventory.devices_of(kind)
+                )
+                for expressions in self.facts.question.eligibility.selectors
+            )
+        return found
 
     def _bound_of_shares(self, state: NodeState, held: int) -> int | str:
         known = self._judgements.bounds.get((state, held))

@@ -1,4 +1,4 @@
-"""Nodes whose GPUs nobody may have for a pod are asked one by one only until one gives what else they have."""
+"""Nodes whose GPUs a pod may not have are asked until one gives what else they have; or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from dracaena.api.device_id import DeviceId
 from dracaena.api.mig import MigDevice
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import KindAnswers
@@ -86,6 +87,22 @@ def test_a_node_whose_gpus_may_be_given_is_asked_before_all_of_parts(asked_nodes
     found = Allocator().allocate(inventory, pod("p"), [claim("c", request(count=3))])
     assert isinstance(found, Allocation)
     assert found.node == "b"
+
+
+def test_nodes_of_which_a_request_means_no_device_are_not_asked(asked_nodes: list[str]) -> None:
+    inventory = cluster({"a": 0, "b": 0})
+    asked = claim("c", request("part", device_class="mig"), request("whole", device_class="gpu"))
+    assert isinstance(Allocator().allocate(inventory, pod("p"), [asked]), NoFit)
+    assert asked_nodes == []
+
+
+def test_what_a_selector_cannot_tell_counts_as_meant(asked_nodes: list[str]) -> None:
+    """So that the mistake in it is met and told."""
+    inventory = cluster({"a": 0})
+    faulty = [{"cel": {"expression": f'device.attributes["{DRIVER}"].missing == 1'}}]
+    found = Allocator().allocate(inventory, pod("p"), [claim("c", request(selectors=faulty))])
+    assert isinstance(found, Refused)
+    assert asked_nodes == ["a"]
 
 
 def some_claim(rng: random.Random) -> ResourceClaim:
