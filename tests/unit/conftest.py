@@ -11,13 +11,13 @@ from typing import NoReturn
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
 # A busy machine is no fault of the code: no property test is timed.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 # Hypothesis also draws the constants of whatever local modules are loaded, which differ by worker and with each change
