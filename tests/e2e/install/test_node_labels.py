@@ -73,6 +73,14 @@ def remove_by_command(chart: ChartCluster) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def policy_has_no_type_errors(chart: ChartCluster) -> None:
+    """The API server checks each expression against its types, and writes what it finds into the status."""
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{POLICY}"
+    status = eventually(lambda: chart.api.get(path).get("status"), "the policy is checked", within_s=LABELS_S)
+    assert status["observedGeneration"] == 1
+    assert status.get("typeChecking", {}).get("expressionWarnings", []) == []
+
+
 def account_is_held(chart: ChartCluster) -> None:
     """Send what the account of the pods may do, and what it may not, as a pod on this node."""
     chart.api.create(NODES, {"metadata": {"name": OTHER_NODE}})
@@ -134,6 +142,7 @@ def test_labels_of_a_node_come_are_put_right_and_go_and_nothing_else_is_written(
     wait_right(chart)
     assert labels(chart) == {**before, **THEIRS}
 
+    policy_has_no_type_errors(chart)
     account_is_held(chart)
     chart.upgrade()
     remove_by_command(chart)
