@@ -113,28 +113,23 @@ def test_a_label_divides_the_gpu_waits_for_who_holds_a_part_and_changes_it_when_
     wait_told(divided, "True Applied MIG layout sevenths: all GPUs have it")
     eventually(lambda: (len(devices(divided)), withheld(divided)) == (7, 0), "seven parts", within_s=PUBLISHED_S)
     pod_on_a_part(divided)
-    choose(divided, "halves")
-    wait_told(divided, "False Pending MIG layout halves: claim default/user-part-")
+    choose(divided, "whole")
+    wait_told(divided, "False Pending MIG layout whole: claim default/user-part-")
     assert withheld(divided) == 7
     never(lambda: len(devices(divided)) != 7, "the GPU is changed under its pod", for_s=QUIET_S)
     (pod,) = wait_pods(divided, "default", "Running")
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
     divided.api.delete(f"{PODS}/user")
-    wait_told(divided, "True Applied MIG layout halves: all GPUs have it")
-    eventually(lambda: (len(devices(divided)), withheld(divided)) == (2, 0), "two parts", within_s=PUBLISHED_S)
+    wait_told(divided, "True Applied MIG layout whole: all GPUs have it")
+    eventually(lambda: (len(devices(divided)), withheld(divided)) == (1, 0), "a whole GPU", within_s=PUBLISHED_S)
     divided.api.delete(f"{TEMPLATES}/one-part")
 
 
-def test_a_layout_that_there_is_not_changes_nothing_and_one_without_mig_makes_the_gpu_whole(
-    divided: ChartCluster,
-) -> None:
+def test_a_layout_that_there_is_not_changes_nothing(divided: ChartCluster) -> None:
     before = [device["name"] for device in devices(divided)]
     choose(divided, "sixths")
     wait_told(divided, "False Failed MIG layout sixths: there is no layout 'sixths'; the file has halves, sevenths, wh")
     assert ([device["name"] for device in devices(divided)], withheld(divided)) == (before, 0)
-    choose(divided, "whole")
-    wait_told(divided, "True Applied MIG layout whole")
-    eventually(lambda: (len(devices(divided)), withheld(divided)) == (1, 0), "a whole GPU", within_s=PUBLISHED_S)
 
 
 def test_the_plugin_may_write_that_condition_of_its_own_node_and_nothing_else_of_any(divided: ChartCluster) -> None:
