@@ -57,7 +57,7 @@ from dracaena.controller.allocation.walk.shares.places import SharePlaces, most_
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion, share_question
 
 LACKS: Final = "without enough free devices that the selectors name by their identity"
-MATCHES_NOTHING: Final = "whose devices some request does not mean"
+MATCHES_NOTHING: Final = "without any device that one of the requests matches"
 """Why a node is out before the rules are asked, in words that follow a count of nodes."""
 
 
@@ -180,6 +180,8 @@ class NodeRules:
             return answer.reason
         if held or answers.may_give_gpus():
             return FIRST
+        if self._inventory.allowed_drivers:
+            return UNSCORED  # a request may mean a device of another driver, which no kind of node knows
         return UNSCORED if self._may_match(kind) else MATCHES_NOTHING
 
     def _may_match(self, kind: NodeKind) -> bool:

@@ -18,18 +18,24 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import KindAnswers
 from dracaena.controller.allocation.walk.judgements import NodeChoice
 from dracaena.controller.allocation.walk.node_rules import NodeRules
-from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
+from support.inventories import filled
 from support.seeds import sampled
 
 GPUS = 3
 
 
 def of_type(kind: str) -> list[dict[str, dict[str, str]]]:
-    return [{"cel": {"expression": f'device.attributes["{DRIVER}"].type == "{kind}"'}}]
+    return [{"cel": {"expression": f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'}}]
 
 
-CLASSES = (device_class(), device_class("gpu", selectors=of_type("gpu")), device_class("mig", selectors=of_type("mig")))
+OTHER = "nic.example.com"
+CLASSES = (
+    device_class(),
+    device_class("gpu", selectors=of_type("gpu")),
+    device_class("mig", selectors=of_type("mig")),
+    device_class("nic", selectors=[{"cel": {"expression": f'device.driver == "{OTHER}"'}}]),
+)
 
 
 def divided(name: str, whole: int) -> ResourceSlice:
@@ -47,14 +53,29 @@ def divided(name: str, whole: int) -> ResourceSlice:
     return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
 
 
-def cluster(whole_of: dict[str, int], rng: random.Random | None = None, share: float = 0.0) -> Inventory:
-    """Nodes with so many whole GPUs each; a share of all devices, drawn by chance, is held."""
+def cluster(
+    whole_of: dict[str, int], rng: random.Random | None = None, share: float = 0.0, *, with_nics: bool = False
+) -> Inventory:
+    """Nodes with so many whole GPUs each; a share of all devices, drawn by chance, is held. `with_nics`: each has a
+    device of another driver too, which may be allocated beside ours."""
     slices = {name: divided(name, whole) for name, whole in whole_of.items()}
-    inventory = make_inventory(DRIVER, nodes=map(node, whole_of), slices=slices.values(), classes=CLASSES)
+    nics = [nic_slice(name) for name in whole_of] if with_nics else []
+    empty = Inventory(DRIVER, [OTHER] if with_nics else [])
+    inventory = filled(empty, nodes=map(node, whole_of), slices=[*slices.values(), *nics], classes=CLASSES)
     for name, page in slices.items():
         taken = (one.name for one in page.spec.devices if rng is not None and rng.random() < share)
         inventory.hold(f"holder of {name}", frozenset(DeviceId(DRIVER, name, device) for device in taken))
     return inventory
+
+
+def nic_slice(name: str) -> ResourceSlice:
+    spec = {
+        "driver": OTHER,
+        "pool": {"name": f"nics-{name}", "generation": 1, "resourceSliceCount": 1},
+        "nodeName": name,
+        "devices": [{"name": "nic-0"}],
+    }
+    return msgspec.convert({"metadata": {"name": f"nics-{name}"}, "spec": spec}, ResourceSlice)
 
 
 @pytest.fixture
@@ -105,9 +126,19 @@ def test_what_a_selector_cannot_tell_counts_as_meant(asked_nodes: list[str]) -> 
     assert asked_nodes == ["a"]
 
 
-def some_claim(rng: random.Random) -> ResourceClaim:
+def test_a_part_and_another_drivers_device_are_given_together() -> None:
+    inventory = cluster({"a": 0}, with_nics=True)
+    asked = claim("c", request("part", device_class="mig"), request("nic", device_class="nic"))
+    found = Allocator().allocate(inventory, pod("p"), [asked])
+    assert isinstance(found, Allocation)
+    assert [one.driver for one in found.claims[0].results] == [DRIVER, OTHER]
+
+
+def some_claim(rng: random.Random, *, with_nic: bool) -> ResourceClaim:
     kinds = [rng.choice((DRIVER, "gpu", "mig", "mig")) for _ in range(rng.choice((1, 1, 2)))]
     wanted = [request(f"r{number}", rng.choice((1, 1, 2, 4)), kind) for number, kind in enumerate(kinds)]
+    if with_nic:
+        wanted.append(request("nic", 1, "nic"))
     made = claim("c", *wanted)
     if rng.random() < 0.3:
         made.spec["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER}/parentUUID"}]
@@ -125,8 +156,10 @@ def given(inventory: Inventory, asked: ResourceClaim) -> object:
 def test_the_best_node_is_that_of_who_asks_about_every_node(first_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(first_seed, first_seed + 100):
         rng = random.Random(seed)
-        inventory = cluster({name: rng.choice((0, 0, 1, 2, GPUS)) for name in "abcd"}, rng, rng.random())
-        asked = some_claim(rng)
+        with_nics = seed % 4 == 0
+        wholes = {name: rng.choice((0, 0, 1, 2, GPUS)) for name in "abcd"}
+        inventory = cluster(wholes, rng, rng.random(), with_nics=with_nics)
+        asked = some_claim(rng, with_nic=with_nics)
         found = given(inventory, asked)
         with monkeypatch.context() as patch:
             patch.setattr(KindAnswers, "may_give_gpus", lambda _: True)
