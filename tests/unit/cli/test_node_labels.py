@@ -10,6 +10,7 @@ from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
+from support.sockets import short_folder
 
 
 class Driver:
@@ -71,11 +72,10 @@ def test_an_interval_needs_a_place_to_write_to() -> None:
         run(arguments)
 
 
-def test_the_driver_is_left_alone_while_somebody_asks_for_that(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "plugins" / "gpu.dracaena.dev"
-    data.mkdir(parents=True)
-    (data / "release-driver").write_text("the driver is upgraded\n", encoding="utf-8")
-    assert main(["node-labels", "--nvml", "--kubelet-root", str(tmp_path)]) != 0
+def test_the_driver_is_left_alone_while_somebody_asks_for_that(capsys: pytest.CaptureFixture[str]) -> None:
+    with short_folder() as root:
+        data = root / "plugins" / "gpu.dracaena.dev"
+        data.mkdir(parents=True)
+        (data / "release-driver").write_text("the driver is upgraded\n", encoding="utf-8")
+        assert main(["node-labels", "--nvml", "--kubelet-root", str(root)]) != 0
     assert "the driver is upgraded" in capsys.readouterr().err

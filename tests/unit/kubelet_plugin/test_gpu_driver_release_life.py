@@ -66,7 +66,7 @@ def one_lost_gpu_ends_all_event_sets(patch: pytest.MonkeyPatch) -> None:
             drop(self, uuid, event_set, *arguments[2:])
 
     patch.setattr(NvmlHealth, "_drop", dropping)
-    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles, _states: None)
+    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles: None)
 
 
 def events_that_wait_are_dropped_when_nvml_is_closed(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def events_that_wait_are_dropped_when_nvml_is_closed(patch: pytest.MonkeyPatch) 
 
 
 def events_are_never_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles, _states: None)
+    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles: None)
 
 
 def a_request_is_not_obeyed(patch: pytest.MonkeyPatch) -> None:
