@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import ReadMinors
-from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, overdrawn
+from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
 from dracaena.kubelet_plugin.prepare.mps_containers import crowded_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
@@ -111,6 +111,10 @@ class LastGuard:
         if held:
             text = "; ".join(_held(plan, *entry) for entry in held)
             raise _device_held(plan, text, tuple(holder for _, _, holder in held))
+        lost = of_unknown_address(plan, others, pool)
+        if lost:
+            text = "; ".join(_lost(plan, *entry) for entry in lost)
+            raise _device_held(plan, text, tuple(holder for _, _, holder in lost))
         short = overdrawn(plan, others, pool)
         if short:
             _log_held(plan, tuple(holder for each in short for holder in each.holders))
@@ -166,6 +170,14 @@ def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
     name = holder.claim.told_to(plan.claim)
     of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
     return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"
+
+
+def _lost(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    return (
+        f"request {device.request}: device {device.device} may be {theirs.device}, which is still held by "
+        f"{holder.claim.told_to(plan.claim)}: its PCI address is not known any more, and the NVIDIA driver, which "
+        "could tell, does not have it. Delete the pods of that claim, or bind its GPU to the NVIDIA driver again"
+    )
 
 
 def _short(plan: PreparedClaim, short: Sequence[Overdrawn]) -> str:

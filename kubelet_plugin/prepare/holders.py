@@ -56,6 +56,26 @@ def holders(
     return tuple(found)
 
 
+def of_unknown_address(
+    wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool
+) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
+    """Return each wanted GPU for virtual machines that another claim may hold as a GPU of the driver, of which nobody
+    knows any more where it is: its address is not kept (a broken checkpoint, an older release), and the driver, which
+    could tell, does not have it now. With the device of that claim and the claim.
+    """
+    slots = [device for device in wanted.devices if device.is_passthrough and not device.admin_access]
+    if not slots:
+        return ()
+    found = []
+    for other in prepared:
+        for theirs in other.devices if other.claim.uid != wanted.claim.uid else ():
+            if theirs.is_passthrough or theirs.admin_access or theirs.pci_bus_id is not None:
+                continue
+            gpu = pool.gpus.get(theirs.physical_gpu)
+            found += [(mine, theirs, other) for mine in slots if gpu is None or gpu.pci_bus_id == mine.pci_bus_id]
+    return tuple(found)
+
+
 def _changed_driver(mine: PreparedDevice, theirs: PreparedDevice) -> bool:
     """Whether two devices at one PCI address are the same GPU, which somebody has bound to a VFIO driver or back since
     the other claim got it. Its two devices have nothing else in common: nobody knows the UUID of the one.

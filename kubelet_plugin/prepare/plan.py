@@ -120,6 +120,7 @@ def allocated_claim(
                 uuid=known.uuid or device.uuid,
                 minor=known.minor,
                 access_minors=known.access_minors,
+                pci_bus_id=known.pci_bus_id or device.pci_bus_id,
                 iommu_group=known.iommu_group,
             )
         devices.append(device)

@@ -18,6 +18,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_state import SetAsideError
+from dracaena.kubelet_plugin.prepare.plan import allocated_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
 from support.killed_steps import KilledSteps, StopError
@@ -182,6 +183,40 @@ def test_what_a_broken_checkpoint_held_is_known_by_its_spec(tmp_path: Path) -> N
     assert after.state.prepare(reference_to(other)).devices[0].iommu_group == 41
 
 
+def test_a_whole_gpu_of_a_broken_checkpoint_is_held_from_virtual_machines(tmp_path: Path) -> None:
+    """Its CDI spec names the GPU by UUID, and who has it in VFIO knows the address alone."""
+    whole, machine = make_claim("whole", (0,)), passthrough_claim("machine")
+    node_of(tmp_path, whole, pool=moved_pool()).state.prepare(reference_to(whole))
+    (tmp_path / "claims/whole-uid.json").write_bytes(b"no checkpoint")
+    after = node_of(tmp_path, whole, machine, pool=moved_pool(0))
+    words = "vfio-0000-20-00-0 may be gpu-.*, which is still held by claim UID whole-uid: its PCI address is not known"
+    with pytest.raises(TemporaryError, match=words):
+        after.state.prepare(reference_to(machine))
+    with pytest.raises(DracaenaError, match="this node has no device gpu-"):
+        after.state.prepare(reference_to(whole))
+    with pytest.raises(TemporaryError, match="still held by claim default/whole"):
+        after.state.prepare(reference_to(machine))
+    after.state.unprepare(reference_to(whole))
+    assert after.state.prepare(reference_to(machine)).devices[0].iommu_group == 40
+
+
+def test_a_broken_checkpoint_of_a_gpu_that_the_driver_has_keeps_no_other_from_virtual_machines(tmp_path: Path) -> None:
+    whole, machine = make_claim("whole", (1,)), passthrough_claim("machine")
+    node_of(tmp_path, whole, pool=moved_pool()).state.prepare(reference_to(whole))
+    (tmp_path / "claims/whole-uid.json").write_bytes(b"no checkpoint")
+    after = node_of(tmp_path, machine, pool=moved_pool(0))
+    assert after.state.prepare(reference_to(machine)).devices[0].iommu_group == 40
+
+
+def test_a_claim_that_is_set_aside_keeps_the_address_of_its_gpu(tmp_path: Path) -> None:
+    whole = make_claim("whole", (0,))
+    node = node_of(tmp_path, whole, pool=moved_pool())
+    earlier = node.state.prepare(reference_to(whole)).devices
+    allocated = allocated_claim(whole, moved_pool(0), earlier)
+    assert allocated is not None
+    assert [device.pci_bus_id for device in allocated.devices] == ["0000:20:00.0"]
+
+
 def nodes_of(folder: Path, **files: str) -> DeviceNodes:
     put(folder, "proc/devices", PROC_DEVICES.replace("Block", "239 vfio\n 10 misc\n\nBlock").encode())
     for name, numbers in files.items():
@@ -269,24 +304,56 @@ def wanted_claims(random_: random.Random) -> Sequence[ResourceClaim]:
     return [random_.choice(kinds)(f"claim-{n}", (random_.randrange(3),)) for n in range(6)]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_in_any_order_of_events_no_gpu_is_given_twice(tmp_path: Path, seed: int) -> None:
-    """Claims come and go while an admin binds GPUs to VFIO and back, and the plugin is killed in between."""
+PLACES = {device_name(n): n for n in range(3)} | {passthrough_gpu(n).device_name: n for n in range(3)}
+
+
+def held_places(node: PluginNode) -> dict[str, set[int]]:
+    """Physical GPUs that claims hold by their checkpoints: UID → numbers."""
+    found = [one.prepared for one in node.checkpoints.load_all()[0] if one.in_use]
+    return {claim.claim.uid: {PLACES[device.device] for device in claim.devices} for claim in found}
+
+
+def run_in_any_order(folder: Path, seed: int) -> None:
     random_ = random.Random(seed)
     claims = wanted_claims(random_)
     in_vfio: set[int] = set()
-    places = {device_name(n): n for n in range(3)} | {passthrough_gpu(n).device_name: n for n in range(3)}
+    of_broken: dict[str, set[int]] = {}
     for _ in range(40):
         if random_.random() < 0.3:
             in_vfio ^= {random_.randrange(3)}
         steps = KilledSteps(random_.randrange(1, 9)) if random_.random() < 0.3 else FileSteps()
         pool = moved_pool(*sorted(in_vfio))
-        node = node_of(tmp_path, *claims, pool=pool, steps=steps)
+        node = node_of(folder, *claims, pool=pool, steps=steps)
         call = node.state.prepare if random_.random() < 0.6 else node.state.unprepare
         with contextlib.suppress(DracaenaError, StopError):
             call(reference_to(random_.choice(claims)))
-        held: dict[int, str] = {}
-        for one in node_of(tmp_path, pool=pool).checkpoints.load_all()[0]:
-            for device in one.prepared.devices if one.in_use else ():
-                uid = one.prepared.claim.uid
-                assert held.setdefault(places[device.device], uid) == uid, f"two claims have {device.device}"
+        after = node_of(folder, pool=pool)
+        known = held_places(after)
+        broken = {one.uid for one in after.checkpoints.load_all()[1]}
+        of_broken = {uid: places for uid, places in of_broken.items() if uid in broken}
+        holders: dict[int, str] = {}
+        for uid, places in (*known.items(), *of_broken.items()):
+            for place in places:
+                assert holders.setdefault(place, uid) == uid, f"two claims have GPU {place}"
+        if known and random_.random() < 0.3:
+            uid = random_.choice(sorted(known))
+            (folder / f"claims/{uid}.json").write_bytes(b"no checkpoint")
+            of_broken[uid] = known[uid]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_any_order_of_events_no_gpu_is_given_twice(tmp_path: Path, seed: int) -> None:
+    """Claims come and go while an admin binds GPUs to VFIO and back, checkpoints break, and the plugin is killed in
+    between."""
+    run_in_any_order(tmp_path, seed)
+
+
+def test_a_guard_that_compares_known_addresses_alone_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dracaena.kubelet_plugin.last_guard.of_unknown_address", lambda *_: ())
+    with pytest.raises(AssertionError, match="two claims have GPU"):
+        _run_all(tmp_path)
+
+
+def _run_all(folder: Path) -> None:
+    for seed in range(12):
+        run_in_any_order(folder / str(seed), seed)
