@@ -69,7 +69,8 @@ class LastGuard:
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
 
-        The last reading may be a minute old, and the driver may have been loaded anew since.
+        The last reading may be a minute old, and the driver may have been loaded anew since. GPUs for virtual machines,
+        of which that driver knows nothing, are compared where their nodes are looked at (ReadClaimNodes).
         """
         try:
             minors = self._read_minors()

@@ -22,6 +22,7 @@ from dracaena.kubelet_plugin.prepare.device_nodes import (
     needs_gpu_driver,
     plain_nodes,
     problem,
+    vfio_problem,
     wanted_nodes,
 )
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
@@ -85,6 +86,8 @@ class DeviceNodes:
     Nodes of MIG capabilities that are missing are made with `make` (None: they are not). The driver numbers them for
     every instance that there can be, and no program of NVIDIA's makes them at the moment when an instance is made.
 
+    A GPU for virtual machines must have a VFIO driver, and the group that it was read with, at that moment.
+
     Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
     must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
     """
@@ -123,6 +126,7 @@ class DeviceNodes:
             for wanted in every
             if (found := self._problem(wanted, roots.get(wanted.path, root), majors)) is not None
         ]
+        problems += [found for device in devices if (found := self._vfio_problem(device)) is not None]
         if problems:
             raise DeviceNodesMissingError("; ".join(problems))
         return ClaimNodes(
@@ -153,6 +157,15 @@ class DeviceNodes:
             seen = self._look(path)
         found = problem(wanted, seen, majors, root.host + wanted.path)
         return f"{found} (the plugin cannot make it: {failure})" if found is not None and failure is not None else found
+
+    def _vfio_problem(self, device: PreparedDevice) -> str | None:
+        """Compare a GPU for virtual machines with what the kernel says of it now: the last reading may be a minute old,
+        and unlike the NVIDIA driver's a group's node does not tell whose it is.
+        """
+        if not device.is_passthrough:
+            return None
+        folder = self._pci / (device.pci_bus_id or "")
+        return vfio_problem(device, _link(folder / "driver"), _link(folder / "iommu_group"))
 
     def _majors(self) -> Mapping[str, int]:
         """Return the majors of character devices by driver (/proc/devices); none if it cannot be read."""
@@ -201,6 +214,14 @@ def _names(folder: Path) -> tuple[str, ...]:
         return tuple(sorted(entry.name for entry in folder.iterdir()))
     except OSError:
         return ()
+
+
+def _link(path: Path) -> str | None:
+    """Return the last part of where a link leads; None: there is none."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
 
 
 def _numbers(file: Path) -> tuple[int, int] | None:

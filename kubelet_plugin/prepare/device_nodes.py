@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 MAKE_ALL = "run nvidia-modprobe or nvidia-smi as root on the node, or keep nvidia-persistenced running"
@@ -155,5 +156,25 @@ def problem(wanted: WantedNode, seen: NodeFacts | None, majors: Mapping[str, int
         return (
             f"{host_path} is device {seen.major}:{seen.minor}, but the loaded driver has it at {major}:{minor}: "
             f"remove it and {wanted.remedy}"
+        )
+    return None
+
+
+def vfio_problem(device: PreparedDevice, driver: str | None, iommu_group: str | None) -> str | None:
+    """Return why a GPU cannot be given to a virtual machine as it was read last, as a sentence with who must act; None
+    when it can.
+
+    `driver` and `iommu_group` are what the kernel says now; None: it has none. That the node of the group exists says
+    nothing of the GPU: any other device may have that number by now, and a driver may have taken the GPU back.
+    """
+    where = f"GPU {device.device} at {device.pci_bus_id}"
+    if driver is None or VFIO_DRIVER.fullmatch(driver) is None:
+        had = f"driver {driver}" if driver else "no driver"
+        return f"{where} has {had} now, and had a VFIO driver when the GPUs were last read: {BIND}"
+    if iommu_group != str(device.iommu_group):
+        now = f"in IOMMU group {iommu_group}" if iommu_group else "in no IOMMU group"
+        return (
+            f"{where} was in IOMMU group {device.iommu_group} when the GPUs were last read, and is {now}: waiting for "
+            "the next reading"
         )
     return None

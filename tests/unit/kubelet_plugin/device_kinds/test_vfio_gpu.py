@@ -20,6 +20,7 @@ from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_state import SetAsideError
 from dracaena.kubelet_plugin.prepare.plan import allocated_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from support.fake_pci import FakePciBus
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
 from support.killed_steps import KilledSteps, StopError
 from support.passthrough import passthrough_claim, passthrough_gpu, passthrough_pool
@@ -222,8 +223,22 @@ def nodes_of(folder: Path, **files: str) -> DeviceNodes:
     for name, numbers in files.items():
         put(folder, f"dev/vfio/{name.removeprefix('n')}", numbers.encode())
     (folder / "dev").mkdir(exist_ok=True)
-    driver = DevRoot(str(folder / "driver"), "/driver")
-    return DeviceNodes([driver, DevRoot(str(folder), "/")], required=True, proc=str(folder / "proc"), look=look_at_text)
+    if not (folder / "sys").exists():
+        bus_of(folder)
+    return DeviceNodes(
+        [DevRoot(str(folder / "driver"), "/driver"), DevRoot(str(folder), "/")],
+        required=True,
+        proc=str(folder / "proc"),
+        sys=str(folder / "sys"),
+        look=look_at_text,
+    )
+
+
+def bus_of(folder: Path, driver: str | None = "vfio-pci", group: int | None = 40) -> FakePciBus:
+    """The kernel's word on the first GPU."""
+    bus = FakePciBus(folder / "sys")
+    bus.add(passthrough_gpu(0).pci_bus_id, group, driver=driver)
+    return bus
 
 
 def test_the_nodes_are_those_of_the_host_and_nothing_of_the_nvidia_driver(tmp_path: Path) -> None:
@@ -252,6 +267,44 @@ def test_a_gpu_that_was_taken_from_vfio_since_the_last_reading_is_refused_by_its
     with pytest.raises(DeviceNodesMissingError, match=words):
         node.state.prepare(reference_to(claim))
     assert not files_below(tmp_path / "node/claims")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (
+            {"driver": "nvidia"},
+            "GPU vfio-0000-20-00-0 at 0000:20:00.0 has driver nvidia now, and had a VFIO driver .*: bind the GPU",
+        ),
+        ({"driver": None}, "at 0000:20:00.0 has no driver now"),
+        ({"driver": "vfio-pci-not"}, "at 0000:20:00.0 has driver vfio-pci-not now"),
+        (
+            {"group": 41},
+            "was in IOMMU group 40 when the GPUs were last read, and is in IOMMU group 41: waiting for the",
+        ),
+        ({"group": None}, "was in IOMMU group 40 when the GPUs were last read, and is in no IOMMU group"),
+    ],
+)
+def test_a_node_that_is_another_devices_by_now_is_not_given(tmp_path: Path, kernel: Any, words: str) -> None:
+    """/dev/vfio/40 is there, and the last reading says that it is the GPU's."""
+    bus_of(tmp_path, **kernel)
+    claim = passthrough_claim()
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes_of(tmp_path, vfio="10:196", n40="239:3").of_claim)
+    with pytest.raises(DeviceNodesMissingError, match=words):
+        node.state.prepare(reference_to(claim))
+    assert not files_below(tmp_path / "node/claims")
+    assert not files_below(tmp_path / "node/cdi")
+
+
+def test_a_lost_spec_is_not_written_again_for_a_gpu_that_is_not_in_vfio_any_more(tmp_path: Path) -> None:
+    bus, claim = bus_of(tmp_path), passthrough_claim()
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes_of(tmp_path, vfio="10:196", n40="239:3").of_claim)
+    node.state.prepare(reference_to(claim))
+    (tmp_path / "node/cdi" / f"{DRIVER}-claim_claim-uid.json").unlink()
+    bus.write("bus/pci/drivers/vfio-pci/unbind", passthrough_gpu(0).pci_bus_id)
+    with pytest.raises(DeviceNodesMissingError, match="has no driver now"):
+        node.state.prepare(reference_to(claim))
+    assert not files_below(tmp_path / "node/cdi")
 
 
 def test_status_and_restart_keep_what_a_claim_has(tmp_path: Path) -> None:
