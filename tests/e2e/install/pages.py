@@ -183,6 +183,8 @@ NOT_RUN_HERE = {
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
+    "systemctl start nvidia-persistenced": _DRIVER,
+    "systemctl stop nvidia-persistenced": _DRIVER,
     "nvidia-smi -L": "in a container of a user's image, which brings that program",
     "nvidia-smi topo -m": "only what it prints is spoken of",
 }

@@ -178,3 +178,13 @@ def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
     assert common - set(re.findall(r"`(\w+)`", shared)) == {"parentUUID", "profile"}
     for spec in attributes.GPU_ATTRIBUTES:
         assert spec.name.rpartition("/")[2] in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nobody_is_told_to_take_a_gpu_from_the_driver_that_the_plugin_has_open(page: Path) -> None:
+    """The kernel would wait for ever: the plugin lets go first, and pods end before it."""
+    text = page.read_text(encoding="utf-8")
+    for command in re.finditer("driverctl set-override", text):
+        before = text[: command.start()]
+        assert -1 < before.find("kubectl drain NODE") < before.find("dracaena driver release")
+        assert "dracaena driver resume" in text[command.end() :]
