@@ -111,7 +111,8 @@ class QueueMetrics:
         )
         self.free_gpus = Gauge(
             "dracaena_controller_free_gpus",
-            "Whole GPUs that nobody has and that carry no taint but ours, on nodes that are ready and not cordoned.",
+            "Whole GPUs that nobody has and that carry no taint but ours, on nodes that are ready and not cordoned; "
+            "without those for virtual machines.",
             registry=registry,
         )
         self.most_free_gpus = Gauge(

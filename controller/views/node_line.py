@@ -35,7 +35,8 @@ class GpuPlace:
     nvlink_group: int | None
     """The same number for GPUs that NVLinks connect; None: not told."""
     is_open: bool
-    """Whether a pod without tolerations could get it: it carries our taint and no other."""
+    """Whether a pod without tolerations that asks for GPUs could get it: it carries our taint and no other, and is none
+    for virtual machines."""
     capacity: Mapping[str, str] = field(default_factory=dict)
     """Of one that is given in shares."""
 
@@ -145,7 +146,7 @@ def _gpu(device: Device, own_taint: str) -> GpuPlace:
         _text(device, table.UUID) or "",
         min(_number(device, table.ORDINAL) or 0, table.MAX_ORDINAL),
         _number(device, table.NVLINK_GROUP),
-        is_open=keys == {own_taint},
+        is_open=keys == {own_taint} and _text(device, table.TYPE) != table.VFIO_TYPE,
         capacity={name: capacity.value for name, capacity in device.capacity.items()} if shared else {},
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from dracaena.api.attributes import TYPE, VFIO_TYPE
 from dracaena.api.objects import Taint
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import Barriers
@@ -33,16 +34,17 @@ class FreeGpus:
 
 def free_gpus_in_turns(inventory: Inventory) -> Iterator[FreeGpus | None]:
     """Count whole GPUs that are ours to give, that nobody has any part of, that carry no taint but ours, on nodes that
-    are open. Yield None after each turn, which takes some 0.3 ms, and the count at last.
+    are open. Those for virtual machines are left out: a pod that asks for GPUs never gets one. Yield None after each
+    turn, which takes some 0.3 ms, and the count at last.
 
     The inventory may change between turns: then the count is that of no one moment.
     """
     groups: list[tuple[int, Sequence[str]]] = []
     if first_untolerated(inventory.taints_of_all, ()) is None:
         for kind, by_state in inventory.buckets_by_free_gpus.items():
-            without_taint = ~_tainted(kind)
+            counted = ~(_tainted(kind) | _for_virtual_machines(kind))
             for (free, _), names in by_state.items():
-                groups.append(((free & without_taint).bit_count(), tuple(names)))
+                groups.append(((free & counted).bit_count(), tuple(names)))
     yield None
     is_open = cache(_is_open)
     total = most = 0
@@ -58,6 +60,11 @@ def free_gpus_in_turns(inventory: Inventory) -> Iterator[FreeGpus | None]:
 
 def _tainted(kind: NodeKind) -> int:
     return mask_of(ordinal for ordinal, taints in kind.foreign_taints if first_untolerated(taints, ()) is not None)
+
+
+def _for_virtual_machines(kind: NodeKind) -> int:
+    types = (None if one is None else one.device.attributes.get(TYPE.name) for one in kind.devices)
+    return mask_of(number for number, found in enumerate(types) if found is not None and found.string == VFIO_TYPE)
 
 
 def _is_open(barriers: Barriers) -> bool:

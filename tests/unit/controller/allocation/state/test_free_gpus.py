@@ -12,6 +12,7 @@ from dracaena.controller.simulation import make_inventory
 from dracaena.controller.views.snapshot import SnapshotMaker, Watched
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 from support.clusters import SICK, random_cluster
+from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.shares import holding_share, in_shares
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -70,6 +71,18 @@ def test_a_taint_counts_on_one_gpu_and_a_rule_for_all_gpus_on_each() -> None:
     assert free_gpus(inventory) == FreeGpus(0, 0)
     inventory.remove_taint_rule("all")
     assert free_gpus(inventory) == FreeGpus(3, 3)
+
+
+def test_a_gpu_for_virtual_machines_is_none_that_a_pod_waits_beside() -> None:
+    both = with_passthrough(FOUR, [passthrough_gpu(number) for number in range(4)])
+    only = with_passthrough(NO_GPUS, [passthrough_gpu(number) for number in range(8)])
+    nodes = [node("both"), node("only")]
+    slices = [pool_slice("both", both), pool_slice("only", only)]
+    assert free_gpus(make_inventory(DRIVER, nodes=nodes, slices=slices)) == FreeGpus(4, 4)
+    *_, snapshot = SnapshotMaker(DRIVER).turns(Watched(nodes, slices, []))
+    assert snapshot is not None
+    assert {line.name: sum(line.open_gpus) for line in snapshot.lines} == {"both": 4, "only": 0}
+    assert {line.name: line.free for line in snapshot.lines} == {"both": 8, "only": 8}
 
 
 def test_what_changes_between_turns_is_counted_or_left_out_and_breaks_nothing() -> None:
