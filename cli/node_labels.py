@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
+    from dracaena.api.machine import Machine
     from dracaena.kube.client import KubeClient
     from dracaena.kubelet_plugin.adapters.nvml_library import Permission
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
@@ -91,36 +93,44 @@ def run(
         )
     client = connect(arguments) if arguments.patch_node else None
     if arguments.interval is None:
-        _put(arguments, client, _labels(arguments, source, now_s))
+        with _machines(arguments, source) as look:
+            _put(arguments, client, _labels(arguments, look(), now_s))
         return 0
     if not arguments.output_file and client is None:
         raise BadInputError("--interval writes again and again: say where to with --output-file or --patch-node")
-    wait = wait or _signal_comes
+    wait = wait or _wait_for_signal()  # before there is a thread, which would take the signals and end us
     began_s = now_s()  # one timestamp for all of them: what says the same is not written again
     try:
-        while True:
-            try:
-                _put(arguments, client, _labels(arguments, source, lambda: began_s))
-            except DracaenaError as error:
-                print(f"labels stay as they are: {error}", file=sys.stderr)
-            if wait(arguments.interval):
-                return 0
+        with _machines(arguments, source) as look:
+            while True:
+                try:
+                    _put(arguments, client, _labels(arguments, look(), lambda: began_s))
+                except DracaenaError as error:
+                    print(f"labels stay as they are: {error}", file=sys.stderr)
+                if wait(arguments.interval):
+                    return 0
     finally:
         if arguments.output_file:
             Path(arguments.output_file).unlink(missing_ok=True)  # node-feature-discovery takes the labels away
 
 
-def _labels(
-    arguments: argparse.Namespace, source: ReadingSource | None, now_s: Callable[[], float]
-) -> Mapping[str, str]:
+@contextmanager
+def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> Iterator[Callable[[], Machine | None]]:
+    """Give what returns the machine as it is now; None: there is none to speak of, the labels go."""
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+
+    if not arguments.nvml:
+        yield lambda: None if arguments.remove else read_machine(arguments.machine)
+        return
+    with record.this_machine(arguments, source, _permission(arguments)) as read:
+        yield lambda: read().machine
+
+
+def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Callable[[], float]) -> Mapping[str, str]:
     from dracaena.kubelet_plugin.discovery.node_labels import node_labels
 
-    if arguments.remove:
+    if machine is None:
         return {}
-    permission = _permission(arguments)
-    own = record.read_this_machine(arguments, source, permission).machine if arguments.nvml else None
-    machine = own or read_machine(arguments.machine)
     first = machine.gpus[0].pci_bus_id if machine.gpus else None
     return node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name)
 
@@ -179,13 +189,14 @@ def _patch(client: KubeClient, name: str, labels: Mapping[str, str], driver: str
     print(f"Node {name}: " + (f"changed {', '.join(changed)}" if changed else "has its labels"), flush=True)
 
 
-def _signal_comes(timeout_s: float) -> bool:
+def _wait_for_signal() -> Callable[[float], bool]:
+    """Hold the signals that end us from now on, and return what waits for one: whether one came in so many seconds."""
     import signal
 
     from dracaena.process.ending import END_SIGNALS, hold_end_signals
 
     hold_end_signals()
-    return signal.sigtimedwait(END_SIGNALS, timeout_s) is not None
+    return lambda timeout_s: signal.sigtimedwait(END_SIGNALS, timeout_s) is not None
 
 
 def _seconds(text: str) -> float:
