@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dracaena.api.errors import BadInputError, DracaenaError
+from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.cli import record
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dracaena.api.machine import Machine
     from dracaena.kube.client import KubeClient
     from dracaena.kubelet_plugin.adapters.nvml_library import Permission
+    from dracaena.kubelet_plugin.discovery.build import Reading
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
     from dracaena.kubelet_plugin.live_machine import ReadingSource
 
@@ -123,7 +124,50 @@ def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> It
         yield lambda: None if arguments.remove else read_machine(arguments.machine)
         return
     with record.this_machine(arguments, source, _permission(arguments)) as read:
-        yield lambda: read().machine
+        yield _WholeReadings(read, arguments.interval).look
+
+
+class _WholeReadings:
+    """Machines of the readings that labels may follow: half a reading would take labels away.
+
+    One in which questions stayed open that may be answered later counts only once it has come again and again for
+    POORER_S, so that a GPU that is lost does not keep the labels of the others as they were.
+    """
+
+    def __init__(self, read: Callable[[], Reading], interval_s: float | None) -> None:
+        self._read = read
+        self._interval_s = interval_s
+        self._accepted = 0
+        self._poorer: tuple[Reading, float] | None = None
+
+    def look(self) -> Machine:
+        """Return the machine. Raises DracaenaError, also where the driver tells only a part of it."""
+        reading = self._read()
+        if reading.unanswered > self._accepted and not self._has_come_long(reading):
+            raise _incomplete(reading, self._interval_s)
+        self._accepted, self._poorer = reading.unanswered, None
+        return reading.machine
+
+    def _has_come_long(self, reading: Reading) -> bool:
+        from dracaena.kubelet_plugin.live_machine import POORER_S
+
+        before, waited_s = self._poorer or (None, 0.0)
+        waited_s = waited_s + (self._interval_s or 0.0) if before == reading else 0.0
+        self._poorer = (reading, waited_s)
+        return waited_s >= POORER_S
+
+
+def _incomplete(reading: Reading, interval_s: float | None) -> TemporaryError:
+    from dracaena.kubelet_plugin.live_machine import POORER_S
+
+    first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
+    seen = f"the NVIDIA driver left questions unanswered: {reading.unanswered} (first: {first})"
+    if interval_s is not None:
+        return TemporaryError(f"{seen}; what it tells counts once that has been so for {POORER_S:.0f} s")
+    return TemporaryError(
+        f"{seen}; labels would be missing or wrong, so none is written: try again. Where a GPU is lost, which "
+        f"`nvidia-smi` shows, those of the others are written with --interval, after {POORER_S:.0f} s"
+    )
 
 
 def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Callable[[], float]) -> Mapping[str, str]:

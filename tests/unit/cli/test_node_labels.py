@@ -3,16 +3,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dracaena.api.errors import BadInputError, TemporaryError
+from dracaena.api.machine import Machine
 from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
 from dracaena.kubelet_plugin import live_machine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
 from support.sockets import short_folder
 
@@ -23,11 +26,11 @@ class Driver:
     def __init__(self, *names: str) -> None:
         self.names = list(names)
 
-    def read_all(self) -> SimpleNamespace:
+    def read_all(self) -> Reading:
         name = self.names.pop(0)
         if not name:
             raise TemporaryError("the driver is away")
-        return SimpleNamespace(machine=read_machine(name))
+        return Reading(read_machine(name))
 
     def doing(self) -> str:
         return ""
@@ -61,13 +64,83 @@ def test_the_file_follows_the_machine_and_goes_at_the_end(tmp_path: Path, capsys
 
     driver = Driver("hgx-h100", "hgx-h100", "", "rtx4090-all-sys")
     times = iter(range(100, 200))
-    assert run(arguments, driver, lambda: float(next(times)), wait) == 0  # type: ignore[arg-type]
+    assert run(arguments, driver, lambda: float(next(times)), wait) == 0
     families = [labels["nvidia.com/gpu.family"] for labels in seen]
     assert families == ["hopper", "hopper", "hopper", "ada-lovelace"]
     assert len(set(inodes[:3])) == 1, "written again without a change"
     assert {labels["nvidia.com/gfd.timestamp"] for labels in seen} == {"100"}
     assert "the driver is away" in capsys.readouterr().err
     assert not file.exists()
+
+
+WHOLE = Reading(read_machine("hgx-h100"))
+LOST = LeftOut("GPU 3", "nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
+
+
+def first_gpus(machine: Machine, count: int) -> Machine:
+    return replace(machine, gpus=machine.gpus[:count])
+
+
+WITHOUT_ONE = Reading(
+    first_gpus(WHOLE.machine, 7), (LeftOut("GPU 0", "nvmlDeviceGetPowerUsage", "NOT_SUPPORTED"), LOST)
+)
+
+
+class ReadDriver(Driver):
+    """Gives these readings, the last one again and again."""
+
+    def __init__(self, *readings: Reading) -> None:
+        super().__init__()
+        self.readings = list(readings)
+
+    def read_all(self) -> Reading:
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+
+def counts(file: Path, looks: int, *readings: Reading) -> list[str | None]:
+    """What the file says of the number of GPUs after each of these looks, one a minute."""
+    arguments = build_parser().parse_args(["node-labels", "--nvml", "--interval", "60", "--output-file", str(file)])
+    seen: list[str | None] = []
+
+    def wait(_seconds: float) -> bool:
+        lines = file.read_text().splitlines() if file.exists() else []
+        seen.append(dict(line.split("=", 1) for line in lines).get("nvidia.com/gpu.count"))
+        return len(seen) == looks
+
+    assert run(arguments, ReadDriver(*readings), wait=wait) == 0
+    return seen
+
+
+def test_labels_stay_while_the_driver_tells_a_part_only_and_this_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = counts(tmp_path / "f", 6, WHOLE, WITHOUT_ONE, WITHOUT_ONE, WHOLE, WITHOUT_ONE, WHOLE)
+    assert seen == ["8"] * 6
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 3
+    assert "labels stay as they are" in told[0]
+    assert f"questions unanswered: 1 (first: {LOST})" in told[0]
+
+
+def test_a_gpu_that_stays_lost_for_five_minutes_no_longer_counts(tmp_path: Path) -> None:
+    changed = Reading(first_gpus(WHOLE.machine, 6), WITHOUT_ONE.left_out)
+    worse = Reading(first_gpus(WHOLE.machine, 5), (*WITHOUT_ONE.left_out, LOST))
+    looks = (WHOLE, *[WITHOUT_ONE] * 6, changed, worse, *[WHOLE] * 2)
+    assert counts(tmp_path / "f", 11, *looks) == [*["8"] * 6, "7", "6", "6", "8", "8"]
+
+
+def test_a_node_that_starts_with_a_lost_gpu_gets_the_labels_of_the_others(tmp_path: Path) -> None:
+    assert counts(tmp_path / "f", 7, WITHOUT_ONE) == [*[None] * 5, "7", "7"]
+
+
+def test_a_part_of_the_labels_is_not_written_by_a_command_that_looks_once(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    arguments = build_parser().parse_args(["node-labels", "--nvml", "--output-file", str(file)])
+    with pytest.raises(TemporaryError, match="none is written: try again"):
+        run(arguments, ReadDriver(WITHOUT_ONE))
+    assert not file.exists()
+    assert run(arguments, ReadDriver(WHOLE)) == 0
+    assert "nvidia.com/gpu.count=8" in file.read_text()
 
 
 class HangingDriver(Driver):
@@ -79,10 +152,10 @@ class HangingDriver(Driver):
         self.readings = 0
         self.let_go = threading.Event()
 
-    def read_all(self) -> SimpleNamespace:
+    def read_all(self) -> Reading:
         self.readings += 1
         self.let_go.wait()
-        return SimpleNamespace(machine=self.machine)
+        return Reading(self.machine)
 
 
 def gpu_driver_threads() -> int:
@@ -106,7 +179,7 @@ def test_while_the_driver_hangs_no_look_starts_anything_and_the_first_after_it_w
         return file.exists()
 
     try:
-        assert run(arguments, driver, wait=wait) == 0  # type: ignore[arg-type]
+        assert run(arguments, driver, wait=wait) == 0
     finally:
         driver.let_go.set()
     assert looks[:4] == [(1, 1)] * 4
@@ -115,15 +188,15 @@ def test_while_the_driver_hangs_no_look_starts_anything_and_the_first_after_it_w
 
 SIGNALLED_WHILE_IT_READS = """
 import os, signal, sys
-from types import SimpleNamespace
 from dracaena.cli.main import build_parser
 from dracaena.cli.node_labels import run
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.discovery.build import Reading
 
 class Driver:
     def read_all(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        return SimpleNamespace(machine=read_machine("hgx-h100"))
+        return Reading(read_machine("hgx-h100"))
     def doing(self):
         return ""
     def close(self):
