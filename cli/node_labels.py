@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dracaena.kube.client import KubeClient
     from dracaena.kubelet_plugin.adapters.nvml_library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
+    from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
     from dracaena.kubelet_plugin.live_machine import ReadingSource
 
@@ -130,8 +131,8 @@ def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> It
 class _WholeReadings:
     """Machines of the readings that labels may follow: half a reading would take labels away.
 
-    One in which questions stayed open that may be answered later counts only once it has come again and again for
-    POORER_S, so that a GPU that is lost does not keep the labels of the others as they were.
+    One with open questions counts only once it has come again and again for POORER_S, so that a GPU that is lost does
+    not keep the labels of the others as they were.
     """
 
     def __init__(self, read: Callable[[], Reading], interval_s: float | None) -> None:
@@ -142,10 +143,13 @@ class _WholeReadings:
 
     def look(self) -> Machine:
         """Return the machine. Raises DracaenaError, also where the driver tells only a part of it."""
+        from dracaena.kubelet_plugin.discovery.node_labels import open_questions
+
         reading = self._read()
-        if reading.unanswered > self._accepted and not self._has_come_long(reading):
-            raise _incomplete(reading, self._interval_s)
-        self._accepted, self._poorer = reading.unanswered, None
+        questions = open_questions(reading.left_out)
+        if len(questions) > self._accepted and not self._has_come_long(reading):
+            raise _incomplete(questions, self._interval_s)
+        self._accepted, self._poorer = len(questions), None
         return reading.machine
 
     def _has_come_long(self, reading: Reading) -> bool:
@@ -157,11 +161,10 @@ class _WholeReadings:
         return waited_s >= POORER_S
 
 
-def _incomplete(reading: Reading, interval_s: float | None) -> TemporaryError:
+def _incomplete(questions: Sequence[LeftOut], interval_s: float | None) -> TemporaryError:
     from dracaena.kubelet_plugin.live_machine import POORER_S
 
-    first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
-    seen = f"the NVIDIA driver left questions unanswered: {reading.unanswered} (first: {first})"
+    seen = f"the NVIDIA driver left questions unanswered: {len(questions)} (first: {questions[0]})"
     if interval_s is not None:
         return TemporaryError(f"{seen}; what it tells counts once that has been so for {POORER_S:.0f} s")
     return TemporaryError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal
@@ -17,6 +17,7 @@ from dracaena.api.groups import lowest_in_group
 from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 
 PREFIX: Final = "nvidia.com/"
 
@@ -27,6 +28,18 @@ MIG_STRATEGIES: Final[tuple[MigStrategy, ...]] = ("none", "single", "mixed")
 MODES: Final[Mapping[str, str]] = {"0x0300": "graphics", "0x0302": "compute"}
 """First digits of a PCI class, as sysfs writes it → `gpu.mode`."""
 UNKNOWN: Final = "unknown"
+
+_OF_NO_LABEL: Final = frozenset(
+    {
+        "nvmlDeviceGetArchitecture",  # the family follows from the compute capability
+        "nvmlDeviceGetBrand",
+        "nvmlDeviceGetMaxPcieLinkGeneration",
+        "nvmlDeviceGetMaxPcieLinkWidth",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetTopologyCommonAncestor",  # where a virtual machine hides the bus NVML never tells it
+    }
+)
+"""Calls of NVML whose answers no label says."""
 
 _MIB = 1 << 20
 _NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9-_. ]")
@@ -71,6 +84,11 @@ def node_labels(machine: Machine, facts: LabelFacts, driver: str) -> Mapping[str
     if facts.timestamp_s is not None:
         labels[f"{PREFIX}gfd.timestamp"] = str(facts.timestamp_s)
     return dict(sorted(labels.items()))
+
+
+def open_questions(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return what may still be answered, and may change the labels then."""
+    return tuple(each for each in left_out if each.may_pass and each.call not in _OF_NO_LABEL)
 
 
 def feature_file(labels: Mapping[str, str]) -> bytes:

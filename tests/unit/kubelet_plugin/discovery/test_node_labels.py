@@ -11,7 +11,14 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts, feature_file, label_value, node_labels
+from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
+from dracaena.kubelet_plugin.discovery.node_labels import (
+    LabelFacts,
+    feature_file,
+    label_value,
+    node_labels,
+    open_questions,
+)
 from support.recorded import recorded_machines
 
 DRIVER = "gpu.dracaena.dev"
@@ -48,6 +55,36 @@ def test_every_label_of_a_recorded_machine_is_one_of_the_table_and_valid(machine
     if gpu.cuda_compute_capability:
         version = f"{labels['nvidia.com/gpu.compute.major']}.{labels['nvidia.com/gpu.compute.minor']}"
         assert version in {each.cuda_compute_capability for each in machine.gpus}
+
+
+def left_out(call: str, reason: str = "UNKNOWN") -> LeftOut:
+    return LeftOut("GPU 0", call, reason)
+
+
+@pytest.mark.parametrize("machine", recorded_machines(), ids=lambda machine: machine.name)
+def test_what_is_no_open_question_of_labels_changes_none(machine: Machine) -> None:
+    gpus = tuple(
+        replace(gpu, architecture=None, brand=None, pcie_generation=None, pcie_width=None, minor=None)
+        for gpu in machine.gpus
+    )
+    pairs = tuple(replace(link, level=None) for link in machine.topology.pairs)
+    unknown = replace(machine, gpus=gpus, topology=replace(machine.topology, pairs=pairs))
+    assert node_labels(unknown, LabelFacts(), DRIVER) == node_labels(machine, LabelFacts(), DRIVER)
+    calls = (
+        "Architecture",
+        "Brand",
+        "MaxPcieLinkGeneration",
+        "MaxPcieLinkWidth",
+        "MinorNumber",
+        "TopologyCommonAncestor",
+    )
+    assert open_questions([left_out(f"nvmlDeviceGet{call}") for call in calls]) == ()
+
+
+def test_open_questions_are_those_that_may_be_answered_and_that_labels_follow_from() -> None:
+    lost, memory = left_out("nvmlDeviceGetUUID", "GPU_IS_LOST"), left_out("nvmlDeviceGetMemoryInfo")
+    never = left_out("nvmlDeviceGetMigMode", "NOT_SUPPORTED")
+    assert open_questions([memory, never, left_out("nvmlDeviceGetBrand"), lost]) == (memory, lost)
 
 
 @pytest.mark.parametrize(("name", "expected"), RECORDED.items())
