@@ -124,7 +124,7 @@ def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> It
     if not arguments.nvml:
         yield lambda: None if arguments.remove else read_machine(arguments.machine)
         return
-    with record.this_machine(arguments, source, _permission(arguments)) as read:
+    with record.this_machine(arguments, source, _permission(arguments), passthrough=True) as read:
         yield _WholeReadings(read, arguments.interval).look
 
 

@@ -80,9 +80,11 @@ def this_machine(
     permission: Permission | None = None,
     *,
     mig_profiles: bool = False,
+    passthrough: bool = False,
 ) -> Iterator[Callable[[], Reading]]:
     """Give what returns this machine as its driver tells it now, with `mig_profiles` also how GPUs can be divided.
 
+    With `passthrough` also the GPUs that a VFIO driver has: where it has all of them, no NVIDIA driver is needed.
     All readings share one thread: while one hangs beyond its deadline the next ones fail at once, and start nothing.
     `permission` is asked before the driver is opened; None: it may be. A reading raises DracaenaError, also when the
     driver does not answer.
@@ -92,7 +94,11 @@ def this_machine(
     from dracaena.process.clock import SystemClock
 
     source = source or NvmlMachine.of_this_node(
-        "this-machine", gpu_driver_root=arguments.driver_root, permission=permission, mig_profiles=mig_profiles
+        "this-machine",
+        gpu_driver_root=arguments.driver_root,
+        permission=permission,
+        mig_profiles=mig_profiles,
+        passthrough=passthrough,
     )
     driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,18 @@ from dracaena.api.machine import Machine
 from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
 from dracaena.kubelet_plugin import live_machine
+from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
+from support.fake_nvml import FakeNvml
+from support.fake_pci import FakePciBus
+from support.fake_sysfs import write_machine
 from support.sockets import short_folder
 
 
@@ -141,6 +150,44 @@ def test_a_part_of_the_labels_is_not_written_by_a_command_that_looks_once(tmp_pa
     assert not file.exists()
     assert run(arguments, ReadDriver(WHOLE)) == 0
     assert "nvidia.com/gpu.count=8" in file.read_text()
+
+
+@pytest.fixture
+def vfio_bus(tmp_path: Path) -> FakePciBus:
+    bus = FakePciBus(tmp_path / "sys")
+    for number in (1, 2):
+        bus.add(f"0000:e{number}:00.0", number, driver="vfio-pci")
+    return bus
+
+
+def test_where_vfio_drivers_have_all_gpus_labels_go_though_no_nvidia_driver_is_left(
+    vfio_bus: FakePciBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_this_node = NvmlMachine.of_this_node
+    monkeypatch.setattr(NvmlMachine, "of_this_node", partial(of_this_node, sys_root=str(vfio_bus.root)))
+    file, nothing = tmp_path / "f", tmp_path / "no-driver"
+    file.write_text("nvidia.com/gpu.count=2\n", encoding="utf-8")
+    command = ["node-labels", "--nvml", "--driver-root", str(nothing), "--output-file", str(file)]
+    assert main(command) == 0, capsys.readouterr().err
+    assert file.read_text() == ""
+
+    vfio_bus.add("0000:f1:00.0", 9, driver="nvidia")
+    assert main(command) != 0
+    assert "driver-root" in capsys.readouterr().err
+
+
+def test_gpus_for_virtual_machines_are_not_counted(vfio_bus: FakePciBus, tmp_path: Path) -> None:
+    recorded, root = read_machine("a100-pcie-pairs-cross-numa"), vfio_bus.root
+    write_machine(root, recorded)
+    command = ["node-labels", "--nvml", "--no-timestamp", "--output-file", str(tmp_path / "f")]
+    said = []
+    for bus in (None, SysfsPci(str(root))):
+        library = NvmlLibrary(lambda: FakeNvml(recorded))
+        source = NvmlMachine("node", NvmlReader(library), Sysfs(str(root)), pci_bus=bus)
+        assert run(build_parser().parse_args(command), source) == 0
+        said.append((tmp_path / "f").read_text())
+    assert said[0] == said[1]
+    assert f"nvidia.com/gpu.count={len(recorded.gpus)}\n" in said[1]
 
 
 class HangingDriver(Driver):
