@@ -23,6 +23,8 @@ MOST_BYTES: Final = 4 << 20
 
 _REFUSED: Final = frozenset({401, 403})
 
+_CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+
 
 class ExporterError(TemporaryError):
     """An exporter gives no figures; str() says why, in words that follow its node."""
@@ -43,16 +45,14 @@ def exporter_access(port: int, *, ca_file: str, server_name: str, password_file:
     """Return what some settings say. Files are read once. Raises BadInputError."""
     headers = {}
     if password_file:
-        user, colon, password = _text(password_file).strip().partition(":")
-        if not (user and colon and password):
+        line = _text(password_file).strip()
+        user, _, password = line.partition(":")
+        if not (user and password) or "\n" in line:
             raise BadInputError(f"file {password_file}: expected one line USER:PASSWORD")
         headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
     tls = None
     if ca_file:
-        try:
-            tls = ssl.create_default_context(cadata=_text(ca_file))
-        except ssl.SSLError as error:
-            raise BadInputError(f"file {ca_file} holds no certificate of an authority: {error.reason}") from error
+        tls = _trusting(ca_file)
     return ExporterAccess(port, tls, server_name, headers)
 
 
@@ -115,6 +115,17 @@ def _cut_off(address: str, port: int, timeout_s: float) -> Iterator[socket.socke
             timer.join()
         if was_cut.is_set():  # an answer without a length ends with its connection
             raise TimeoutError(f"not all of it came within {timeout_s:g} s")
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    """Return what trusts the authorities of a file and no others."""
+    # Without this check ssl would trust the authorities of the system where a file is empty.
+    if _CERTIFICATE not in _text(ca_file):
+        raise BadInputError(f"file {ca_file} holds no certificate of an authority: expected a line {_CERTIFICATE}")
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"file {ca_file} holds a certificate that cannot be read: {error}") from error
 
 
 def _text(path: str) -> str:

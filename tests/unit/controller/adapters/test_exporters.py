@@ -20,6 +20,7 @@ from support.exporting_nvml import FakeProcess
 from support.sockets import short_folder
 
 LOCAL = "127.0.0.1"
+BEGIN = "-----BEGIN CERTIFICATE-----"
 
 
 def access(
@@ -136,11 +137,41 @@ def test_a_port_at_which_nothing_listens_is_told() -> None:
         access(port).usage(LOCAL)
 
 
-def test_files_that_cannot_be_used_are_told_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "no").write_text("nothing")
-    with pytest.raises(BadInputError, match="expected one line USER:PASSWORD"):
-        access(1, password=tmp_path / "no")
-    with pytest.raises(BadInputError, match="no certificate of an authority"):
-        access(1, tmp_path / "no")
-    with pytest.raises(BadInputError, match="cannot be read"):
-        access(1, tmp_path / "absent")
+@pytest.mark.parametrize("text", ["", "nothing", ":right", "page:", "page:right\nother:line\n"])
+def test_a_password_file_that_is_not_one_line_is_told_at_the_start(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "password"
+    file.write_text(text)
+    with pytest.raises(BadInputError, match=f"^file {file}: expected one line USER:PASSWORD$"):
+        access(1, password=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        # Given an empty text ssl trusts the authorities of the system, and it takes texts of ASCII only.
+        ("", f"holds no certificate of an authority: expected a line {BEGIN}$"),
+        ("näher beschrieben\n", f"holds no certificate of an authority: expected a line {BEGIN}$"),
+        (f"{BEGIN}\nnothing\n-----END CERTIFICATE-----\n", r"holds a certificate that cannot be read: \[X509\]"),
+    ],
+)
+def test_a_file_without_an_authority_is_told_at_the_start(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInputError, match=f"^file {file} {why}"):
+        access(1, file)
+
+
+def test_a_file_of_authorities_may_have_comments_in_any_language_and_only_these_are_trusted(tmp_path: Path) -> None:
+    write_authority(tmp_path / "ca.crt")
+    (tmp_path / "ca.crt").write_text("# Behörde\n" + (tmp_path / "ca.crt").read_text(), encoding="utf-8")
+    tls = exporter_access(1, ca_file=str(tmp_path / "ca.crt"), server_name="", password_file="").tls
+    assert tls is not None
+    assert len(tls.get_ca_certs()) == 1
+
+
+def test_files_that_are_not_there_are_told_at_the_start(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    with pytest.raises(BadInputError, match=f"^file {absent} cannot be read: .*No such file"):
+        access(1, absent)
+    with pytest.raises(BadInputError, match=f"^file {absent} cannot be read: .*No such file"):
+        access(1, password=absent)
