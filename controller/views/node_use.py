@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.limits import DNS_SUBDOMAIN_BYTES
 from dracaena.controller.views.names import Sight, shown_text
+
+MOST_USES: Final = 2_048
+"""Of one node, more than any has: 16 GPUs with 48 clients of MPS each are 768. All are sorted and shown at once."""
 
 _PERCENT = 100
 
@@ -59,6 +63,7 @@ def read_usage(node: str, data: bytes) -> tuple[GpuUse, ...]:
         raise BadInputError(f"its exporter says that it is that of node {shown_text(found.node)}")
     if not found.driver:
         raise BadInputError("the GPU driver does not answer its exporter")
+    _check_size(found.pods)
     uses = [
         GpuUse(
             use.gpu,
@@ -84,6 +89,17 @@ def use_view(node: str, uses: Sequence[GpuUse], sight: Sight) -> dict[str, Any]:
 def no_use_view(node: str, why: str) -> dict[str, Any]:
     """Return the same where nothing is known."""
     return {"node": node, "trouble": shown_text(f"no figures from node {node}: {why}"), "uses": []}
+
+
+def _check_size(pods: Sequence[_Pod]) -> None:
+    """Raise BadInputError where an exporter tells of more than can be: each namespace is asked about and kept, and all
+    uses are written in one piece."""
+    count = sum(len(each) for pod in pods for each in pod.containers.values())
+    if count > MOST_USES:
+        raise BadInputError(f"its exporter tells of {count} uses of GPUs; no node has more than {MOST_USES}")
+    longest = max((len(name) for pod in pods for name in (pod.namespace, pod.pod, *pod.containers)), default=0)
+    if longest > DNS_SUBDOMAIN_BYTES:
+        raise BadInputError(f"its exporter tells a name of {longest} letters; none has more than {DNS_SUBDOMAIN_BYTES}")
 
 
 def _use(use: GpuUse, sight: Sight) -> dict[str, Any]:

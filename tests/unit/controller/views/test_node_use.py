@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.controller.views.node_use import no_use_view, read_usage, use_view
+from dracaena.api.limits import DNS_SUBDOMAIN_BYTES
+from dracaena.controller.views.node_use import MOST_USES, no_use_view, read_usage, use_view
 
 MARKUP = '"><script>\n'
 
@@ -48,6 +49,26 @@ def test_uses_come_by_gpu_and_names_only_to_those_who_may_see_them() -> None:
 def test_an_answer_that_says_nothing_is_told_in_words(data: bytes, why: str) -> None:
     with pytest.raises(BadInputError, match=why):
         read_usage("n", data)
+
+
+def of_containers(uses: int, **names: str) -> bytes:
+    """Return an answer with so many uses, in two containers."""
+    name = names.pop("container", "b")
+    containers = {"a": [{"gpu": 0}], name: [{"gpu": 0}] * (uses - 1)}
+    return served(pods=[{"namespace": "team", "pod": "p", "containers": containers, **names}])
+
+
+def test_as_many_uses_are_shown_as_a_node_may_have_and_no_more() -> None:
+    assert len(read_usage("n", of_containers(MOST_USES))) == MOST_USES
+    with pytest.raises(BadInputError, match=f"^its exporter tells of {MOST_USES + 1} uses of GPUs; no node has more"):
+        read_usage("n", of_containers(MOST_USES + 1))
+
+
+@pytest.mark.parametrize("field", ["namespace", "pod", "container"])
+def test_names_are_as_long_as_the_api_server_lets_them_be_and_no_longer(field: str) -> None:
+    assert read_usage("n", of_containers(2, **{field: "x" * DNS_SUBDOMAIN_BYTES}))
+    with pytest.raises(BadInputError, match=r"^its exporter tells a name of 254 letters; none has more than 253$"):
+        read_usage("n", of_containers(2, **{field: "x" * (DNS_SUBDOMAIN_BYTES + 1)}))
 
 
 def test_no_figures_name_the_node() -> None:
