@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import BadInputError, TemporaryError
+from dracaena.process.clock import Clock
 
 TIMEOUT_S: Final = 3.0
 """For all of an answer, the connection included: an exporter gives the GPU driver two seconds."""
@@ -59,14 +60,14 @@ def exporter_access(port: int, *, ca_file: str, server_name: str, password_file:
 class HttpExporters:
     """Exporters that are asked in the same way."""
 
-    def __init__(self, access: ExporterAccess, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._access, self._timeout_s = access, timeout_s
+    def __init__(self, access: ExporterAccess, clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._access, self._clock, self._timeout_s = access, clock, timeout_s
 
     def usage(self, address: str) -> bytes:
         """Return what an exporter serves as /usage. Raises ExporterError, after TIMEOUT_S at the latest, however slowly
         it answers."""
         try:
-            with _cut_off(address, self._access.port, self._timeout_s) as connection:
+            with self._cut_off(address) as connection:
                 return self._ask(connection, address)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ExporterError(f"{address} gave no answer: {str(error) or type(error).__name__}") from error
@@ -88,33 +89,36 @@ class HttpExporters:
             raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
         return body
 
+    @contextlib.contextmanager
+    def _cut_off(self, address: str) -> Iterator[socket.socket]:
+        """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket begins anew
+        with each byte. What it took to connect counts."""
+        timeout_s = self._timeout_s
+        deadline_s = self._clock.monotonic() + timeout_s
+        late = f"not all of it came within {timeout_s:g} s"
+        target = (address, self._access.port)
+        with socket.create_connection(target, timeout=timeout_s) as plain, plain.dup() as handle:
+            was_cut = threading.Event()
 
-@contextlib.contextmanager
-def _cut_off(address: str, port: int, timeout_s: float) -> Iterator[socket.socket]:
-    """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket begins anew with
-    each byte."""
-    with socket.create_connection((address, port), timeout=timeout_s) as plain, plain.dup() as handle:
-        was_cut = threading.Event()
+            def cut() -> None:
+                was_cut.set()
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    handle.shutdown(socket.SHUT_RDWR)
 
-        def cut() -> None:
-            was_cut.set()
-            with contextlib.suppress(OSError):  # it has ended by itself
-                handle.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(timeout_s, cut)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield plain
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            if was_cut.is_set():
-                raise TimeoutError(f"not all of it came within {timeout_s:g} s") from error
-            raise
-        finally:
-            timer.cancel()
-            timer.join()
-        if was_cut.is_set():  # an answer without a length ends with its connection
-            raise TimeoutError(f"not all of it came within {timeout_s:g} s")
+            timer = threading.Timer(deadline_s - self._clock.monotonic(), cut)
+            timer.daemon = True
+            timer.start()
+            try:
+                yield plain
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if was_cut.is_set() or isinstance(error, TimeoutError):
+                    raise TimeoutError(late) from error
+                raise
+            finally:
+                timer.cancel()
+                timer.join()
+            if was_cut.is_set():  # an answer without a length ends with its connection
+                raise TimeoutError(late)
 
 
 def _trusting(ca_file: str) -> ssl.SSLContext:

@@ -73,7 +73,7 @@ def _node_use(settings: ControllerSettings, client: KubeClient, clock: Clock) ->
         server_name=settings.page_exporters_server_name,
         password_file=settings.page_exporters_password_file,
     )
-    return NodeUse(ExporterPods(client, settings.page_exporters).address, HttpExporters(access).usage, clock)
+    return NodeUse(ExporterPods(client, settings.page_exporters).address, HttpExporters(access, clock).usage, clock)
 
 
 def _waiting_pod(key: str, reason: str, why: str, since_s: float) -> WaitingPod:
