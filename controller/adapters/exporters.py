@@ -22,8 +22,6 @@ TIMEOUT_S: Final = 3.0
 MOST_BYTES: Final = 4 << 20
 """Of an answer: 16 GPUs with 48 clients of MPS each have 200 KiB."""
 
-_REFUSED: Final = frozenset({401, 403})
-
 _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
@@ -80,14 +78,24 @@ class HttpExporters:
             asking.sock = connection
             asking.request("GET", "/usage", headers=dict(access.headers))
             answer = asking.getresponse()
-            if answer.status in _REFUSED:
-                raise ExporterError(f"{address} refuses the user and password of the controller")
             if answer.status != http.client.OK:
-                raise ExporterError(f"{address} answered with status {answer.status}")
+                raise ExporterError(f"{address} {self._refusal(answer.status)}")
             body = answer.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
             raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
         return body
+
+    def _refusal(self, status: int) -> str:
+        """Return what a status says of the settings, in words that follow the address."""
+        if status == http.client.UNAUTHORIZED:
+            if "Authorization" in self._access.headers:
+                return "refuses the user and password of the controller"
+            return "asks for a password: set page-exporters-password-file"
+        if status == http.client.FORBIDDEN:
+            return "answered with status 403: it may ask for a client certificate, and the controller shows none"
+        if status == http.client.BAD_REQUEST and self._access.tls is None:  # what HTTPS servers answer to HTTP
+            return "expects HTTPS: set page-exporters-ca-file"
+        return f"answered with status {status}"
 
     @contextlib.contextmanager
     def _cut_off(self, address: str) -> Iterator[socket.socket]:
