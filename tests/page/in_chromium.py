@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,6 +177,32 @@ def many_nodes(count: int, gpus: int, *held: str) -> Watched:
 
     claims = [holding(claim(f"of-{name}"), name, device_name(one, 0)) for name in held]
     return Watched([node(name) for name in names], [of(name) for name in names], claims)
+
+
+def test_exporters_that_hang_hold_up_nothing_else_on_the_page(tab: Browser) -> None:
+    answers = threading.Event()
+
+    def read_of(node_name: str) -> bytes:
+        assert answers.wait(TIMEOUT_S)
+        return json.dumps({"node": node_name, "driver": True, "pods": []}).encode()
+
+    cluster = PageCluster()
+    cluster.watched = many_nodes(7, 4)  # a browser has six connections
+    cluster.use = NodeUse(lambda name: name, read_of, SystemClock())
+    with serving_page(cluster, ScriptedReviews(), is_open=True) as endpoint:
+        tab.open(f"http://127.0.0.1:{endpoint.port}/")
+        tab.wait_for("document.getElementById('live').textContent === 'live'")
+        tab.value("document.querySelectorAll('details.node').forEach((each) => { each.open = true; })")
+        tab.wait_for("document.querySelectorAll('.gpu').length === 28")
+        tab.value("window.began = performance.now(); 0")
+        tab.wait_for("performance.now() > began + 6000")  # the time for another round has come
+        cluster.watched = many_nodes(7, 4, "node-0003")
+        tab.wait_for("document.querySelector('[data-node=node-0003] .sum').textContent === '3 of 4 free'")
+        tab.wait_for("document.querySelector('[data-node=node-0003] .gpu.taken') !== null")
+        asked = [each for each in tab.requests if "/api/use" in each]
+        assert [each.partition("=")[2] for each in asked] == ["node-0000"]
+        answers.set()
+        tab.wait_for("document.querySelectorAll('.use p').length === 7")
 
 
 def test_five_thousand_nodes_are_painted_within_a_second_of_the_summary(tab: Browser, pictures: Path) -> None:

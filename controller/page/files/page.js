@@ -17,6 +17,8 @@ let loop = 0; // number of the loop that keeps up: an older one ends
 let fail = notFollowing; // what is done where the page cannot be refreshed
 let podShown = null;
 let usesTold = false; // whether the controller asks exporters
+let usesAsked = false; // whether a round of questions about open nodes is under way
+const usesWanted = new Set(); // nodes that it has still to ask about
 const rows = new Map(); // node → its details element
 const signs = { ".": "free", "#": "taken", "+": "shared", x: "missing" };
 
@@ -123,7 +125,7 @@ function nodeRow(node) {
     row.addEventListener("toggle", () => {
       if (!row.open) return;
       showNode(row, node.name);
-      showUse(row, node.name);
+      showUses([node.name]);
     });
     rows.set(node.name, row);
   }
@@ -178,8 +180,25 @@ async function showUse(row, name) {
   if (row.isConnected) keepFocus(place, () => fill(place, found));
 }
 
-function showUses() {
-  for (const [name, row] of rows) if (row.open && !document.hidden) showUse(row, name);
+// One after the other: the controller asks one exporter at a time, which may hang, and a browser has six connections.
+async function showUses(names) {
+  for (const name of names) usesWanted.add(name);
+  if (usesAsked) return;
+  usesAsked = true;
+  try {
+    for (const name of usesWanted) { // those that are added meanwhile come too
+      usesWanted.delete(name);
+      const row = rows.get(name);
+      if (row?.open) await showUse(row, name);
+    }
+  } finally {
+    usesAsked = false;
+  }
+}
+
+function showUsesAgain() {
+  if (usesAsked || document.hidden) return;
+  showUses([...rows].filter(([, row]) => row.open).map(([name]) => name));
 }
 
 async function showNode(row, name) {
@@ -378,7 +397,7 @@ at("login").addEventListener("submit", (event) => {
   keepUp();
 });
 setInterval(showAges, SHORTEST_MS);
-setInterval(showUses, USE_MS);
+setInterval(showUsesAgain, USE_MS);
 let typing = 0;
 at("search").addEventListener("input", () => {
   clearTimeout(typing);
