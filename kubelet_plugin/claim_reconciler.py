@@ -46,7 +46,8 @@ class ClaimTrouble:
     aside: str | None
     """Why none of its containers can be started; None: they can."""
     moved: tuple[str, ...]
-    """In words: which device nodes its containers may have that are other devices by now; not those of `vanished`."""
+    """In words: which device nodes its containers may have that are other devices by now; not those of `vanished`, nor
+    of GPUs that have left VFIO, of which `aside` tells."""
     vanished: tuple[str, ...] = ()
     """MIG devices that were made for it and have gone, by UUID."""
 
@@ -112,7 +113,9 @@ class ClaimReconciler:
             if gone
         }
         return [
-            ClaimTrouble(c.prepared, c.aside, moves(c.prepared, told=vanished), tuple(vanished))
+            ClaimTrouble(
+                c.prepared, c.aside, moves(c.prepared, told=[*vanished, *_out_of_vfio(c.prepared)]), tuple(vanished)
+            )
             for c, vanished in ((c, lost.get(c.prepared.claim.uid, [])) for c in now)
             if c.aside not in (None, REWRITING) or c.prepared.former or vanished
         ]
@@ -173,6 +176,11 @@ class ClaimReconciler:
         self._files.write(prepared, pool)
         self._checkpoints.finish(aside)
         log.warning("files of a claim written anew", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
+
+
+def _out_of_vfio(prepared: PreparedClaim) -> list[str]:
+    """Return the GPUs for virtual machines that no VFIO driver has now, by UUID: nothing was numbered anew."""
+    return [device.uuid for device in prepared.devices if device.is_passthrough and device.iommu_group is None]
 
 
 def _internal_error(prepared: PreparedClaim, error: Exception) -> TemporaryError:

@@ -10,6 +10,7 @@ from typing import Final
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_passthrough
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles
@@ -28,7 +29,15 @@ class VfioGpu:
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
         """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group."""
-        return None if name in pool.passthrough else why_not_in_pool(name, pool)
+        if name in pool.passthrough:
+            return None
+        address = pci_bus_id_in(name)
+        if address is None:
+            return why_not_in_pool(name, pool)
+        return (
+            f"no VFIO driver has the GPU at {address} any more, or its IOMMU group is refused: bind it to vfio-pci "
+            "again, or delete the pods"
+        )
 
     def facts_are_missing(self, _name: DeviceName, _pool: PublishedPool) -> bool:
         """Whether only a number is not known: never, since sysfs tells all of them at once."""

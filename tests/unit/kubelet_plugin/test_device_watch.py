@@ -14,6 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.kube import wait_for
+from support.passthrough import passthrough_claim, passthrough_gpu, passthrough_pool
 from support.plugin import FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_pool, reference_to
 
 CLAIM = make_claim("claim", (1,), reserved_for={"pod": "pod-uid", "ended": "ended-uid"})
@@ -117,6 +118,27 @@ def test_a_claim_whose_mig_device_is_gone_is_told_and_counted(watched: Watched) 
     watched.node.state.unprepare(reference_to(CLAIM))
     watched.watch.look()
     assert watched.gauge("dracaena_plugin_claims_with_lost_mig_devices") == 0
+
+
+def test_of_a_gpu_that_leaves_vfio_under_a_claim_one_event_tells_why_and_who_must_act(watched: Watched) -> None:
+    machine = passthrough_claim("machine", (0, 1), reserved_for={"pod": "pod-uid"})
+    watched.node.claims.put(machine)
+    watched.node.pool = passthrough_pool(passthrough_gpu(0), passthrough_gpu(1))
+    watched.node.state.prepare(reference_to(machine))
+    watched.node.pool = passthrough_pool(passthrough_gpu(1))
+    for _ in range(3):
+        watched.watch.look()
+    ((claim, pods, reason, text),) = watched.told
+    assert (claim, pods, reason) == ("machine", ["pod"], SET_ASIDE)
+    assert text == (
+        "no container of claim default/machine can be started: no VFIO driver has the GPU at 0000:20:00.0 any more, or "
+        "its IOMMU group is refused: bind it to vfio-pci again, or delete the pods"
+    )
+    watched.node.pool = passthrough_pool(passthrough_gpu(0, iommu_group=77), passthrough_gpu(1))
+    watched.watch.look()
+    assert [
+        (reason, "/dev/vfio/40, which was vfio-0000-20-00-0" in text) for _, _, reason, text in watched.told[1:]
+    ] == [(MOVED, True)], "it is back, in another group"
 
 
 def test_what_else_is_wrong_with_a_claim_that_has_lost_a_mig_device_is_told_beside_it(watched: Watched) -> None:
