@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot, make_capability_node
+from dracaena.kubelet_plugin.adapters.device_nodes import HOST, DeviceNodes, DevRoot, make_capability_node
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
@@ -86,13 +86,15 @@ def seen_driver_root(settings: PluginSettings) -> str:
 
 
 def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
-    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own."""
+    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own.
+    Those of VFIO are the host's, whatever the settings say.
+    """
     host = settings.driver_root or "/"
     if settings.dev_root:
         roots = [DevRoot(settings.dev_root, settings.dev_root)]
     else:
         own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
-        roots = [*own, DevRoot("/", "/")]
+        roots = [*own, HOST]
     return DeviceNodes(roots, required=not settings.machine, make=make_capability_node).of_claim
 
 

@@ -50,6 +50,9 @@ class DevRoot:
     """Where the host has it."""
 
 
+HOST = DevRoot("/", "/")
+"""The host's own /dev."""
+
 CAPABILITY_MODE = 0o444
 """What the driver wants of a capability's node (DeviceFileMode in /proc/driver/nvidia/capabilities): who opens it for
 reading has the capability, and nobody writes to it."""
@@ -86,7 +89,8 @@ class DeviceNodes:
     Nodes of MIG capabilities that are missing are made with `make` (None: they are not). The driver numbers them for
     every instance that there can be, and no program of NVIDIA's makes them at the moment when an instance is made.
 
-    A GPU for virtual machines must have a VFIO driver, and the group that it was read with, at that moment.
+    A GPU for virtual machines must have a VFIO driver, and the group that it was read with, at that moment. Its nodes
+    are the kernel's, which no driver container has: they are looked for below `host` alone.
 
     Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
     must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
@@ -97,12 +101,14 @@ class DeviceNodes:
         roots: Sequence[DevRoot],
         *,
         required: bool,
+        host: DevRoot = HOST,
         proc: str = "/proc",
         sys: str = "/sys",
         look: Callable[[str], NodeFacts | None] = look_at,
         make: MakeNode | None = None,
     ) -> None:
-        self._roots = tuple(DevRoot(root.seen.rstrip("/"), root.host.rstrip("/")) for root in roots)
+        self._roots = tuple(_plain(root) for root in roots)
+        self._host = _plain(host)
         self._required = required
         self._proc = Path(proc)
         self._pci = Path(sys) / "bus/pci/devices"
@@ -143,8 +149,8 @@ class DeviceNodes:
         return next(with_gpu_driver, self._roots[-1])
 
     def _root_of(self, device: PreparedDevice, of_gpu_driver: DevRoot) -> DevRoot:
-        """Return the root that has the nodes of a device: VFIO's are the kernel's, which no driver container has."""
-        return self._roots[-1] if device.is_passthrough else of_gpu_driver
+        """Return the root that has the nodes of a device."""
+        return self._host if device.is_passthrough else of_gpu_driver
 
     def _problem(self, wanted: WantedNode, root: DevRoot, majors: Mapping[str, int]) -> str | None:
         path = root.seen + wanted.path
@@ -190,6 +196,10 @@ class DeviceNodes:
             if numbers is not None and numbers != (seen.major, seen.minor):
                 continue
             yield DrmNode(device_node(path, root.host), _by_path(root, address, name))
+
+
+def _plain(root: DevRoot) -> DevRoot:
+    return DevRoot(root.seen.rstrip("/"), root.host.rstrip("/"))
 
 
 def _named(wanted: Sequence[WantedNode], root: DevRoot) -> tuple[DeviceNode, ...]:

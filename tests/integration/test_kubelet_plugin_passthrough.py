@@ -13,7 +13,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_pci import NETWORK_CLASS, FakePciBus
-from support.gpu_driver_root import PROC_DEVICES, put
+from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, World, http
 
@@ -90,3 +90,22 @@ def test_a_gpu_that_shares_its_group_is_a_trouble_of_the_node(node: NvmlNode, bu
     words = http(node.program, "/readyz")[1]
     assert "0000:e2:00.0 (0x8086:0x1521, driver igb), which is no part of this GPU" in words
     assert node.program.ready() is None
+
+
+def test_the_nodes_of_vfio_are_the_hosts_where_a_driver_container_has_those_of_the_driver(
+    world: World, bus: FakePciBus
+) -> None:
+    assert bus.driver_of(GPU) == "vfio-pci"
+    put(world.folder, "host/dev/vfio/vfio", b"10:196")
+    put(world.folder, "host/dev/vfio/7", b"239:0")
+    container = world.folder / "container"
+    put_nodes(container, (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
+    with nvml_node(world, passthrough="existing", dev_root=str(container)) as node:
+        node.program.start()
+        node.ready()
+        claim = world.allocated_claim("claim", [0], devices=[NAME])
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        whole, machine = (device["containerEdits"]["deviceNodes"] for device in node.spec(claim)["devices"])
+        assert whole[0]["hostPath"] == f"{container}{whole[0]['path']}"
+        assert machine == [{"path": "/dev/vfio/vfio"}, {"path": "/dev/vfio/7"}]
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}

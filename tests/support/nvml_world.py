@@ -63,7 +63,8 @@ def nvml_host(folder: Path, machine: Machine) -> Iterator[None]:
     def nodes(roots: Sequence[DevRoot], *, required: bool, make: MakeNode) -> DeviceNodes:
         del make  # the nodes are files here
         proc, sys = str(folder / "proc"), str(folder / "sys")
-        return DeviceNodes(roots, required=required, proc=proc, sys=sys, look=look_at_text)
+        host = DevRoot(str(folder / "host"), "/")
+        return DeviceNodes(roots, required=required, host=host, proc=proc, sys=sys, look=look_at_text)
 
     with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
         yield

@@ -226,8 +226,9 @@ def nodes_of(folder: Path, **files: str) -> DeviceNodes:
     if not (folder / "sys").exists():
         bus_of(folder)
     return DeviceNodes(
-        [DevRoot(str(folder / "driver"), "/driver"), DevRoot(str(folder), "/")],
+        [DevRoot(str(folder / "driver"), "/driver")],
         required=True,
+        host=DevRoot(str(folder), "/"),
         proc=str(folder / "proc"),
         sys=str(folder / "sys"),
         look=look_at_text,
