@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Machine
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import HOST, DeviceNodes, DevRoot, make_capability_node
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
@@ -18,7 +21,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_instances import MigControl
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
-from dracaena.kubelet_plugin.settings import ALL, EXISTING, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, EXISTING, OFF, PluginSettings
 
 USER_AGENT = "dracaena-plugin"
 
@@ -96,6 +99,18 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
         own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
         roots = [*own, HOST]
     return DeviceNodes(roots, required=not settings.machine, make=make_capability_node).of_claim
+
+
+def recorded_machine(settings: PluginSettings) -> Machine | None:
+    """Return the machine that is played in place of this node's GPUs, None where none is. Raises BadInputError."""
+    if not settings.machine:
+        return None
+    if settings.passthrough != OFF:
+        raise BadInputError(
+            f"setting passthrough={settings.passthrough} cannot stand beside machine={settings.machine}: a recorded "
+            "machine has no GPUs for virtual machines; leave one of the two out"
+        )
+    return RecordedMachine(settings.machine).read()
 
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:

@@ -34,7 +34,6 @@ from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlic
 from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
 from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
-from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
@@ -58,6 +57,7 @@ from dracaena.kubelet_plugin.from_settings import (
     installation,
     node_view,
     nvml_source,
+    recorded_machine,
 )
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
@@ -109,7 +109,7 @@ def build_parts(
 
     A recorded machine is read and taken here, so that its devices are known from the start, unless layouts divide it.
     """
-    recorded = RecordedMachine(settings.machine).read() if settings.machine else None
+    recorded = recorded_machine(settings)
     node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
     gpus = _gpus(node, recorded, source)
     claims = _claims(node, gpus)

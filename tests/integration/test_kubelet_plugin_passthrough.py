@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from dracaena.api.errors import BadInputError
 from dracaena.api.names import taint_key
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
@@ -109,3 +112,9 @@ def test_the_nodes_of_vfio_are_the_hosts_where_a_driver_container_has_those_of_t
         assert whole[0]["hostPath"] == f"{container}{whole[0]['path']}"
         assert machine == [{"path": "/dev/vfio/vfio"}, {"path": "/dev/vfio/7"}]
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
+def test_a_recorded_machine_has_no_gpus_for_virtual_machines_and_says_so_at_the_start(world: World) -> None:
+    words = "setting passthrough=existing cannot stand beside machine=h100-x1: .*; leave one of the two out"
+    with pytest.raises(BadInputError, match=words):
+        Program(world.settings(passthrough="existing", machine="h100-x1"), registry=CollectorRegistry())
