@@ -14,6 +14,7 @@ DEVICE_PREFIX = "vfio-"
 
 
 _NAME = re.compile(r"vfio-([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])", re.ASCII)
+_PCI_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _NOT_IN_RESOURCES = re.compile(r"[^A-Za-z0-9]+", re.ASCII)
 
 
@@ -53,6 +54,11 @@ def pci_bus_id_in(name: str) -> str | None:
     """Return the PCI address in the name of such a device, None for any other name."""
     match = _NAME.fullmatch(name)
     return None if match is None else f"{match[1]}:{match[2]}:{match[3]}.{match[4]}"
+
+
+def is_pci_bus_id(name: str) -> bool:
+    """Whether a name has the form by which podlist.json and annotations name such a GPU. No other GPU is named so."""
+    return _PCI_BUS_ID.fullmatch(name) is not None
 
 
 def passthrough_device_name(pci_bus_id: str) -> DeviceName:

@@ -190,7 +190,7 @@ def state_families(
         _one("dracaena_exporter_podlist_entries", "Containers in podlist.json.", podlist.entries),
         _one(
             "dracaena_exporter_podlist_unknown_gpus",
-            "GPUs in podlist.json that the driver does not list.",
+            "GPUs in podlist.json that the driver does not list; without those for virtual machines.",
             len(owners.unknown) if reading is not None else 0,
         ),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.device_share import DeviceShare
+from dracaena.api.passthrough import is_pci_bus_id
 from dracaena.api.podlist import PodlistEntry
 from dracaena.exporter.series.readings import GpuReading
 
@@ -40,7 +41,8 @@ class Owners:
     allocations: tuple[GpuAllocation, ...] = ()
     """Sorted by device as the driver lists them, then by owner."""
     unknown: tuple[str, ...] = ()
-    """Entries of gpu_list that name no device of the driver; sorted."""
+    """Entries of gpu_list that name no device of the driver; sorted. Without GPUs for virtual machines, which are named
+    by their PCI address and which no driver of the node has."""
 
     def of(self, uuids: Iterable[str]) -> tuple[Owner, ...]:
         """Return who has any of these devices, sorted, each once."""
@@ -62,7 +64,8 @@ def find_owners(entries: Sequence[PodlistEntry], gpus: Sequence[GpuReading]) -> 
         for name in entry.gpu_list:
             uuid = known.get(name)
             if uuid is None:
-                unknown.add(name)
+                if not is_pci_bus_id(name):
+                    unknown.add(name)
                 continue
             shares = tuple(share for share in entry.shares if share.gpu == name)
             found[uuid, owner] = GpuAllocation(owner, uuid, entry.claims, shares)

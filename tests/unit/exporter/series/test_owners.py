@@ -49,3 +49,9 @@ def test_all_that_have_a_device_are_found_by_any_of_its_names(listed: list[Podli
 
 def test_without_devices_all_names_are_unknown() -> None:
     assert find_owners([PodlistEntry("a", "n", "c", ("GPU-0",))], []).unknown == ("GPU-0",)
+
+
+def test_a_gpu_for_a_virtual_machine_is_none_that_the_driver_should_list() -> None:
+    listed = ("0000:18:00.0", "0000:18:00.0-3", "0000:18:00", "GPU-9")
+    owners = find_owners([PodlistEntry("a", "n", "c", listed)], GPUS)
+    assert owners.unknown == ("0000:18:00", "0000:18:00.0-3", "GPU-9")
