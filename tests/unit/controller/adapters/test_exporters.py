@@ -80,6 +80,23 @@ def test_one_behind_tls_and_a_password_is_asked_with_both(tmp_path: Path) -> Non
             access(port, password=right).usage(LOCAL)
 
 
+def test_who_is_not_of_the_authority_is_not_told_the_password(tmp_path: Path) -> None:
+    write_authority(tmp_path / "ca.crt")
+    (tmp_path / "password").write_text("page:right\n")
+    told = b""
+
+    def listen(client: socket.socket) -> None:
+        nonlocal told
+        while data := client.recv(1 << 16):
+            told += data
+            client.settimeout(0.2)  # it may say more without an answer
+
+    with answering(listen) as port, pytest.raises(ExporterError, match=GAVE_NONE):
+        access(port, tmp_path / "ca.crt", tmp_path / "password").usage(LOCAL)
+    assert told.startswith(b"\x16\x03"), "no more than the beginning of a handshake"
+    assert b"Authorization" not in told
+
+
 @contextlib.contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
     """Serve one connection at a time."""
