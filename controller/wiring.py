@@ -248,7 +248,7 @@ def _cluster(
     cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
     problems_changed = shared.metrics.watches.problems_changed
     intake = Intake(state, clock, problems_changed=problems_changed, collided=collided)
-    return cluster, intake, FreeGpuCount(state)
+    return cluster, intake, FreeGpuCount(state, clock)
 
 
 def _gatekeeper(

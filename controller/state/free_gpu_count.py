@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dracaena.controller.allocation.state.free_gpus import FreeGpus, free_gpus_in_turns
 from dracaena.controller.state.cluster import ClusterState
+from dracaena.process.clock import Clock
+
+KEPT_S: Final = 1.0
+"""How long a count is told: both metrics of one scrape have the same, and the next scrape has another."""
 
 
 class FreeGpuCount:
-    """Asks the state. From any thread; decisions have the lock between its turns."""
+    """Asks the state. From any thread; decisions have the lock between its turns. Two threads may count at once."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, state: ClusterState, clock: Clock) -> None:
+        self._state, self._clock = state, clock
+        self._known: tuple[float, FreeGpus] | None = None
+        """Since when, and what; replaced as a whole."""
 
     def total(self) -> int:
         """Return how many are free in the cluster."""
@@ -21,6 +29,14 @@ class FreeGpuCount:
         return self._count().most_on_a_node
 
     def _count(self) -> FreeGpus:
+        known = self._known
+        if known is not None and self._clock.monotonic() < known[0] + KEPT_S:
+            return known[1]
+        counted = self._counted()
+        self._known = (self._clock.monotonic(), counted)
+        return counted
+
+    def _counted(self) -> FreeGpus:
         turns = free_gpus_in_turns(self._state.inventory)
         while True:
             with self._state.lock:

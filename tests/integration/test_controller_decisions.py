@@ -190,7 +190,7 @@ def test_a_node_is_kept_for_a_pod_that_has_waited_too_long_and_then_given_to_it(
         wait_for(lambda: told in messages(client, "late"), "the late pod to be told")
         assert not devices_of(claims_by_name(client)["of-late"])
         counts = ("dracaena_controller_free_gpus", "dracaena_controller_most_free_gpus")
-        assert [registry.get_sample_value(name) for name in counts] == [1, 1]
+        wait_for(lambda: [registry.get_sample_value(name) for name in counts] == [1, 1], "the free GPU to be counted")
         free(client, "b", "of-b")
         wait_for(lambda: len(devices_of(claims_by_name(client)["of-large"])) == 2, "the large pod's GPUs")
         check_invariants(client)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -13,7 +14,7 @@ from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import Barriers
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import NodeKind
+from dracaena.controller.allocation.state.node_state import NodeKind, NodeState
 
 NODE_CONDITIONS: Final = "node.kubernetes.io/"
 """Before the keys of taints by which Kubernetes says that a node is not ready, or has no room. Others are an admin's:
@@ -21,7 +22,7 @@ pods for GPUs usually tolerate those."""
 
 
 NODES_A_TURN: Final = 500
-"""Some 0.6 µs each, and a decision waits for a turn at most."""
+"""Some 1 µs each, and a decision waits for a turn at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +36,29 @@ class FreeGpus:
 def free_gpus_in_turns(inventory: Inventory) -> Iterator[FreeGpus | None]:
     """Count whole GPUs that are ours to give, that nobody has any part of, that carry no taint but ours, on nodes that
     are open. Those for virtual machines are left out: a pod that asks for GPUs never gets one. Yield None after each
-    turn, which takes some 0.3 ms, and the count at last.
+    turn, which takes some 0.5 ms however many states the nodes have, and the count at last.
 
-    The inventory may change between turns: then the count is that of no one moment.
+    The inventory may change between turns: then the count is that of no one moment, with no node twice.
     """
-    groups: list[tuple[int, Sequence[str]]] = []
-    if first_untolerated(inventory.taints_of_all, ()) is None:
-        for kind, by_state in inventory.buckets_by_free_gpus.items():
-            counted = ~(_tainted(kind) | _for_virtual_machines(kind))
-            for (free, _), names in by_state.items():
-                groups.append(((free & counted).bit_count(), tuple(names)))
-    yield None
-    is_open = cache(_is_open)
+    if first_untolerated(inventory.taints_of_all, ()) is not None:
+        yield FreeGpus(0, 0)
+        return
+    is_open, left_out = cache(_is_open), cache(_left_out)
+    names, after = inventory.nodes.names, ""
     total = most = 0
-    for count, names in groups:
-        for start in range(0, len(names) if count else 0, NODES_A_TURN):
-            there = [name for name in names[start : start + NODES_A_TURN] if name in inventory.nodes]
-            nodes = sum(is_open(inventory.nodes.get(name).barriers) for name in there)
-            total += count * nodes
-            most = max(most, count if nodes else 0)
-            yield None
+    while page := names[(start := bisect_right(names, after)) : start + NODES_A_TURN]:
+        for name in page:
+            state = inventory.state(name)
+            if isinstance(state, NodeState) and is_open(inventory.nodes.get(name).barriers):
+                count = (state.free & ~left_out(state.kind)).bit_count()
+                total, most = total + count, max(most, count)
+        after = page[-1]
+        yield None
     yield FreeGpus(total, most)
+
+
+def _left_out(kind: NodeKind) -> int:
+    return _tainted(kind) | _for_virtual_machines(kind)
 
 
 def _tainted(kind: NodeKind) -> int:

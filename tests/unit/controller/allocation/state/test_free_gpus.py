@@ -8,6 +8,7 @@ from dracaena.api.objects import ObjectMeta, Taint
 from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector
 from dracaena.controller.allocation.state.free_gpus import NODES_A_TURN, FreeGpus, free_gpus_in_turns
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
 from dracaena.controller.views.snapshot import SnapshotMaker, Watched
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
@@ -86,9 +87,30 @@ def test_a_gpu_for_virtual_machines_is_none_that_a_pod_waits_beside() -> None:
 
 
 def test_what_changes_between_turns_is_counted_or_left_out_and_breaks_nothing() -> None:
-    names = [f"n{number:04}" for number in range(NODES_A_TURN + 1)]
-    inventory = make_inventory(DRIVER, nodes=map(node, names), slices=[pool_slice(name, FOUR) for name in names])
+    names = [f"n{number:04}" for number in range(NODES_A_TURN + 2)]
+    slices = [pool_slice(name, FOUR) for name in (*names, "n9999")]
+    inventory = make_inventory(DRIVER, nodes=map(node, names), slices=slices)
     turns = free_gpus_in_turns(inventory)
-    assert [next(turns), next(turns)] == [None, None]
+    assert next(turns) is None
+    inventory.remove_node(names[0])  # has been counted
     inventory.remove_node(names[-1])
-    assert [next(turns), next(turns)] == [None, FreeGpus(4 * NODES_A_TURN, 4)]
+    inventory.set_node(node("n9999"))
+    assert list(turns) == [None, FreeGpus(4 * (NODES_A_TURN + 2), 4)]
+
+
+def test_a_turn_looks_at_no_more_nodes_where_all_are_in_different_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = [machine(f"of-{gpus}", blocks(gpus, inside="PIX", outside="PIX")) for gpus in range(1, 9)]
+    boxes = [boxes[number % 8] for number in range(2 * NODES_A_TURN + 1)]
+    names = [f"n{number:04}" for number in range(len(boxes))]
+    inventory = make_inventory(DRIVER, nodes=map(node, names), slices=map(pool_slice, names, boxes))
+    looked_at: list[str] = []
+    look = inventory.state
+
+    def noted(name: str) -> NodeState | str:
+        looked_at.append(name)
+        return look(name)
+
+    monkeypatch.setattr(inventory, "state", noted)
+    so_far = [len(looked_at) for _ in free_gpus_in_turns(inventory)]
+    assert so_far == [NODES_A_TURN, 2 * NODES_A_TURN, len(names), len(names)]
+    assert looked_at == names
