@@ -22,8 +22,9 @@ NVIDIA_LABELS: Final = (
     r"|(gpu|mig-[0-9a-z.-]+)\.(product|count|memory|replicas|sharing-strategy|multiprocessors|slices\.gi|slices\.ci))$"
 )
 """Names of GPU feature discovery that node_labels() may say, as a regular expression of RE2 and of Python alike: the
-chart's admission policy has the same. Nothing that steers another program is among them, such as
-`nvidia.com/gpu.deploy.*` and `nvidia.com/mig.config` of the GPU operator."""
+chart's admission policy has the same. Orders to other programs are not among them, such as `nvidia.com/gpu.deploy.*`
+and `nvidia.com/mig.config` of the GPU operator. It acts on `mig.capable` too; of `mps.capable`, which would start
+NVIDIA's MPS daemon, the policy lets nothing but `false` through, and nothing else is said."""
 
 OWN_LABELS: Final = ("topology", "nvlink-group-size")
 """After the driver's name. Never `settings` and `release-driver`, by which an admin steers the plugin."""

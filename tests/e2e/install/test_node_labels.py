@@ -105,6 +105,13 @@ def account_is_held(chart: ChartCluster) -> None:
         assert done.status == 422, (name, done.text)
         assert POLICY in done.message
         assert f"not all of {name}" in done.message or f", {name}" in done.message
+    for value in ("true", "True", ""):
+        done = here.send("PATCH", own, metadata(labels={"nvidia.com/mps.capable": value}))
+        assert done.status == 422, (value, done.text)
+        assert POLICY in done.message
+        assert 'mps.capable may only be written as "false"' in done.message
+    done = here.send("PATCH", own, metadata(labels={"nvidia.com/mps.capable": None}))
+    assert done.is_good, done.message
     taken = here.send("PATCH", own, metadata(labels={"nvidia.com/gpu.present": None}))
     assert taken.status == 422, taken.text
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cel_expr_python import cel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ DRIVER = "gpu.dracaena.dev"
 RECORD = f"{DRIVER}/{ANNOTATION}"
 POLICY = Path(__file__).parents[4] / "deploy" / "helm" / "dracaena" / "templates" / "node-labels.yaml"
 
+MPS = "nvidia.com/mps.capable"
 OURS = ["nvidia.com/gpu.count", "nvidia.com/gpu.product", f"{DRIVER}/topology"]
 THEIRS = ["example.com/rack", "nvidia.com/gpu.present", f"{DRIVER}/settings", "kubernetes.io/hostname"]
 VALUES = st.sampled_from(["a", "b"])
@@ -139,3 +142,22 @@ def test_the_policy_of_the_chart_lets_the_same_labels_through() -> None:
     assert f"matches(r'{NVIDIA_LABELS}')" in text
     assert "[" + ", ".join(f'"{{{{ $driver }}}}/{name}"' for name in OWN_LABELS) + "]" in text
     assert f'"{{{{ $driver }}}}/{ANNOTATION}"' in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_let_through"),
+    [
+        ({}, {MPS: "false"}, True), ({MPS: "true"}, {MPS: "false"}, True), ({MPS: "false"}, {}, True),
+        ({MPS: "true"}, {MPS: "true", "nvidia.com/gpu.count": "8"}, True), ({}, {"nvidia.com/gpu.count": "8"}, True),
+        ({}, {MPS: "true"}, False), ({MPS: "false"}, {MPS: "true"}, False), ({}, {MPS: ""}, False),
+    ],
+)  # fmt: skip
+def test_the_policy_lets_nobody_start_the_mps_daemon_of_nvidia(
+    before: dict[str, str], after: dict[str, str], is_let_through: bool
+) -> None:
+    """With CEL's own evaluation; `changed` is what the policy's variable of that name says."""
+    lines = POLICY.read_text(encoding="utf-8").splitlines()
+    (expression,) = (line.strip() for line in lines if "variables.changed.all" in line and f'"{MPS}"' in line)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    text = expression.replace("variables.changed", json.dumps(changed)).replace("variables.after", json.dumps(after))
+    assert cel.NewEnv(variables={}).compile(text).eval(data={}).value() is is_let_through
