@@ -395,6 +395,22 @@ def test_the_command_in_the_node_labels_pods_is_one_that_the_program_takes(tmp_p
     assert (played.nvml, played.machine) == (False, "hgx-h100")
 
 
+@pytest.mark.parametrize("everywhere", [(), ("--set=kubeletPlugin.settings.machine=dgx-1v",)])
+def test_node_labels_are_refused_where_only_some_nodes_play_a_machine(
+    tmp_path: Path, everywhere: tuple[str, ...]
+) -> None:
+    """Their DaemonSet is one for all nodes: some would get labels of GPUs that their plugin does not publish."""
+    values = ("--set=kubeletPlugin.nodeSettings.played.machine=hgx-h100", *everywhere)
+    render(tmp_path, *values)
+    done = helm("template", "dracaena", CHART, KUBERNETES, *values, "--set=nodeLabels.enabled=true", home=tmp_path)
+    assert done.returncode != 0
+    assert "kubeletPlugin.nodeSettings.played.machine is set and nodeLabels.enabled is true" in done.stderr
+    assert "Say `machine` for all nodes in kubeletPlugin.settings" in done.stderr
+    render(
+        tmp_path, "--set=nodeLabels.enabled=true", "--set=kubeletPlugin.nodeSettings.divided.mig=onDemand", *everywhere
+    )
+
+
 LAYOUTS = "--set=kubeletPlugin.migLayouts=version: v1"
 MIG_SECTIONS = ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"]
 
