@@ -15,6 +15,10 @@ NO_LAYOUT: Final = "NoLayout"
 """Reason where no layout is chosen."""
 
 
+OF_BEFORE: Final = "of before"
+"""What messages name instead of a layout where none is chosen and a change that was begun is brought to its end."""
+
+
 class ConditionedStatus(NodeStatus, frozen=True):
     """node.status with what Node leaves out, because Nodes are kept by the thousand and conditions change often."""
 
@@ -54,7 +58,9 @@ def mig_layout_status(driver: str, node: Node) -> MigLayoutStatus | None:
     chosen = node.metadata.labels.get(mig_layout_key(driver))
     conditions = () if node.status is None else node.status.conditions
     told = next((each for each in conditions if each.type == CONDITION), None)
-    of_chosen = told is not None and (not chosen or told.message.startswith(layout_prefix(chosen)))
+    of_chosen = told is not None and (
+        chosen is None or told.message.startswith(layout_prefix(chosen or OF_BEFORE))  # "": no layout is wanted
+    )
     if told is not None and of_chosen and told.reason != NO_LAYOUT:
         return MigLayoutStatus(chosen, told.reason, told.message)
     if not chosen:

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.mig_layout import CONDITION, NO_LAYOUT, layout_prefix
+from dracaena.api.mig_layout import CONDITION, NO_LAYOUT, OF_BEFORE, layout_prefix
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -93,5 +93,5 @@ class MigLayoutReports:
 def _text(report: LayoutReport | None) -> str:
     if report is None:
         return "no layout is chosen"
-    text = f"{layout_prefix(report.layout or 'of before')}{report.reason or 'all GPUs have it'}"
+    text = f"{layout_prefix(report.layout or OF_BEFORE)}{report.reason or 'all GPUs have it'}"
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."

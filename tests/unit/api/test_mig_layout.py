@@ -62,6 +62,11 @@ def test_nothing_is_told_where_nothing_is_chosen(label: str | None) -> None:
     assert found(label, "NoLayout", "no layout is chosen") is None
 
 
+@pytest.mark.parametrize("reason", ["Applied", "Failed", "Pending"])
+def test_an_emptied_label_is_not_told_as_the_layout_of_before(reason: str) -> None:
+    assert found("", reason, HELD) is None
+
+
 def test_nothing_is_told_of_a_node_without_its_conditions() -> None:
     assert mig_layout_status(DRIVER, node("n", labels={KEY: "mixed"})) is None
     bare = ConditionedNode(metadata=ObjectMeta(name="n", labels={KEY: "mixed"}))
