@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,8 @@ def divided(bare: ChartCluster) -> Iterator[ChartCluster]:
         chart.remove_pods()
         chart.upgrade()
         eventually(lambda: len(devices(chart)) == GPU_COUNT, "the GPUs of before are back", within_s=PUBLISHED_S)
+        # A file is what the driver's memory is to a real GPU: no plugin takes it away.
+        shutil.rmtree(chart.plugin_data / "recorded-mig")
 
 
 def devices(chart: ChartCluster) -> list[Any]:
