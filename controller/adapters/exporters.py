@@ -77,10 +77,10 @@ class HttpExporters:
             asking = http.client.HTTPConnection(address, access.port)
             asking.sock = connection
             asking.request("GET", "/usage", headers=dict(access.headers))
-            answer = asking.getresponse()
-            if answer.status != http.client.OK:
-                raise ExporterError(f"{address} {self._refusal(answer.status)}")
-            body = answer.read(MOST_BYTES + 1)
+            with contextlib.closing(asking.getresponse()) as answer:  # it holds the connection open, too
+                if answer.status != http.client.OK:
+                    raise ExporterError(f"{address} {self._refusal(answer.status)}")
+                body = answer.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
             raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
         return body

@@ -120,6 +120,22 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
             thread.join(10)
 
 
+def test_a_refusal_ends_the_connection_while_its_error_is_kept() -> None:
+    ended = threading.Event()
+
+    def refuse(client: socket.socket) -> None:
+        client.recv(1 << 16)
+        client.sendall(b"HTTP/1.1 500 Broken\r\nContent-Length: 9\r\n\r\n")
+        if client.recv(1) == b"":
+            ended.set()
+
+    with answering(refuse) as port:
+        with pytest.raises(ExporterError, match=HERE + "answered with status 500$") as kept:
+            access(port).usage(LOCAL)
+        assert ended.wait(10)
+        assert kept.value.__traceback__ is not None, "it holds what was read of the answer"
+
+
 def hang(client: socket.socket) -> None:
     while client.recv(1 << 16):
         pass
