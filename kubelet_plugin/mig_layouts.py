@@ -123,12 +123,7 @@ class MigLayouts:
         self._worker = Worker("mig-layouts", self._run, clock)
 
     def start(self) -> None:
-        """Begin. Before the first reading: what an earlier run left half done is not offered meanwhile."""
-        try:
-            unfinished = self._journals.read().gpus
-            self._ports.withhold([uuid for uuid, record in unfinished.items() if record.changing is not None])
-        except DracaenaError as error:
-            log.warning("journal of MIG layouts not read yet", error=str(error))
+        """Begin. Nothing is published before the first look has said what is withheld (NodeDevices)."""
         self._worker.start()
 
     def stop(self) -> None:

@@ -54,7 +54,8 @@ class NodeDevices:
     """Keeps the pool of the last reading. From any thread; nothing waits.
 
     With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
-    offered for the second until its health is looked at.
+    offered for the second until its health is looked at. With `laid_out` nothing before the first withhold(): a GPU
+    that waits for its MIG layout must not be offered when the plugin is started anew.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class NodeDevices:
         waiting_for: Callable[[], str | None],
         metrics: PluginMetrics,
         watched: bool = False,
+        laid_out: bool = False,
         sharing: str = "",
         mig_gpus: str = "",
         own_places: Callable[[], Collection[DeviceName]] = tuple,
@@ -92,7 +94,7 @@ class NodeDevices:
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
-        self._withheld: frozenset[str] = frozenset()
+        self._withheld: frozenset[str] | None = None if laid_out else frozenset()
         self._pool: PublishedPool | None = None  # replaced whole, never changed
 
     def pool(self) -> PublishedPool:
@@ -200,17 +202,21 @@ class NodeDevices:
                 self._publish_tainted()
 
     def _publish_tainted(self) -> None:
-        taints = self._taints
-        if self._pages is None or taints is None:
+        taints, withheld = self._taints, self._withheld
+        if self._pages is None or taints is None or withheld is None:
             return
         places = {} if self._pool is None else self._pool.mig_places
-        pages = (tuple(self._with_own_taint(_tainted(each, taints, places)) for each in page) for page in self._pages)
-        self._publish(tuple(pages))
+        self._publish(
+            tuple(
+                tuple(self._with_own_taint(_tainted(each, taints, places), withheld) for each in page)
+                for page in self._pages
+            )
+        )
 
-    def _with_own_taint(self, device: Device | CounterSet) -> Device | CounterSet:
+    def _with_own_taint(self, device: Device | CounterSet, withheld: Collection[str]) -> Device | CounterSet:
         if isinstance(device, CounterSet):
             return device
-        if gpu_of(device) in self._withheld:
+        if gpu_of(device) in withheld:
             taint = Taint(key=mig_layout_key(self._driver), value=PENDING, effect="NoSchedule")
         elif self._pool is not None and device.name in self._pool.vanished:
             taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")

@@ -117,7 +117,7 @@ class Program:
         else:
             node.cache.start()
         if claims.layouts is not None:
-            claims.layouts.start()  # first: what is half divided is never offered
+            claims.layouts.start()
         if gpus.live is not None:
             gpus.live.start()
         if gpus.monitor is not None:

@@ -213,6 +213,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         waiting_for=live.ready if live is not None else lambda: None,
         metrics=node.metrics,
         watched=watched,
+        laid_out=settings.mig == LAYOUT,
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,

@@ -107,8 +107,8 @@ def test_a_recorded_gpu_gets_its_layout_and_keeps_it_and_what_is_held_over_a_res
         assert main(["status", "--kubeconfig", str(node.world.folder / "kubeconfig")]) == 0
         assert "  MigLayoutPending: MIG layout mixed: claim default/claim (UID" in capsys.readouterr().out
     with node.running():
-        node.until(lambda: node.published() == dict.fromkeys(sevenths, True), "all parts are withheld again")
         node.until_told("False Pending MIG layout mixed: claim default/claim")
+        assert node.published() == dict.fromkeys(sevenths, True)
         assert node.world.prepare(claim)[claim.metadata.uid] == answer
         assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
         node.until_told("True Applied MIG layout mixed")

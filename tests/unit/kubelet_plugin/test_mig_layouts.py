@@ -60,6 +60,8 @@ class Watched:
     users: Users = field(default_factory=Users)
     clock: FakeClock = field(default_factory=FakeClock)
     withheld: set[str] = field(default_factory=set)
+    said: list[set[str]] = field(default_factory=list)
+    """What was withheld after each look that said so."""
     published: set[str] = field(default_factory=set)
     """GPUs whose taint the API server shows."""
     asked_to_read: int = 0
@@ -92,6 +94,7 @@ class Watched:
 
     def _withhold(self, gpus: Collection[str]) -> None:
         self.withheld = set(gpus)
+        self.said.append(self.withheld)
 
     def _read_soon(self) -> None:
         self.asked_to_read += 1
@@ -313,14 +316,20 @@ def test_a_gpu_whose_mode_cannot_be_changed_is_free_again_when_its_label_is_take
     assert (watched.withheld, watched.node.is_at_rest()) == (set(), True)
 
 
-def test_a_start_withholds_what_an_earlier_run_left_half_done_before_the_first_look(watched: Watched) -> None:
+def test_nothing_is_said_of_what_is_withheld_before_the_label_is_known(watched: Watched) -> None:
+    """Until it is said nothing is published, and slices of an earlier run stay as they are."""
     watched.node.journals.begin(watched.uuids[1], layout(g1=7), lambda: None)
     watched.name = None
+    watched.layouts.start()
     try:
-        watched.layouts.start()
-        assert watched.withheld == {watched.uuids[1]}
+        watched.layouts.look()
+        assert watched.said == []
     finally:
         watched.layouts.stop()
+    watched.name = "one-3g"
+    watched.layouts.look()
+    (first,) = watched.said
+    assert first == set(watched.uuids), "what an earlier run left half done, and what waits for its layout"
 
 
 def test_a_reading_of_before_the_change_frees_nothing_even_if_the_label_was_changed_back(watched: Watched) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,7 +30,7 @@ MACHINE = divided_machine()
 class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
-    def __init__(self, *, watched: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
+    def __init__(self, *, watched: bool = False, laid_out: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
         self.own: set[DeviceName] = set()
         self.own_asked = 0
         self.made: dict[DeviceName, MadeDevice] = {}
@@ -48,6 +48,7 @@ class Node:
             waiting_for=lambda: "waiting for the NVIDIA driver",
             metrics=self.metrics,
             watched=watched,
+            laid_out=laid_out,
             sharing=sharing,
             mig_gpus=mig_gpus,
             own_places=self._own_places,
@@ -107,6 +108,27 @@ def test_what_is_watched_is_published_once_its_health_was_looked_at() -> None:
     assert node.devices.pool().gpus
     assert node.published == []
     node.devices.take_taints({})
+    assert len(node.published) == 1
+
+
+@pytest.mark.parametrize("layouts_first", [True, False])
+def test_what_has_a_layout_is_published_once_that_was_looked_at(*, layouts_first: bool) -> None:
+    node, gpu = Node(watched=True, laid_out=True), MACHINE.mig_devices[0].parent_uuid
+    node.devices.take(MACHINE)
+    steps: list[Callable[[], None]] = [lambda: node.devices.take_taints({}), lambda: node.devices.withhold([gpu])]
+    for step in reversed(steps) if layouts_first else steps:
+        assert node.published == []
+        step()
+    assert len(node.published) == 1
+    assert {name for name, taints in node.taints.items() if f"{DRIVER}/mig-layout" in taints} == {
+        mig.device_name for mig in MACHINE.mig_devices if mig.parent_uuid == gpu
+    }
+
+
+def test_no_withheld_gpu_is_as_good_an_answer() -> None:
+    node = Node(laid_out=True)
+    node.devices.take(MACHINE)
+    node.devices.withhold([])
     assert len(node.published) == 1
 
 
