@@ -45,6 +45,17 @@ class CannotEnforce:
     reason: str
 
 
+def refused_strategy(sharing: GpuSharing, why: str) -> CannotEnforce | None:
+    """Return that a device cannot be divided by the strategy that its claim requires, None where it requires none.
+    `why` goes on after the strategy's name."""
+    if sharing.strategy is None or not sharing.is_required:
+        return None
+    return CannotEnforce(
+        f"GpuConfig requires sharing strategy {sharing.strategy.value}{why}; with `enforcement: BestEffort` it is "
+        "prepared without"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class GpuRoles:
     """What the settings of the node make of its GPUs."""

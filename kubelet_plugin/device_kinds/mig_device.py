@@ -10,7 +10,13 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_mig_devices
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.device_kind import (
+    NO_EDITS,
+    CannotEnforce,
+    ContainerEdits,
+    GpuRoles,
+    refused_strategy,
+)
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -62,12 +68,7 @@ class ExistingMigDevice:
         self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return none: it exists. What its containers have of it is not divided further."""
-        if sharing.strategy is None or not sharing.is_required:
-            return ()
-        return CannotEnforce(
-            f"GpuConfig requires sharing strategy {sharing.strategy.value}, which MIG device {device.device} does not "
-            "offer; with `enforcement: BestEffort` it is prepared without"
-        )
+        return refused_strategy(sharing, f", which MIG device {device.device} does not offer") or ()
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return none."""

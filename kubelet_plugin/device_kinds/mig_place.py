@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import (
     ContainerEdits,
     GpuRoles,
     NodeDeviceKind,
+    refused_strategy,
 )
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect, Scalar
@@ -70,11 +71,9 @@ class MigPlaceDevice:
         self, device: PreparedDevice, _claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return the instance. It is not divided further."""
-        if sharing.strategy is not None and sharing.is_required:
-            return CannotEnforce(
-                f"GpuConfig requires sharing strategy {sharing.strategy.value}, which MIG device {device.device} does "
-                "not offer; with `enforcement: BestEffort` it is prepared without"
-            )
+        refused = refused_strategy(sharing, f", which MIG device {device.device} does not offer")
+        if refused is not None:
+            return refused
         place = pool.mig_places[device.device]
         parameters: dict[str, Scalar] = {
             "gpu": place.parent_uuid,

@@ -13,7 +13,7 @@ from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_passthrough
-from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles, refused_strategy
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -65,12 +65,7 @@ class VfioGpu:
         self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return none: it is bound already. A virtual machine has all of it."""
-        if sharing.strategy is None or not sharing.is_required:
-            return ()
-        return CannotEnforce(
-            f"GpuConfig requires sharing strategy {sharing.strategy.value}, and {device.device} goes to one virtual "
-            "machine as a whole; with `enforcement: BestEffort` it is prepared without"
-        )
+        return refused_strategy(sharing, f", and {device.device} goes to one virtual machine as a whole") or ()
 
     def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return the variable in which KubeVirt's launcher looks for the PCI addresses of a resource."""

@@ -11,7 +11,13 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_gpus, with_whole_consumption
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.device_kind import (
+    NO_EDITS,
+    CannotEnforce,
+    ContainerEdits,
+    GpuRoles,
+    refused_strategy,
+)
 from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
@@ -71,13 +77,11 @@ class WholeGpu:
 
         Only where MIG devices are made of it on demand it has to leave MIG mode first.
         """
-        if sharing.strategy is None or not sharing.is_required:
-            return mig_off(device, pool)
-        return CannotEnforce(
-            f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which was not shared "
-            "when the claim got it, so the claim has it alone: ask for a shared GPU (class share.<driver name>, and "
-            "`capacity` in the request); with `enforcement: BestEffort` it is prepared without"
+        why = (
+            f" for {device.device}, which was not shared when the claim got it, so the claim has it alone: ask for a "
+            "shared GPU (class share.<driver name>, and `capacity` in the request)"
         )
+        return refused_strategy(sharing, why) or mig_off(device, pool)
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return none."""
