@@ -22,7 +22,7 @@ from e2e.pods import Pod, create_claim, create_pod, pod_claims, wait_phase
 from e2e.test_mig import Cut, playing, run, templates
 from e2e.test_mig import end as end_slice
 from e2e.test_node_observation import container, requests, uuids_by_request
-from e2e.test_sharing import BEST_EFFORT, ask, shared_devices
+from e2e.test_sharing import BEST_EFFORT, ask, one_shared_gpu
 from e2e.test_sharing import end as end_shares
 from e2e.waiting import eventually
 
@@ -197,22 +197,8 @@ def check_slices(exporter: NodeExporter, whole: str, pods: dict[str, str]) -> No
 
 
 def test_series_of_shares_are_told_apart_by_their_processes(installed: Cluster) -> None:
-    installation = installed.installation
-    with installation.plugin.restarted_with("--allocator=kube-scheduler", "--sharing=0"):
-        installation.wait_ready()
-        eventually(
-            lambda: len(shared_devices(installed)) == 1 and not any(d.get("taints") for d in installation.devices()),
-            "one GPU is published as a shared one",
-            within_s=PUBLISH_S,
-        )
-        with node_exporter(installed, read_machine(str(installed.gpus.machine))) as exporter:
-            follow_shares(installed, exporter)
-    installation.wait_ready()
-    eventually(
-        lambda: not shared_devices(installed) and len(installation.devices()) == GPU_COUNT,
-        "no GPU is shared any more",
-        within_s=PUBLISH_S,
-    )
+    with one_shared_gpu(installed), node_exporter(installed, read_machine(str(installed.gpus.machine))) as exporter:
+        follow_shares(installed, exporter)
 
 
 def follow_shares(cluster: Cluster, exporter: NodeExporter) -> None:

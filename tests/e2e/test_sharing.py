@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,8 +37,8 @@ def shared_devices(cluster: Cluster) -> list[Any]:
     return [device for device in cluster.installation.devices() if device.get("allowMultipleAllocations")]
 
 
-@pytest.fixture(scope="module")
-def sharing(installed: Cluster) -> Iterator[Cluster]:
+@contextmanager
+def one_shared_gpu(installed: Cluster) -> Iterator[Cluster]:
     """Give the cluster with GPU 0 shared, left to kube-scheduler."""
     installation = installed.installation
     with installation.plugin.restarted_with("--allocator=kube-scheduler", "--sharing=0"):
@@ -54,6 +55,12 @@ def sharing(installed: Cluster) -> Iterator[Cluster]:
         "no GPU is shared any more",
         within_s=PUBLISH_S,
     )
+
+
+@pytest.fixture(scope="module")
+def sharing(installed: Cluster) -> Iterator[Cluster]:
+    with one_shared_gpu(installed) as cluster:
+        yield cluster
 
 
 def ask(cluster: Cluster, name: str, *config: Any, **amounts: str) -> Pod:

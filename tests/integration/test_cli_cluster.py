@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-import structlog
 import yaml
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate
@@ -36,16 +34,7 @@ TWO = machine("two", blocks(2, inside="NV2", outside="SYS"), product_name="NVIDI
 
 Run = Callable[..., SimpleNamespace]
 
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """The command sends logs to a standard error that is gone after the test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 
 from dracaena.api.objects import Node
 from dracaena.cli.main import build_parser, main
@@ -28,16 +26,7 @@ THEIRS = {"kubernetes.io/hostname": "n1", "nvidia.com/gpu.present": "true", f"{D
 
 Run = Callable[..., SimpleNamespace]
 
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """The command sends logs to a standard error that is gone after the test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import KindAnswers
-from dracaena.controller.allocation.walk.judgements import NodeChoice
-from dracaena.controller.allocation.walk.node_rules import NodeRules
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.inventories import filled
 from support.seeds import sampled
@@ -76,19 +74,6 @@ def nic_slice(name: str) -> ResourceSlice:
         "devices": [{"name": "nic-0"}],
     }
     return msgspec.convert({"metadata": {"name": f"nics-{name}"}, "spec": spec}, ResourceSlice)
-
-
-@pytest.fixture
-def asked_nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    asked: list[str] = []
-    ask = NodeRules.ask
-
-    def noted(rules: NodeRules, name: str) -> NodeChoice | str:
-        asked.append(name)
-        return ask(rules, name)
-
-    monkeypatch.setattr(NodeRules, "ask", noted)
-    return asked
 
 
 def test_nodes_of_parts_alone_are_asked_by_name_until_one_gives(asked_nodes: list[str]) -> None:

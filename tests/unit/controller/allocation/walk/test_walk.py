@@ -18,8 +18,6 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
-from dracaena.controller.allocation.walk.judgements import NodeChoice
-from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_SELECTED, Walk
 from dracaena.controller.simulation import make_inventory
@@ -49,20 +47,6 @@ def small_nodes() -> Inventory:
         slices=[pool_slice(name, SMALL) for name in NAMES],
         classes=CLASSES,
     )
-
-
-@pytest.fixture
-def asked_nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes that the rules were asked about, in order."""
-    asked: list[str] = []
-    ask = NodeRules.ask
-
-    def noted(rules: NodeRules, name: str) -> NodeChoice | str:
-        asked.append(name)
-        return ask(rules, name)
-
-    monkeypatch.setattr(NodeRules, "ask", noted)
-    return asked
 
 
 def test_nodes_that_were_asked_in_vain_come_last_and_each_is_asked_once(asked_nodes: list[str]) -> None:
