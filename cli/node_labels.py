@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
-from dracaena.cli import record
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
+from dracaena.cli.this_machine import add_nvml, this_machine
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
@@ -58,7 +58,7 @@ def register(commands: Commands) -> None:
     )
     sources = parser.add_mutually_exclusive_group(required=True)
     sources.add_argument("--machine", metavar="NAME|FILE", help="a recorded machine, see `dracaena topology machines`")
-    record.add_nvml(sources, parser)
+    add_nvml(sources, parser)
     sources.add_argument("--remove", action="store_true", help="of the --patch-node, take away what this command gave")
     parser.add_argument("--mig-strategy", choices=_STRATEGIES, default="none", help="how MIG devices count")
     parser.add_argument("--no-timestamp", action="store_true", help="leave nvidia.com/gfd.timestamp out")
@@ -124,7 +124,7 @@ def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> It
     if not arguments.nvml:
         yield lambda: None if arguments.remove else read_machine(arguments.machine)
         return
-    with record.this_machine(arguments, source, _permission(arguments), passthrough=True) as read:
+    with this_machine(arguments, source, _permission(arguments), passthrough=True) as read:
         yield _WholeReadings(read, arguments.interval).look
 
 
@@ -185,12 +185,12 @@ def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Calla
 def _permission(arguments: argparse.Namespace) -> Permission | None:
     if not arguments.kubelet_root:
         return None
-    from dracaena.exporter.driver_use import ExporterPermission
     from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+    from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
     from dracaena.kubelet_plugin.paths import plugin_paths
 
     paths = plugin_paths(arguments.kubelet_root, arguments.driver_name, "")
-    return ExporterPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
 
 
 def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:

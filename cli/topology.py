@@ -15,6 +15,7 @@ from dracaena.cli import record
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands, add_driver_name
 from dracaena.cli.device_set import MARK, describe_set, read_devices
+from dracaena.cli.this_machine import add_nvml, read_this_machine
 from dracaena.process.settings import NODE_NAME
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def register(commands: Commands) -> None:
     showing = verbs.add_parser("show", help="read a recorded machine, or this machine's own GPUs")
     sources = showing.add_mutually_exclusive_group(required=True)
     sources.add_argument("--machine", metavar="NAME|FILE", help="see `dracaena topology machines`")
-    record.add_nvml(sources, showing)
+    add_nvml(sources, showing)
     showing.add_argument(
         "--devices",
         metavar="LIST",
@@ -117,7 +118,7 @@ def _run_import(arguments: argparse.Namespace) -> int:
 def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None) -> int:
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
-    machine = record.read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
+    machine = read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
     marked: tuple[int, ...] = ()
     if arguments.devices is not None:
         if arguments.output != "tree":

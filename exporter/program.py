@@ -13,13 +13,13 @@ from dracaena.api.errors import BadInputError, DracaenaError
 from dracaena.exporter.adapters.podlist_file import PodlistFile
 from dracaena.exporter.adapters.process_cgroups import ProcessCgroups
 from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
-from dracaena.exporter.driver_use import ExporterPermission
 from dracaena.exporter.ports import DeviceSource
 from dracaena.exporter.series.display import tree_text, usage_json
 from dracaena.exporter.series.families import CONTENT_TYPE, render
 from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.process.clock import Clock, SystemClock
@@ -39,7 +39,7 @@ MOST_FIELD_BYTES = 1 << 20
 
 log = structlog.get_logger()
 
-MakeSource = Callable[[ExporterPermission | None, NvmlErrorCounts], DeviceSource]
+MakeSource = Callable[[GpuDriverPermission | None, NvmlErrorCounts], DeviceSource]
 
 
 class ExporterProgram:
@@ -139,17 +139,17 @@ def _chosen_fields(path: str) -> ChosenFields:
     return chosen
 
 
-def _permission(settings: ExporterSettings) -> ExporterPermission | None:
+def _permission(settings: ExporterSettings) -> GpuDriverPermission | None:
     """Return what keeps the driver closed while somebody else needs it; None where no plugin has ever run."""
     paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
     if not paths.release_request.parent.is_dir():
         log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
         return None
-    return ExporterPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
 
 
 def _nvml(driver_root: str) -> MakeSource:
-    def make(permission: ExporterPermission | None, errors: NvmlErrorCounts) -> DeviceSource:
+    def make(permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> DeviceSource:
         from dracaena.exporter.adapters.nvml_devices import NvmlDevices
         from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
 

@@ -21,11 +21,11 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.exporter.adapters.nvml_devices import NvmlDevices
 from dracaena.exporter.collector import NvmlErrorCounts
-from dracaena.exporter.driver_use import ExporterPermission
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from e2e.cluster import Cluster
 from e2e.installation import CONTROLLER_PORT, PLUGIN_PORT
 from e2e.processes import Program
@@ -73,7 +73,7 @@ class Exporter:
         for does in self.nvml.activity:
             does.sampled_us += 1_000_000
 
-    def _source(self, permission: ExporterPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
+    def _source(self, permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
         return NvmlDevices(NvmlLibrary(lambda: self.nvml, errors.note, permission))
 
 

@@ -16,10 +16,10 @@ from dracaena.api.podlist import PODLIST, PodlistEntry, encode_podlist
 from dracaena.api.topology import topology_from_matrix
 from dracaena.exporter.adapters.nvml_devices import NvmlDevices
 from dracaena.exporter.collector import NvmlErrorCounts
-from dracaena.exporter.driver_use import ExporterPermission
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
+from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from dracaena.process.clock import Clock
 from support.exporting_nvml import ExportingNvml
 from support.fake_nvml import FakeMig
@@ -82,7 +82,7 @@ class ExportingNode:
             proc_root=str(self.proc),
         )
 
-    def _source(self, permission: ExporterPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
+    def _source(self, permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
         return NvmlDevices(NvmlLibrary(lambda: self.nvml, errors.note, permission))
 
     def list(self, *entries: PodlistEntry) -> None:

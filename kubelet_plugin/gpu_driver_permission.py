@@ -1,4 +1,4 @@
-"""Whether the exporter may have the GPU driver open: whoever asks the plugin to let go of it asks the exporter too."""
+"""Whether another program of this node may have the GPU driver open: who asks the plugin to let go of it asks all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 
-class ExporterPermission:
+class GpuDriverPermission:
     """Implements Permission of dracaena.kubelet_plugin.adapters.nvml_library by the files of the plugin's folder.
 
-    Labels of the node are not seen here: the chart keeps the exporter off nodes that have them.
+    Labels of the node are not seen here: the chart keeps such programs off nodes that have them.
     """
 
     def __init__(self, use: GpuDriverUse) -> None:

@@ -1,0 +1,88 @@
+"""Reading this machine's own GPUs from the NVIDIA driver, for the verbs that can."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dracaena.kubelet_plugin.adapters.nvml_library import Permission
+    from dracaena.kubelet_plugin.discovery.build import Reading
+    from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
+    from dracaena.kubelet_plugin.live_machine import ReadingSource
+
+
+def add_driver_root(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that this_machine needs."""
+    parser.add_argument(
+        "--driver-root",
+        default="/",
+        metavar="FOLDER",
+        help="folder that holds the NVIDIA driver as / does, for example /run/nvidia/driver (default: %(default)s)",
+    )
+
+
+def add_nvml(choices: argparse._MutuallyExclusiveGroup, parser: argparse.ArgumentParser) -> None:
+    """Let a verb read this machine: a flag `nvml` beside its other sources, and what this_machine needs."""
+    choices.add_argument("--nvml", action="store_true", help="read this machine's own GPUs from the NVIDIA driver")
+    add_driver_root(parser)
+
+
+@contextmanager
+def this_machine(
+    arguments: argparse.Namespace,
+    source: ReadingSource | None = None,
+    permission: Permission | None = None,
+    *,
+    mig_profiles: bool = False,
+    passthrough: bool = False,
+) -> Iterator[Callable[[], Reading]]:
+    """Give what returns this machine as its driver tells it now, with `mig_profiles` also how GPUs can be divided.
+
+    With `passthrough` also the GPUs that a VFIO driver has: where it has all of them, no NVIDIA driver is needed.
+    All readings share one thread: while one hangs beyond its deadline the next ones fail at once, and start nothing.
+    `permission` is asked before the driver is opened; None: it may be. A reading raises DracaenaError, also when the
+    driver does not answer.
+    """
+    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+    from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
+    from dracaena.process.clock import SystemClock
+
+    source = source or NvmlMachine.of_this_node(
+        "this-machine",
+        gpu_driver_root=arguments.driver_root,
+        permission=permission,
+        mig_profiles=mig_profiles,
+        passthrough=passthrough,
+    )
+    driver = GpuDriverThread(SystemClock(), source.doing, source.close)
+    driver.start()
+    try:
+        yield partial(_read, driver, source)
+    finally:
+        driver.stop()
+
+
+def read_this_machine(
+    arguments: argparse.Namespace, source: ReadingSource | None = None, *, mig_profiles: bool = False
+) -> Reading:
+    """Return this machine, read once. As this_machine()."""
+    with this_machine(arguments, source, mig_profiles=mig_profiles) as read:
+        return read()
+
+
+def _read(driver: GpuDriverThread, source: ReadingSource) -> Reading:
+    from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
+    from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
+
+    try:
+        return driver.call("a reading", source.read_all, READ_DEADLINE_S)
+    except GpuDriverNotReadyError as error:
+        reason = str(error).removeprefix("waiting for the NVIDIA driver: ")  # a program waits, a command does not
+        raise GpuDriverNotReadyError(
+            f"the NVIDIA driver of this machine cannot be used: {reason}; "
+            f"--driver-root names the folder of a driver that is not installed in /"
+        ) from error
