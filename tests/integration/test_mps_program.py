@@ -155,7 +155,7 @@ def test_rubbish_and_a_daemon_that_dies_in_start_end_in_words_and_then_in_a_shar
 @pytest.mark.parametrize("protocol", [3])
 def test_a_gpu_that_is_not_there_fails_in_words(node: SupervisedNode, protocol: int) -> None:
     """With protocol 3 the daemon takes it without an error and the server ends without a word."""
-    node.fake.set(gpus=list(GPUS[1:]))
+    node.fake.set(gpus=GPUS[1:])
     node.start()
     name = node.ask(0, "a")
     log = Path(node.places.logs) / "control.log"
@@ -164,7 +164,7 @@ def test_a_gpu_that_is_not_there_fails_in_words(node: SupervisedNode, protocol: 
     status = node.status(name)
     assert status is not None
     assert status.phase is not MpsPhase.READY
-    node.fake.set(gpus=list(GPUS))
+    node.fake.set(gpus=GPUS)
     node.ready(name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -18,8 +17,8 @@ class FakeMps:
 
     def __init__(self, folder: Path, gpus: tuple[str, ...], newest: int = 3) -> None:
         self.root = folder
-        self._settings = folder / "fake-mps.json"
-        self._values = {"mode": "works", "gpus": list(gpus), "newest": newest, "clients": CLIENTS_R590}
+        self._settings = folder / "fake-mps"
+        self._values: dict[str, object] = {"mode": "works", "gpus": gpus, "newest": newest, "clients": CLIENTS_R590}
         program = folder / "usr" / "bin" / "nvidia-cuda-mps-control"
         program.parent.mkdir(parents=True)
         # The name in argv[0] is what a process table shows. -I -S: nothing of the test's environment, and a fast start.
@@ -36,7 +35,8 @@ class FakeMps:
 
     def _write(self) -> None:
         half = self._settings.with_suffix(".half")
-        half.write_text(json.dumps(self._values))
+        texts = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in self._values.items()}
+        half.write_text("".join(f"{name} {text}\n" for name, text in texts.items()))
         half.replace(self._settings)
 
 
@@ -48,8 +48,8 @@ class FakeCudaClient:
         self._peer.settimeout(10)
         try:
             self._peer.connect(f"{pipes}/control")
-            self._peer.sendall(json.dumps({"client": pid, "uid": uid}).encode() + b"\n")
-            self.code = int(json.loads(self._peer.makefile().readline())["code"])
+            self._peer.sendall(f"{{'client': {pid}, 'uid': {uid}}}\n".encode())
+            self.code = int(self._peer.makefile().readline())
         except (OSError, ValueError):
             self.code = CONNECTION_FAILED
         if self.code:
@@ -57,7 +57,7 @@ class FakeCudaClient:
 
     def fault(self) -> None:
         """Make a fatal fault."""
-        self._peer.sendall(b'{"fault": true}\n')
+        self._peer.sendall(b"{'fault': True}\n")
 
     def close(self) -> None:
         """End."""

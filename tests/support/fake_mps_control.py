@@ -1,32 +1,29 @@
 """The fake nvidia-cuda-mps-control as a program: its command line. The daemon is in fake_mps_daemon.py.
 
-Run by the launcher that fake_mps.py writes, with as little of the standard library as there can be: a supervisor starts
-it many times a second, and each import costs more than the call. As the real one: `-d` puts a daemon into the
-background and returns.
+Run by the launcher that fake_mps.py writes, with nothing of the standard library that is written in Python: a
+supervisor starts it many times a second, and to import json and socket takes twice as long as all else. As the real
+one: `-d` puts a daemon into the background and returns.
+
+A command goes to the daemon as a Python literal on a line, (arguments, text). The answer is the exit code on a line and
+then, until the socket ends, what is to be printed.
 """
 
 from __future__ import annotations
 
-import json
+import _socket
 import os
-import socket
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 sys.path.insert(0, __file__.rpartition("/")[0])
 
 DEFAULT_PIPES = "/tmp/nvidia-mps"
 
 
-def settings() -> dict[str, Any]:
-    """What the test wants now; read anew at each command."""
+def settings() -> dict[str, str]:
+    """What the test wants now, a name and its value a line; read anew at each command."""
     with open(os.environ["FAKE_MPS"], encoding="utf-8") as file:
-        read: dict[str, Any] = json.load(file)
-    return read
+        return {name: value for name, _, value in (line.rstrip("\n").partition(" ") for line in file)}
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 0
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPES)
     protocol = 3 if arguments[-2:] == ["-p", "3"] or "-p" in arguments else 2
-    if protocol == 3 and wanted["newest"] < 3:
+    if protocol == 3 and int(wanted["newest"]) < 3:
         from mps_model import USAGE_2  # type: ignore[import-not-found]
 
         sys.stdout.write(USAGE_2)
@@ -58,18 +55,23 @@ def main(arguments: list[str]) -> int:
 
 def ask(pipes: str, arguments: list[str], text: str) -> int:
     """Hand one call to the daemon."""
+    peer = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    answer = b""
     try:
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(f"{pipes}/control")
-            peer.sendall(json.dumps({"arguments": arguments, "text": text}).encode() + b"\n")
-            answer = json.loads(peer.makefile().readline())
+        peer.connect(f"{pipes}/control")
+        peer.sendall(f"{(arguments, text)!r}\n".encode())
+        while part := peer.recv(65536):
+            answer += part
+        code, _, said = answer.decode().partition("\n")
+        result = int(code)
     except (OSError, ValueError):
         from mps_model import NO_DAEMON
 
-        sys.stdout.write(f"{NO_DAEMON}\n")
-        return 1
-    sys.stdout.write(answer["text"])
-    return int(answer["code"])
+        result, said = 1, f"{NO_DAEMON}\n"
+    finally:
+        peer.close()
+    sys.stdout.write(said)
+    return result
 
 
 if __name__ == "__main__":

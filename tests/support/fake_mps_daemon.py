@@ -6,8 +6,8 @@ socket ends without a word; its servers are processes of their own that inherit 
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -23,7 +23,7 @@ from mps_model import MpsModel  # type: ignore[import-not-found]
 SERVER = "nvidia-cuda-mps-server"
 
 
-def start(pipes: str, protocol: int, wanted: dict[str, Any], multi_user: bool) -> int:
+def start(pipes: str, protocol: int, wanted: dict[str, str], multi_user: bool) -> int:
     if wanted["mode"] == "refuses":
         sys.stdout.write("An instance of this daemon is already running\n")
         return 1
@@ -44,6 +44,10 @@ def start(pipes: str, protocol: int, wanted: dict[str, Any], multi_user: bool) -
     os._exit(0)
 
 
+def _gpus() -> tuple[str, ...]:
+    return tuple(settings()["gpus"].split(","))
+
+
 class Daemon:
     def __init__(self, pipes: str, protocol: int, multi_user: bool) -> None:
         self.pipes = pipes
@@ -51,12 +55,12 @@ class Daemon:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.model = MpsModel(
             protocol,
-            visible=tuple(visible.split(",")) if visible else tuple(settings()["gpus"]),
-            present=lambda: set(settings()["gpus"]),
+            visible=tuple(visible.split(",")) if visible else _gpus(),
+            present=lambda: set(_gpus()),
             spawn=self.spawn,
             reap=self.reap,
             multi_user=multi_user,
-            most_clients=settings()["clients"],
+            most_clients=int(settings()["clients"]),
         )
         self.selector = selectors.DefaultSelector()
         self.listening: dict[str, socket.socket] = {}
@@ -145,20 +149,22 @@ class Daemon:
             self.selector.unregister(fileobj)
             fileobj.close()
             return
-        message = json.loads(line)
-        if "client" in message:
-            self.connect(fileobj, where, message)
-        elif "fault" in message:
-            self.model.fault(self.clients[fileobj])
-        else:
-            code, text = self.model.command(message["arguments"], message["text"])
-            self.tell_of_stillborn(message["arguments"])
+        message = ast.literal_eval(line.decode())
+        if isinstance(message, tuple):
+            arguments, text = message
+            code, said = self.model.command(arguments, text)
+            self.tell_of_stillborn(arguments)
             self.follow_sockets()
-            fileobj.sendall(json.dumps({"code": code, "text": text}).encode() + b"\n")
+            fileobj.sendall(f"{code}\n{said}".encode())
+            fileobj.shutdown(socket.SHUT_WR)
+        elif "client" in message:
+            self.connect(fileobj, where, message)
+        else:
+            self.model.fault(self.clients[fileobj])
 
     def connect(self, peer: socket.socket, where: str, message: dict[str, Any]) -> None:
         server, _, namespace = where.partition("/")
         code = self.model.connect(message["client"], message["uid"], server=server, namespace=namespace or "default")
         if code == 0:
             self.clients[peer] = message["client"]
-        peer.sendall(json.dumps({"code": code}).encode() + b"\n")
+        peer.sendall(f"{code}\n".encode())
