@@ -1,4 +1,4 @@
-"""Two namespaces that want the same GPUs, and a slow count of what they hold.
+"""Two namespaces that want the same GPUs, shares and MIG devices, and a slow count of what they hold.
 
 The controller's own cluster; the world is the watch, the worker, the API server and, at a change of the leader, the
 next controller. The oracle counts the results of claims, from the beginning each time.
@@ -17,28 +17,23 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import Namespace, ObjectMeta, Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import DeviceResult, ResourceClaim
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk.pod_demand import turn
-from support.allocation import blocks, claim, device_class, device_name, machine, node, pod, pool_slice, request
+from support.allocation import claim, node, pod
 from support.bare_cluster import abandon, bare_cluster, decide, write, written
+from support.mig_nodes import mig_classes
+from support.quota_nodes import GPUS_EACH, MACHINES, PRODUCTS, Held, Wish, count, given_twice, limits_of, slices
 
 NAMESPACES = ("research", "teaching")
-PRODUCTS = ("NVIDIA A100", "NVIDIA H100")
-GPUS_EACH = 3
+NO_LIMIT = 1 << 60
 EVENTS = (*("come",) * 3, *("decide",) * 6, "land", "land", "go", "go", "lose", "quota", "leader")
-MACHINES = {
-    f"n{number}": machine(
-        f"machine{number}",
-        blocks(GPUS_EACH, inside="NV12", outside="NV12"),
-        product_name=PRODUCTS[number % 2],
-        memory_bytes=80 << 30,
-    )
-    for number in range(4)
-}
-PRODUCT_OF = {
-    device_name(made, place): made.gpus[place].product_name for made in MACHINES.values() for place in range(GPUS_EACH)
-}
+PROFILES = ("1g.10gb", "3g.40gb")
+WISHES = (
+    *(Wish(1), Wish(1), Wish(2), Wish(GPUS_EACH)),
+    *(Wish(gib=20, cores=30), Wish(gib=40, cores=50), Wish(gib=10)),
+    *(Wish(profile=PROFILES[0]), Wish(2, profile=PROFILES[0]), Wish(profile=PROFILES[1])),
+)
 
 
 def namespace(name: str, quota: str | None) -> Namespace:
@@ -60,15 +55,18 @@ class QuotaWorld:
     stored: dict[str, ResourceClaim] = field(default_factory=dict)
     """Claims as the API has them, by key."""
     pods: dict[str, Pod] = field(default_factory=dict)
+    wishes: dict[str, Wish] = field(default_factory=dict)
+    """What each pod asks for."""
     in_flight: dict[str, Allocation] = field(default_factory=dict)
     """Decisions that are being written, by pod."""
     quotas: dict[str, str | None] = field(default_factory=dict)
     """As the Namespace has it."""
-    limits: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    limits: dict[str, Held | None] = field(default_factory=dict)
     """In force; a namespace that is not here has none, and None: nothing more is given."""
     queue: set[str] = field(default_factory=set)
     served: int = 0
-    refused: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """How often something was the reason."""
 
     def __post_init__(self) -> None:
         for name in NAMESPACES:
@@ -82,13 +80,13 @@ class QuotaWorld:
         intake = self.cluster.intake
         self.limits.clear()
         reads: list[Callable[[], None]] = []
-        for name, made in MACHINES.items():
-            reads.append(partial(intake.slice_changed, None, pool_slice(name, made)))
+        for name, pages in slices().items():
+            reads += [partial(intake.slice_changed, None, page) for page in pages]
             reads.append(partial(intake.node_changed, None, node(name)))
         reads += [partial(intake.claim_changed, None, one) for one in self.stored.values()]
         reads += [partial(intake.pod_changed, None, one) for one in self.pods.values()]
         reads += [partial(self._show_quota, name) for name in NAMESPACES]
-        reads.append(partial(intake.class_changed, None, device_class()))
+        reads += [partial(intake.class_changed, None, one) for one in mig_classes()]
         self.rng.shuffle(reads)
         for read in reads:
             read()
@@ -96,13 +94,13 @@ class QuotaWorld:
 
     # What happens
 
-    def come(self, name: str, count: int) -> None:
+    def come(self, name: str, wish: Wish) -> None:
         self.now += 1
-        asked = moved(claim(f"p{self.now}", request(count=count)), name)
+        asked = moved(claim(f"p{self.now}", wish.request()), name)
         made = moved(pod(f"p{self.now}", f"p{self.now}"), name)
         stamp = f"2026-01-01T{self.now // 3600:02}:{self.now // 60 % 60:02}:{self.now % 60:02}Z"
         made = msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, creation_timestamp=stamp))
-        self.stored[asked.key], self.pods[made.key] = asked, made
+        self.stored[asked.key], self.pods[made.key], self.wishes[made.key] = asked, made, wish
         self.cluster.intake.claim_changed(None, asked)
         self.cluster.intake.pod_changed(None, made)
 
@@ -121,7 +119,7 @@ class QuotaWorld:
         if text is None:
             self.limits.pop(name, None)
         elif text != "broken":
-            self.limits[name] = json.loads(text)
+            self.limits[name] = limits_of(json.loads(text))
         else:
             self.limits.setdefault(name, None)
 
@@ -137,9 +135,9 @@ class QuotaWorld:
         if isinstance(decision, Allocation):
             self.in_flight[key] = decision
             self.served += 1
-            self.check(key.partition("/")[0], [result.device for entry in decision.claims for result in entry.results])
+            self.check(key)
         else:
-            self.refused += 1
+            self.refused[_reason(str(getattr(decision, "text", "")))] += 1
 
     def land(self, key: str) -> None:
         (self.stored[key],) = write(self.cluster, self.in_flight.pop(key), self.pods[key])
@@ -171,49 +169,42 @@ class QuotaWorld:
 
     # The slow count
 
-    def held(self, name: str) -> Counter[str]:
-        """What a namespace holds, by product and in all (""), with what is being written."""
-        found: Counter[str] = Counter()
-        for key in self.stored:
-            if key.startswith(f"{name}/"):
-                for device in self._devices(key):
-                    found.update(("", PRODUCT_OF[device] or ""))
-        return found
+    def held(self, name: str) -> Held:
+        """What a namespace holds, with what is being written."""
+        return count(one for key in self.stored if key.startswith(f"{name}/") for one in self._devices(key))
 
-    def _devices(self, key: str) -> Iterator[str]:
+    def _devices(self, key: str) -> Iterator[DeviceResult]:
         allocation = self.stored[key].status.allocation
         if key in self.in_flight:
-            yield from (result.device for entry in self.in_flight[key].claims for result in entry.results)
+            yield from (result for entry in self.in_flight[key].claims for result in entry.results)
         elif allocation is not None:
-            yield from (result.device for result in allocation.devices.results)
+            yield from allocation.devices.results
 
-    def check(self, name: str, devices: list[str]) -> None:
-        """No limit on what was just given is exceeded."""
+    def check(self, key: str) -> None:
+        """No limit on what a pod was just given is exceeded, and nothing is given twice."""
+        name, given = key.partition("/")[0], count(self._devices(key))
+        assert not given_twice(one for each in self.stored for one in self._devices(each))
         if name not in self.limits:
             return
         limits, held = self.limits[name], self.held(name)
-        assert limits is not None, f"{name} got {devices} although its quota cannot be read"
-        assert held[""] <= limits.get("gpus", 99), f"{name} holds {held}, may have {limits}"
-        for product in {PRODUCT_OF[device] for device in devices}:
-            most = limits.get("gpusByProduct", {}).get(product, 99)
-            assert held[product or ""] <= most, f"{name} holds {held}, may have {limits}"
+        assert limits is not None, f"{name} got {given} although its quota cannot be read"
+        exceeded = [one for one, amount in given.items() if amount and one in limits and held[one] > limits[one]]
+        assert not exceeded, f"{name} holds {held}, may have {limits}"
 
     def could_be_served(self) -> list[str]:
         """Pods that wait although some node has room for them and their quota has, too."""
-        busy = Counter(device for key in self.stored for device in self._devices(key))
-        assert not busy or max(busy.values()) == 1
+        busy = [one for key in self.stored for one in self._devices(key)]
         return [key for key in self.pods if not list(self._devices(key)) and self._fits(key, busy)]
 
-    def _fits(self, key: str, busy: Counter[str]) -> bool:
-        name = key.partition("/")[0]
-        count = self.stored[key].spec["devices"]["requests"][0]["exactly"]["count"]
-        limits, held = self.limits.get(name, {}), self.held(name)
-        if limits is None or held[""] + count > limits.get("gpus", 99):
+    def _fits(self, key: str, busy: list[DeviceResult]) -> bool:
+        name, wish = key.partition("/")[0], self.wishes[key]
+        limits, held = self.limits.get(name, Counter()), self.held(name)
+        if limits is None:
             return False
-        for made in MACHINES.values():
-            product = made.gpus[0].product_name or ""
-            free = sum(not busy[device_name(made, place)] for place in range(GPUS_EACH))
-            if free >= count and held[product] + count <= limits.get("gpusByProduct", {}).get(product, 99):
+        for node_name, made in MACHINES.items():
+            wanted = wish.amounts(str(made.gpus[0].product_name))
+            within = all(held[one] + amount <= limits.get(one, NO_LIMIT) for one, amount in wanted.items() if amount)
+            if within and wish.has_room(node_name, [one for one in busy if one.pool == node_name]):
                 return True
         return False
 
@@ -222,7 +213,7 @@ class QuotaWorld:
         idle = [key for key in self.pods if key not in self.in_flight]
         match self.rng.choice(EVENTS):
             case "come" if len(self.pods) < 12:
-                self.come(self.rng.choice(NAMESPACES), self.rng.choice((1, 1, 2, GPUS_EACH)))
+                self.come(self.rng.choice(NAMESPACES), self.rng.choice(WISHES))
             case "decide" if self.queue:
                 self.decide_first()
             case "land" if self.in_flight:
@@ -245,4 +236,26 @@ def random_quota(rng: random.Random) -> str | None:
         limits["gpus"] = rng.randint(0, 6)
     if rng.random() < 0.6:
         limits["gpusByProduct"] = {product: rng.randint(0, 4) for product in PRODUCTS if rng.random() < 0.6}
+    if rng.random() < 0.4:
+        limits["shareMemory"] = f"{rng.randint(0, 6) * 10}Gi"
+    if rng.random() < 0.4:
+        limits["shareCores"] = rng.randint(0, 10) * 10
+    if rng.random() < 0.4:
+        limits["migSlices"] = rng.randint(0, 8)
+    if rng.random() < 0.4:
+        limits["migDevicesByProfile"] = {profile: rng.randint(0, 3) for profile in PROFILES if rng.random() < 0.6}
     return json.dumps(limits)
+
+
+def _reason(text: str) -> str:
+    """Return which limit a refusal speaks of, "" where none."""
+    said = {
+        "GPUs of product": "gpusByProduct",
+        "of memory in shares": "shareMemory",
+        "of the cores": "shareCores",
+        "MIG slices": "migSlices",
+        "MIG devices of": "migDevicesByProfile",
+        "cannot be read": "unread",
+        "GPUs, holds": "gpus",
+    }
+    return next((key for words, key in said.items() if words in text), "")

@@ -29,6 +29,7 @@ from support.allocation import (
     request,
 )
 from support.bare_cluster import bare_cluster, decide, write
+from support.quota_nodes import Wish
 from support.quota_world import NAMESPACES, QuotaWorld, moved, namespace
 from support.shares import in_shares, share
 from support.starving_world import World
@@ -142,6 +143,16 @@ def test_mig_devices_count_slices_and_profile_and_no_gpu() -> None:
     }
 
 
+def test_a_gpu_for_a_virtual_machine_is_a_whole_gpu_of_its_product() -> None:
+    cluster = cluster_of({"gpus": 8, "gpusByProduct": {A100: 8}})
+    base = pool_slice("a", OLD, generation=2)
+    machines = [msgspec.structs.replace(base.spec.devices[0], name="vfio-0000-18-00-0"), *base.spec.devices[1:]]
+    spec = msgspec.structs.replace(base.spec, devices=machines)
+    cluster.intake.slice_changed(None, msgspec.structs.replace(base, spec=spec))
+    cluster.intake.claim_changed(None, holding(claim("m"), "a", "vfio-0000-18-00-0"))
+    assert held(cluster) == {QuotaItem("gpus"): 1, QuotaItem("gpusByProduct", A100): 1}
+
+
 def test_devices_of_other_drivers_and_admin_access_do_not_count() -> None:
     cluster = cluster_of({"gpus": 4})
     cluster.intake.claim_changed(None, holding(claim("nic"), "a", "nic-0", driver="nic.example.com"))
@@ -166,10 +177,10 @@ def test_what_is_decided_and_not_written_counts_and_what_is_lost_does_not() -> N
     world = QuotaWorld(random.Random(1))
     world.set_quota(NAMESPACES[0], '{"gpus": 1}')
     for _ in range(2):
-        world.come(NAMESPACES[0], 1)
+        world.come(NAMESPACES[0], Wish())
     world.decide_first()
     world.decide_first()
-    assert (world.served, world.refused) == (1, 1)
+    assert (world.served, world.refused) == (1, {"gpus": 1})
     world.lose(next(iter(world.in_flight)))
     world.decide_first()
     assert world.served == 2

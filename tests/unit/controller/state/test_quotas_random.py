@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from dracaena.api.gpu_quota import KEYS, MIG_SLICES, SHARE_CORES, SHARE_MEMORY, Amounts, QuotaItem
+from dracaena.controller.allocation.state import quota_usage
+from dracaena.controller.allocation.state.quota_usage import QuotaUsage
 from dracaena.controller.state.quotas import Quotas
 from dracaena.controller.state.records import Records
 from support.quota_world import QuotaWorld
@@ -34,9 +40,10 @@ def is_found(seeds: range) -> bool:
 
 
 def test_no_quota_is_exceeded_and_nobody_waits_in_vain() -> None:
-    worlds = [run(seed) for seed in range(12)]
+    worlds = [run(seed) for seed in range(30)]
     assert sum(world.served for world in worlds) > 40
-    assert sum(world.refused for world in worlds) > 40
+    refused = sum((world.refused for world in worlds), Counter[str]())
+    assert min(refused[key] for key in (*KEYS, "unread")) > 0, refused
 
 
 @pytest.mark.long
@@ -69,4 +76,31 @@ def test_a_change_that_wakes_nobody_is_found() -> None:
         return False
 
     with mock.patch.object(Quotas, "change", silently):
+        assert is_found(range(40))
+
+
+@pytest.mark.parametrize(
+    ("key", "counted"),
+    [(SHARE_MEMORY, lambda held: 0), (SHARE_CORES, lambda held: held // 2), (MIG_SLICES, lambda held: min(held, 1))],
+)
+def test_an_amount_that_is_counted_wrong_is_found(key: str, counted: Callable[[int], int]) -> None:
+    count_amounts = quota_usage.count_amounts
+
+    def wrong(*args: Any) -> tuple[Amounts, frozenset[str]]:
+        amounts, unknown = count_amounts(*args)
+        one = QuotaItem(key)
+        return Counter({**amounts, **({one: counted(amounts[one])} if one in amounts else {})}), unknown
+
+    with mock.patch.object(quota_usage, "count_amounts", wrong):
+        assert is_found(range(40))
+
+
+def test_a_count_that_forgets_nothing_is_found() -> None:
+    hold = QuotaUsage.hold
+
+    def never_less(self: QuotaUsage, holder: str, devices: frozenset[Any], others: frozenset[Any]) -> None:
+        if devices:
+            hold(self, holder, devices, others)
+
+    with mock.patch.object(QuotaUsage, "hold", never_less):
         assert is_found(range(40))
