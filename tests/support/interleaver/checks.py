@@ -32,6 +32,7 @@ _WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase
 def check_step(world: World) -> None:
     """Raise ViolationError when something does not hold that holds after each step."""
     _no_device_twice(world)
+    _no_quota_exceeded(world)
     _nobody_gets_what_is_kept(world)
     for pod in world.server.pods.values():
         _has_its_devices(world, pod)
@@ -63,6 +64,34 @@ def _no_device_twice(world: World) -> None:
                 raise ViolationError(
                     f"{device} of {' and '.join(before)} is also in a write that can land of {call.claim_key}"
                 )
+
+
+def _no_quota_exceeded(world: World) -> None:
+    """No namespace has more GPUs, in allocations that the server holds or can still come to hold, than it may have."""
+    if not world.scenario.quotas:
+        return
+    landing = [
+        (call.claim_key, len(call.devices))
+        for call in under_way(world)
+        if (stored := world.server.claims.get(call.claim_key)) and stored.metadata.resource_version == call.guard
+    ]
+    for namespace, most in world.scenario.quotas.items():
+        gpus = {key: count for key, count in landing if key.startswith(f"{namespace}/")}
+        gpus |= {key: len(held(claim)) for key, claim in _in(world, namespace) if claim.status.allocation is not None}
+        if sum(gpus.values()) > most:
+            raise ViolationError(f"namespace {namespace} may have {most} GPUs, and has or can still get {gpus}")
+
+
+def _in(world: World, namespace: str) -> list[tuple[str, ResourceClaim]]:
+    return [(key, claim) for key, claim in world.server.claims.items() if key.startswith(f"{namespace}/")]
+
+
+def _is_within_quota(world: World, namespace: str, wanted: Iterable[str]) -> bool:
+    """Whether a namespace may have what claims of these names ask for, beside all that it has."""
+    if namespace not in world.scenario.quotas:
+        return True
+    has = sum(len(held(claim)) for _, claim in _in(world, namespace))
+    return has + sum(world.scenario.claims[name] for name in wanted) <= world.scenario.quotas[namespace]
 
 
 def _parts(world: World, claim_keys: Iterable[str]) -> int:
@@ -245,6 +274,9 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
     there = [claim for claim in claims if claim is not None and claim.metadata.deletion_timestamp is None]
     if len(there) < len(claims):
         return False
+    wanted = [claim.metadata.name for claim in there if claim.status.allocation is None]
+    if not _is_within_quota(world, pod.metadata.namespace, wanted):
+        return False
     for node in world.scenario.node_names:
         if (pod.metadata.name, node) in world.unfit:
             continue
@@ -252,7 +284,7 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
             continue
         if world.scenario.cores and not _has_cores(world, pod, node):
             continue
-        if _fit(world, [claim.metadata.name for claim in there if claim.status.allocation is None], node):
+        if _fit(world, wanted, node):
             return True
     return False
 
@@ -325,7 +357,7 @@ def _can_give_way(world: World, claim: ResourceClaim) -> bool:
     if our_decision(claim, DRIVER) is None or len(claim.status.reserved_for) != 1:
         return False
     user = claim.status.reserved_for[0]
-    pod = world.server.pods.get(f"default/{user.name}")
+    pod = world.server.pods.get(world.scenario.key(user.name))
     if pod is None or pod.metadata.uid != user.uid or pod.spec.node_name or _is_over(pod):
         return False
     claims = [world.server.claims.get(entry.key or "") for entry in pod_claims(pod)]

@@ -191,6 +191,25 @@ def keeps_books_of_its_own() -> Iterator[None]:
 
 
 @contextmanager
+def counts_quotas_without_decisions() -> Iterator[None]:
+    """A quota counts what the server shows, and nothing that is decided and still being written."""
+    changed = ClusterState.record_changed
+
+    def uncounted(self: ClusterState, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        holdings = self.inventory.holdings
+        follow = holdings.follow
+        if after is not None and after.phase in OURS:
+            holdings.follow = None
+        try:
+            changed(self, before, after)
+        finally:
+            holdings.follow = follow
+
+    with mock.patch.object(ClusterState, "record_changed", uncounted):
+        yield
+
+
+@contextmanager
 def counts_no_shares() -> Iterator[None]:
     """What a decided share takes of its GPU counts only once the server shows it."""
     held = ClaimRecord.held

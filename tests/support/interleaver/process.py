@@ -186,6 +186,8 @@ class Process:
             parts.intake.node_changed(None, node)
             parts.intake.slice_changed(None, pool)
         parts.intake.class_changed(None, world.scenario.device_class)
+        for namespace in world.scenario.namespaces:
+            parts.intake.namespace_changed(None, namespace)
         records = parts.cluster._state.records
         self._changed, records._changed = records._changed, self._record_changed
         records._fault = self._fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.api.objects import Node, NodeStatus, Pod
+from dracaena.api.objects import Namespace, Node, NodeStatus, Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
@@ -26,7 +27,10 @@ from support.allocation import (
     request,
 )
 from support.interleaver.process import SETTINGS
+from support.quota_world import moved, namespace
 from support.shares import in_shares, share
+
+TEACHING: Final = "teaching"
 
 DEVICE_CLASS: Final = device_class()
 
@@ -58,6 +62,10 @@ class Scenario:
     """Pods that are made on a node."""
     halves: frozenset[str] = frozenset()
     """Claims that ask for one GPU each and want half of it. Where there are some, all GPUs are given in shares."""
+    teaching: frozenset[str] = frozenset()
+    """Pods and claims that are in the namespace `teaching`; all others are in `default`."""
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    """GPUs that a namespace may have; one that is not here has no quota."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -92,6 +100,18 @@ class Scenario:
     def device_class(self) -> DeviceClass:
         return DEVICE_CLASS
 
+    @property
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """Those with a quota."""
+        return tuple(namespace(name, json.dumps({"gpus": most})) for name, most in self.quotas.items())
+
+    def key(self, name: str) -> str:
+        """Return the key of a pod or claim."""
+        return f"{self._namespace(name)}/{name}"
+
+    def _namespace(self, name: str) -> str:
+        return TEACHING if name in self.teaching else "default"
+
     def claim(self, name: str, number: int) -> ResourceClaim:
         """Make a claim, the `number`th of all objects."""
         fields: dict[str, Any] = {}
@@ -99,7 +119,8 @@ class Scenario:
             fields["tolerations"] = [{"key": OUR_TAINT.key, "operator": "Exists"}]
         if name in self.halves:
             return claim(name, share("gpus", f"{SHARED_GIB // 2}Gi", **fields), uid=f"{name}-{number}")
-        return claim(name, request(count=self.claims[name], **fields), uid=f"{name}-{number}")
+        made = claim(name, request(count=self.claims[name], **fields), uid=f"{name}-{number}")
+        return made if name not in self.teaching else moved(made, TEACHING)
 
     def parts(self, claim_name: str) -> int:
         """Return how many halves a claim takes of each of its GPUs."""
@@ -114,7 +135,8 @@ class Scenario:
         made = pod(name, *self.pods[name], **spec, nodeName=self.on.get(name, ""))
         created = f"2026-01-01T00:00:{min(number, 59):02}Z"
         metadata = msgspec.structs.replace(made.metadata, uid=f"{name}-{number}", creation_timestamp=created)
-        return msgspec.structs.replace(made, metadata=metadata)
+        made = msgspec.structs.replace(made, metadata=metadata)
+        return made if name not in self.teaching else moved(made, TEACHING)
 
     def without_pod(self, name: str) -> Scenario:
         pods = {key: claims for key, claims in self.pods.items() if key != name}
@@ -122,6 +144,10 @@ class Scenario:
         claims = {key: count for key, count in self.claims.items() if key in named}
         kept = claims.keys()
         return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & kept, halves=self.halves & kept)
+
+    def _quotas(self) -> str:
+        words = ", ".join(f"{name} may have {most}" for name, most in self.quotas.items())
+        return f"; in {TEACHING}: {', '.join(sorted(self.teaching & self.pods.keys()))}; {words}" if words else ""
 
     def _where(self, name: str) -> str:
         return f" on {self.on[name]}" if name in self.on else ""
@@ -140,7 +166,7 @@ class Scenario:
             if name in self.pods
         )
         cpu = f" Cores of each node: {self.cores}; {cores}." if self.cores else ""
-        begin = f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}."
+        begin = f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}{self._quotas()}."
         return f"{begin} kube-scheduler refuses {refused}.{cpu}"
 
 
@@ -201,6 +227,29 @@ def sharing_scenario(rng: random.Random) -> Scenario:
     halves = frozenset(name for name in sorted(drawn.claims) if rng.random() < 0.7)
     claims = {name: 1 if name in halves else count for name, count in drawn.claims.items()}
     return replace(drawn, claims=claims, halves=halves, tolerating=frozenset())
+
+
+def quota_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster for which two namespaces race under two controllers, with fewer GPUs than they want and
+    quotas that may hold before the GPUs are used up."""
+    drawn = any_scenario(rng)
+    while len(drawn.pods) < 2:
+        drawn = any_scenario(rng)
+    pods = {name: (f"c{place}",) for place, name in enumerate(drawn.pods)}
+    claims = {f"c{place}": rng.choice((1, 1, 2)) for place in range(len(pods))}
+    teaching = {name for name in pods if rng.random() < 0.4}
+    teaching |= {one for name in teaching for one in pods[name]}
+    gpus = sum(drawn.sizes)
+    quotas = {name: rng.randint(1, gpus) for name in ("default", TEACHING) if rng.random() < 0.85}
+    return replace(
+        drawn,
+        claims=claims,
+        pods=pods,
+        tolerating=frozenset(),
+        processes=2,
+        teaching=frozenset(teaching),
+        quotas=quotas,
+    )
 
 
 @cache

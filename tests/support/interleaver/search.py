@@ -198,11 +198,11 @@ def _everything(world: World) -> None:
     for key in list(world.scheduler.binding):
         _finish(world, key)
     for name in world.scenario.pods:
-        if f"default/{name}" in world.server.pods and world.scheduler.can_try(f"default/{name}"):
+        if world.scenario.key(name) in world.server.pods and world.scheduler.can_try(world.scenario.key(name)):
             _take(world, f"kube-scheduler tries {name}")
-            _finish(world, f"default/{name}")
+            _finish(world, world.scenario.key(name))
     for name in world.scenario.pods:
-        pod = world.server.pods.get(f"default/{name}")
+        pod = world.server.pods.get(world.scenario.key(name))
         if pod is not None and pod.metadata.deletion_timestamp is not None:
             _take(world, f"kubelet removes pod {name}")
     controller = world.claim_controller

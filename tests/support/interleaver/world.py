@@ -132,13 +132,13 @@ class World:
 
     def _users(self) -> Iterator[Candidate]:
         for name in self.scenario.claims:
-            stored = self.server.claims.get(f"default/{name}")
+            stored = self.server.claims.get(self.scenario.key(name))
             if stored is None:
                 yield 2.0, f"users create claim {name}"
             elif stored.metadata.deletion_timestamp is None:
                 yield 0.05, f"users delete claim {name}"
         for name in self.scenario.pods:
-            pod = self.server.pods.get(f"default/{name}")
+            pod = self.server.pods.get(self.scenario.key(name))
             if pod is None:
                 yield 1.5, f"users create pod {name}"
                 continue
@@ -239,7 +239,7 @@ class World:
             return self._leap(float(words[0]))
         if step == "a late write lands":
             return self._land()
-        pod = self.server.pods.get(f"default/{words[-1] if words[0] == 'kubelet' else words[1]}")
+        pod = self.server.pods.get(self.scenario.key(words[-1] if words[0] == "kubelet" else words[1]))
         if pod is None:
             return False
         if words[0] == "kubelet":
@@ -257,7 +257,7 @@ class World:
     def _take_of_users(self, step: str, words: Sequence[str]) -> bool:
         verb, what, name = words[1:]
         kind: Kind = ResourceClaim if what == "claim" else Pod
-        stored = self.server.objects(kind).get(f"default/{name}")
+        stored = self.server.objects(kind).get(self.scenario.key(name))
         known = self.scenario.claims if what == "claim" else self.scenario.pods
         if name not in known or (stored is None) is not (verb == "create"):
             return False
@@ -271,7 +271,7 @@ class World:
             make = self.scenario.claim if what == "claim" else self.scenario.pod
             self.server.create(make(name, self._made))
         else:
-            self.server.delete(kind, f"default/{name}")
+            self.server.delete(kind, self.scenario.key(name))
         return self._say(step)
 
     def _take_of_scheduler(self, step: str, words: Sequence[str]) -> bool:
@@ -287,7 +287,7 @@ class World:
             # before it wrote.
             self.scheduler.view.see_until(self.server.now_s)
             return self._say(step)
-        key = f"default/{words[-1]}"
+        key = self.scenario.key(words[-1])
         if words[1] == "tries":
             if not scheduler.can_try(key):
                 return False
@@ -310,7 +310,7 @@ class World:
             return self._see(controller.view, step, words[2])
         if words[1] == "goes":
             return controller.under_way is not None and self._controller_goes_on(controller.under_way)
-        key = f"default/{words[-1]}"
+        key = self.scenario.key(words[-1])
         is_claim = words[3] == "claim"
         if controller.under_way is not None or not (controller.wants(key) if is_claim else controller.wants_pod(key)):
             return False

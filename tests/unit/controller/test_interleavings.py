@@ -22,6 +22,8 @@ How many schedules, drawn from seed 0 on, found each fault when it was put back,
 | devices are not kept while others are evicted | 249 | 6 |
 | what is kept is never tended; nothing is allocated for evictions | 7, 10 | 0 |
 | shares of a GPU are not counted (`sharing_scenario`) | 74 | 3 |
+| quotas do not count what is being written (`quota_scenario`) | 8 | 0 |
+| the same scenarios: books differ from records; a new leader does not list claims | 8, 142 | 0, 5 |
 | nobody is woken; ends are lost; states are mixed or old | 2 to 17 | 0 |
 
 Six of them are looked for by `make test-long`; for the others `make test` starts with the seed that found them last.
@@ -39,12 +41,13 @@ import pytest
 
 from dracaena.controller.lifecycle.phases import Phase
 from support.interleaver import faults
-from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario, sharing_scenario
+from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario, quota_scenario, sharing_scenario
 from support.interleaver.search import search
 
 SCHEDULES = 200
 CROWDED_SCHEDULES = 300
 SHARING_SCHEDULES = 100
+QUOTA_SCHEDULES = 150
 """More than what the rarest fault takes that is looked for here: 149 schedules, and 249 that evict."""
 STRIDE = 3
 """`make test` draws each third of them, and those that have found a fault."""
@@ -74,6 +77,11 @@ FOUND_CROWDED = (
     (partial(faults.never_tends, Phase.KEPT), 6),
 )
 FOUND_SHARING = ((faults.counts_no_shares, 73), (faults.keeps_books_of_its_own, 4))
+FOUND_QUOTA = (
+    (faults.counts_quotas_without_decisions, 7),
+    (faults.keeps_books_of_its_own, 7),
+    (faults.leads_without_a_list, 141),
+)
 
 
 def sample(schedules: int, found: Sequence[tuple[faults.Fault, int]]) -> list[int]:
@@ -100,9 +108,17 @@ def test_no_schedule_in_which_gpus_are_shared_breaks_a_rule() -> None:
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
+@pytest.mark.timeout(900)
+def test_no_schedule_in_which_namespaces_race_for_their_quotas_breaks_a_rule() -> None:
+    """Two controllers, of which one leads at a time, and two namespaces that want more than there is and than they may
+    have: no quota is exceeded, no GPU is given twice, and nobody waits who may have something."""
+    broken, count = search(sample(QUOTA_SCHEDULES, FOUND_QUOTA), make=quota_scenario)
+    assert broken is None, f"after {count} schedules\n{broken}"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(HALF_A_DAY_S)
-@pytest.mark.parametrize("make", [any_scenario, crowded_scenario, sharing_scenario])
+@pytest.mark.parametrize("make", [any_scenario, crowded_scenario, sharing_scenario, quota_scenario])
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_schedule_of_many_breaks_a_rule(share: int, make: Callable[[random.Random], Scenario]) -> None:
     size = MANY_SCHEDULES // SHARES
@@ -141,6 +157,12 @@ def test_a_fault_of_preemption_is_found(fault: faults.Fault, found_by: int) -> N
 @pytest.mark.parametrize(("fault", "found_by"), FOUND_SHARING)
 def test_a_fault_with_shared_gpus_is_found(fault: faults.Fault, found_by: int) -> None:
     assert is_found(fault, SHARING_SCHEDULES, sharing_scenario, found_by=found_by)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "found_by"), FOUND_QUOTA)
+def test_a_fault_with_quotas_is_found(fault: faults.Fault, found_by: int) -> None:
+    assert is_found(fault, QUOTA_SCHEDULES, quota_scenario, found_by=found_by)
 
 
 @pytest.mark.long
