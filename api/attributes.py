@@ -29,6 +29,7 @@ class AttributeType(Enum):
     """How a value is written in the slice. One that does not fit is left out; only a TEXT is cut."""
 
     INT = "int"
+    BOOL = "bool"
     STRING = "string"
     """An identifier or compact string: cut off, it would mean something else."""
     TEXT = "text"
@@ -54,6 +55,7 @@ class AttributeSpec:
 
 
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
+_BOOL = AttributeType.BOOL
 
 TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`, `mig` or `vfio`", optional=False)
 UUID = AttributeSpec("uuid", _STRING, "UUID of the device as NVML gives it", "uuid", optional=False)
@@ -102,6 +104,8 @@ NVLINK_COUNT = AttributeSpec("nvlinkCount", _INT, "active NVLinks of this GPU to
 NVLINK_GENERATION = AttributeSpec("nvlinkGeneration", _INT, "NVLink generation", "nvlink_generation")
 PCIE_GENERATION = AttributeSpec("pcieGeneration", _INT, "PCIe generation of the GPU's link", "pcie_generation")
 PCIE_WIDTH = AttributeSpec("pcieWidth", _INT, "PCIe lanes of the GPU's link", "pcie_width")
+CC_CAPABLE = AttributeSpec("ccCapable", _BOOL, "whether the GPUs of the node can compute confidentially", "cc_capable")
+CC_MODE = AttributeSpec("ccMode", _STRING, "mode of confidential computing: `on`, `off` or `devtools`", "cc_mode")
 PCIE_LEVELS = AttributeSpec("pcieLevels", _STRING, "PCIe level to each GPU of the node in ordinal order (compact)")
 NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in ordinal order (compact)")
 NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
@@ -119,9 +123,10 @@ GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
     DRIVER_VERSION, DRIVER_VERSION_TEXT, CUDA_DRIVER_VERSION, CUDA_DRIVER_VERSION_TEXT, INDEX, MINOR, ORDINAL,
     NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, NVLINK_GROUP, PCIE_SWITCH, HOST_BRIDGE, FABRIC_CLIQUE, NVLINK_COUNT,
-    NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+    NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, CC_CAPABLE, CC_MODE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
 )  # fmt: skip
-"""All attributes of a whole GPU, in the order in which they are published."""
+"""All attributes of a whole GPU, in the order in which they are published. With the two capacities of a shared GPU they
+are as many as a device may have: another one needs the place of one of these."""
 
 MIG_ATTRIBUTES = (
     TYPE, UUID, PARENT_UUID, PROFILE, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY,

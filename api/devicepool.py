@@ -207,7 +207,10 @@ def _value(device: Device, spec: AttributeSpec) -> int | str | None:
         if spec.optional:
             return None
         raise _UnreadableError(spec.name, "nothing", f"a value of type {spec.type.value}")
-    value = attribute.int_value if spec.type is AttributeType.INT else attribute.string
+    if spec.type is AttributeType.BOOL:
+        value: int | str | None = attribute.bool_value
+    else:
+        value = attribute.int_value if spec.type is AttributeType.INT else attribute.string
     if value is None:
         raise _UnreadableError(spec.name, "another type", f"a value of type {spec.type.value}")
     if isinstance(value, int) and value < 0:

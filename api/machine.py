@@ -40,6 +40,10 @@ class Gpu:
     """`<clusterUUID>.<cliqueID>` of a multi-node NVLink fabric (nvmlDeviceGetGpuFabricInfoV)."""
     mig_enabled: bool | None = None
     """Whether the GPU is divided into MIG devices now (nvmlDeviceGetMigMode): then it cannot be used as a whole."""
+    cc_capable: bool | None = None
+    """Whether it can compute confidentially (nvmlSystemGetConfComputeCapabilities)."""
+    cc_mode: str | None = None
+    """One of dracaena.api.confidential.CC_MODES (nvmlSystemGetConfComputeState)."""
     mig_profiles: tuple[MigProfile, ...] = ()
     """How it can be divided; empty: not at all, or not known."""
 

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dracaena.api.confidential import CC_MODES
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
@@ -153,6 +154,10 @@ def _gpu(document: dict[str, Any], path: str) -> Gpu:
         raise MachineJsonError(f"not a recorded machine: {gpu.uuid!r} is no UUID of a GPU - at `{path}.uuid`")
     if gpu.pci_bus_id is not None and not _PCI_BUS_ID.fullmatch(gpu.pci_bus_id):
         raise MachineJsonError(f"not a recorded machine: {gpu.pci_bus_id!r} is no PCI address - at `{path}.pci_bus_id`")
+    if gpu.cc_mode is not None and gpu.cc_mode not in CC_MODES:
+        raise MachineJsonError(
+            f"not a recorded machine: {gpu.cc_mode!r} is none of {', '.join(CC_MODES)} - at `{path}.cc_mode`"
+        )
     for key in ("index", "minor", "memory_bytes", "pcie_generation", "pcie_width", "nvlink_count", "nvlink_generation"):
         if (getattr(gpu, key) or 0) < 0:
             raise MachineJsonError(f"not a recorded machine: {getattr(gpu, key)} is negative - at `{path}.{key}`")

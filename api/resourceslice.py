@@ -282,6 +282,8 @@ def _row(topology: Topology, ordinal: int, entry: Callable[[Link], int | None]) 
 
 def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
     """Return the value in the form of its type, or None if the API would refuse it."""
+    if isinstance(value, bool):
+        return DeviceAttribute(bool_value=value) if spec.type is AttributeType.BOOL else None
     if isinstance(value, int):
         fits = spec.type is AttributeType.INT and 0 <= value <= _MAX_INT
         return DeviceAttribute(int_value=value) if fits else None

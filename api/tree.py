@@ -118,7 +118,8 @@ def render_tree(machine: Machine, labels: Mapping[int, str] | None = None) -> tu
     """Draw the tree of a machine as lines of text.
 
     A branch shows its level, the number of its GPUs and `assumed` where it is; a leaf shows the GPU's number (`index`),
-    product, NUMA node, NVLinks to its peers by their numbers, and `labels[ordinal]` where there is one.
+    product, NUMA node, NVLinks to its peers by their numbers, the mode of confidential computing where it is capable of
+    that, and `labels[ordinal]` where there is one.
     """
     root = build_tree(machine.topology)
     lines = [f"ROOT:{len(root.ordinals)}"]
@@ -147,6 +148,7 @@ def _leaf_text(machine: Machine, labels: Mapping[int, str], ordinal: int) -> str
         gpu.product_name or "",
         f"NUMA {numa_node}" if numa_node is not None else "",
         *_nvlink_texts(machine.gpus, machine.topology, ordinal),
+        f"CC {gpu.cc_mode or '?'}" if gpu.cc_capable else "",
         f"[{labels[ordinal]}]" if ordinal in labels else "",
     ]
     return "  ".join(fact for fact in facts if fact)

@@ -17,6 +17,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, Nv
 from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
 from dracaena.kubelet_plugin.adapters.nvml_mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.discovery.machine_facts import (
+    ConfidentialFacts,
     FabricFacts,
     GpuFacts,
     LeftOut,
@@ -93,6 +94,7 @@ class NvmlReader:
             mig_devices=tuple(mig_devices),
             driver_version=version,
             cuda_driver_version=self._cuda_driver_version(),
+            confidential=self._confidential(),
             left_out=tuple(sorted(self._left_out)),
         )
 
@@ -219,6 +221,15 @@ class NvmlReader:
 
     def _mig_devices(self, gpu: _Gpu) -> tuple[MigFacts, ...]:
         return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
+
+    def _confidential(self) -> ConfidentialFacts:
+        capabilities = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeCapabilities)
+        state = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeState)
+        return ConfidentialFacts(
+            gpus_capable=None if capabilities is None else int(capabilities.gpusCaps),
+            feature=None if state is None else int(state.ccFeature),
+            dev_tools=None if state is None else int(state.devToolsMode),
+        )
 
     def _cuda_driver_version(self) -> int | None:
         version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetCudaDriverVersion_v2)

@@ -13,7 +13,9 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Nic, Topology
+from dracaena.kubelet_plugin.discovery.confidential import cc_capable, cc_mode
 from dracaena.kubelet_plugin.discovery.machine_facts import (
+    ConfidentialFacts,
     GpuFacts,
     LeftOut,
     MachineFacts,
@@ -110,7 +112,7 @@ def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machin
     places = [*(_pci_of(gpu, pci) for gpu in gpus), *(each.pci for each in facts.passthrough)]
     machine = Machine(
         name=name,
-        gpus=tuple(_gpu(gpu, _pci_of(gpu, pci)) for gpu in gpus),
+        gpus=tuple(_gpu(gpu, _pci_of(gpu, pci), facts.confidential) for gpu in gpus),
         topology=Topology(
             gpu_count=len(places),
             pairs=_all_pairs(gpus, places, facts),
@@ -157,7 +159,7 @@ def _mig_device(facts: MigFacts) -> MigDevice | None:
     return mig if len(mig.device_name) <= DNS_LABEL_BYTES else None
 
 
-def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:
+def _gpu(facts: GpuFacts, pci: PciFacts | None, confidential: ConfidentialFacts) -> Gpu:
     capability = facts.cuda_compute_capability
     return Gpu(
         uuid=facts.uuid,
@@ -176,6 +178,8 @@ def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:
         nvlink_generation=generation(facts),
         fabric_clique=fabric_clique(facts),
         mig_enabled=facts.mig_enabled,
+        cc_capable=cc_capable(confidential),
+        cc_mode=cc_mode(confidential),
         mig_profiles=facts.mig_profiles,
     )
 

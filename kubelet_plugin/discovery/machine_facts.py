@@ -135,6 +135,18 @@ class PassthroughFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfidentialFacts:
+    """What NVML says of confidential computing. It speaks of all GPUs of a node together. Numbers are NVML's."""
+
+    gpus_capable: int | None = None
+    """NVML_CC_SYSTEM_GPUS_CC_*: 0 not capable, 1 capable."""
+    feature: int | None = None
+    """NVML_CC_SYSTEM_FEATURE_*: 0 disabled, 1 enabled."""
+    dev_tools: int | None = None
+    """NVML_CC_SYSTEM_DEVTOOLS_MODE_*: 0 off, 1 on."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """Everything that one reading gave, in the order in which it was read."""
 
@@ -151,4 +163,5 @@ class MachineFacts:
     nics: tuple[NicFacts, ...] = ()
     passthrough: tuple[PassthroughFacts, ...] = ()
     """GPUs that a VFIO driver has, by PCI address."""
+    confidential: ConfidentialFacts = ConfidentialFacts()
     left_out: tuple[LeftOut, ...] = ()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 
+from dracaena.api.confidential import CC_DEVTOOLS, CC_ENABLED_MODES
 from dracaena.api.machine import Gpu, Machine
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
@@ -63,6 +64,8 @@ SYMBOLS = (
     "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetGpuInstanceById",
     "nvmlGpuInstanceGetInfo",
+    "nvmlSystemGetConfComputeCapabilities",
+    "nvmlSystemGetConfComputeState",
 )
 """What the plugin asks of a driver of today."""
 
@@ -115,6 +118,16 @@ class FakeFabric:
 
 
 @dataclass(slots=True)
+class FakeConfidential:
+    """What the driver says of confidential computing; the GPUs are ready only once somebody has said so."""
+
+    capable: int
+    feature: int = 0
+    dev_tools: int = 0
+    ready: int = 0
+
+
+@dataclass(slots=True)
 class FakeEventSet:
     """One event set of nvmlEventSetCreate."""
 
@@ -143,6 +156,8 @@ class FakeNvml:
         self.health = [FakeHealth() for _ in machine.gpus]
         self.fabric: dict[int, FakeFabric] = {}
         """Ordinal → what nvmlDeviceGetGpuFabricInfo says; those that are not here: as the machine has it."""
+        self.confidential = _confidential(machine)
+        """None: NOT_SUPPORTED."""
         self.lost: set[int] = set()
         """Ordinals of the GPUs that are off the bus."""
         self.opened = 0
@@ -227,6 +242,23 @@ class FakeNvml:
             return int(NOT_SUPPORTED)
         major, minor = text.split(".")
         return _set(version, int(major) * 1000 + int(minor) * 10)
+
+    def _nvmlSystemGetConfComputeCapabilities(self, capabilities: Any) -> int:
+        if self.confidential is None:
+            return int(NOT_SUPPORTED)
+        capabilities._obj.gpusCaps = self.confidential.capable
+        return int(OK)
+
+    def _nvmlSystemGetConfComputeState(self, state: Any) -> int:
+        if self.confidential is None:
+            return int(NOT_SUPPORTED)
+        state._obj.ccFeature = self.confidential.feature
+        state._obj.devToolsMode = self.confidential.dev_tools
+        return int(OK)
+
+    def _nvmlSystemGetConfComputeGpusReadyState(self, ready: Any) -> int:
+        """Without the feature nobody has to say that the GPUs are ready, and nobody does."""
+        return int(NOT_SUPPORTED) if self.confidential is None else _set(ready, self.confidential.ready)
 
     def _nvmlDeviceGetCount_v2(self, count: Any) -> int:
         return _set(count, len(self.machine.gpus))
@@ -437,6 +469,13 @@ class FakeNvml:
 
     def _ordinal_of_index(self, index: int) -> int | None:
         return next((ordinal for ordinal, gpu in enumerate(self.machine.gpus) if gpu.index == index), None)
+
+
+def _confidential(machine: Machine) -> FakeConfidential | None:
+    gpu = next(iter(machine.gpus), None)
+    if gpu is None or gpu.cc_capable is None:
+        return None
+    return FakeConfidential(int(gpu.cc_capable), int(gpu.cc_mode in CC_ENABLED_MODES), int(gpu.cc_mode == CC_DEVTOOLS))
 
 
 def gpu_address(machine: Machine, ordinal: int) -> PciAddress:

@@ -6,6 +6,7 @@ import uuid
 
 from hypothesis import strategies as st
 
+from dracaena.api.confidential import CC_MODES
 from dracaena.api.links import MAX_NVLINKS, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
@@ -108,6 +109,8 @@ def machines(draw: st.DrawFn, largest: int = 16) -> Machine:
             pcie_generation=draw(number),
             pcie_width=draw(number),
             fabric_clique=draw(text),
+            cc_capable=draw(st.none() | st.booleans()),
+            cc_mode=draw(st.none() | st.sampled_from(CC_MODES)),
         )
         for place in range(topology.gpu_count)
     )

@@ -40,6 +40,8 @@ def wild_machines(draw: st.DrawFn, largest: int = 6) -> Machine:
             nvlink_count=draw(WILD_NUMBER),
             nvlink_generation=draw(WILD_NUMBER),
             fabric_clique=draw(WILD_TEXT),
+            cc_capable=draw(st.none() | st.booleans()),
+            cc_mode=draw(WILD_TEXT),
         )
         for place in range(topology.gpu_count)
     )

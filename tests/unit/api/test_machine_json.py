@@ -57,6 +57,8 @@ def test_one_gpu_and_one_row_stand_on_one_line() -> None:
         ({"gpus": gpus(uuid=UUIDS[0])}, "share one uuid"),
         ({"gpus": gpus(index=0)}, "share one index"),
         ({"gpus": [gpu | {"minor": 3} for gpu in gpus()]}, "share one minor"),
+        ({"gpus": gpus(cc_mode="true")}, r"'true' is none of off, on, devtools - at `\$\.gpus\[1\]\.cc_mode`"),
+        ({"gpus": gpus(cc_capable=1)}, r"\$\.cc_capable.*\$\.gpus\[1\]"),
         ({"gpus": gpus(pci_bus_id="1:2")}, r"\$\.gpus\[1\]\.pci_bus_id"),
         ({"levels": ["X PIX"]}, r"1 rows.*\$\.levels"),
         ({"levels": ["X PIX", "PIX"]}, r"1 cells.*\$\.levels\[1\]"),

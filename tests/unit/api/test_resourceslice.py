@@ -97,6 +97,7 @@ def test_a_gpu_with_every_fact_uses_the_whole_table() -> None:
         "minor": 3, "product_name": "P", "brand": "B", "architecture": "A", "cuda_compute_capability": "9.0",
         "memory_bytes": 81559 * 2**20, "pci_bus_id": "0000:01:00.0", "pcie_root": "pci0000:00", "pcie_generation": 5,
         "pcie_width": 16, "nvlink_count": 18, "nvlink_generation": 4, "fabric_clique": "c.1",
+        "cc_capable": False, "cc_mode": "off",
     }  # fmt: skip
     machine = machine_of(["X"], **facts)
     topology = replace(machine.topology, numa_nodes=(1,), nics=(Nic("mlx5_0", (LinkLevel.PIX,)),))
@@ -107,6 +108,8 @@ def test_a_gpu_with_every_fact_uses_the_whole_table() -> None:
     assert device.attributes["driverVersionText"].string == "535.104.05"
     assert device.attributes["cudaDriverVersion"].version == "12.2.0"
     assert device.attributes["resource.kubernetes.io/pciBusID"].string == "0000:01:00.0"
+    assert device.attributes["ccCapable"].bool_value is False
+    assert device.attributes["ccMode"].string == "off"
     assert device.capacity["memory"].value == "81559Mi"
     assert_within_the_limits_of_the_api(device)
 

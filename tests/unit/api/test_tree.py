@@ -10,7 +10,7 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import Topology, TopologyError, topology_from_matrix
 from dracaena.api.tree import TreeNode, build_tree, render_tree
-from support.machines import topologies
+from support.machines import plain_machine, topologies
 
 
 def shape(node: TreeNode) -> str:
@@ -50,6 +50,17 @@ def test_single_gpu_hangs_below_the_root() -> None:
 
 def test_machine_without_gpus_is_a_bare_root() -> None:
     assert shape(tree_of()) == "ROOT:0"
+
+
+def test_a_leaf_tells_the_mode_of_a_gpu_that_can_compute_confidentially() -> None:
+    def leaf(**facts: object) -> str:
+        return render_tree(plain_machine(1, **facts))[1]
+
+    assert leaf(cc_capable=True, cc_mode="on").endswith("GPU0  CC on")
+    assert leaf(cc_capable=True, cc_mode="off").endswith("GPU0  CC off")
+    assert leaf(cc_capable=True).endswith("GPU0  CC ?")
+    assert leaf(cc_capable=False, cc_mode="off").endswith("GPU0")
+    assert leaf().endswith("GPU0")
 
 
 def test_unknown_levels_join_by_numa_node_and_are_marked() -> None:

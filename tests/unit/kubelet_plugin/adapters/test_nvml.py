@@ -47,6 +47,8 @@ def gpu(ordinal: int) -> Gpu:
         nvlink_generation=4,
         fabric_clique=f"{CLUSTER}.7",
         mig_enabled=ordinal == 1,
+        cc_capable=True,
+        cc_mode="on",
     )
 
 
@@ -94,6 +96,22 @@ def test_all_facts_of_a_gpu_are_read(reader: NvmlReader) -> None:
 def test_nothing_is_left_out_but_what_nobody_told(reader: NvmlReader) -> None:
     left_out = reader.read().left_out
     assert {out.call for out in left_out} == {"nvmlDeviceGetTopologyCommonAncestor"}
+
+
+def test_a_driver_without_confidential_computing_leaves_both_facts_out(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.confidential = None
+    facts = reader.read()
+    assert {(gpu.cc_capable, gpu.cc_mode) for gpu in build_machine(facts, name="Ampere").gpus} == {(None, None)}
+    refused = [out for out in facts.left_out if "ConfCompute" in out.call]
+    assert [(out.reason, out.may_pass) for out in refused] == [("NOT_SUPPORTED", False)] * 2, "not asked for in haste"
+
+
+def test_tools_for_developers_are_a_mode_of_their_own(fake: FakeNvml, reader: NvmlReader) -> None:
+    assert fake.confidential is not None
+    fake.confidential.dev_tools = 1
+    assert {gpu.cc_mode for gpu in build_machine(reader.read(), name="open to tools").gpus} == {"devtools"}
+    fake.confidential.feature = 0
+    assert {gpu.cc_mode for gpu in build_machine(reader.read(), name="off").gpus} == {"off"}
 
 
 def test_a_mig_device_is_read_with_its_place(reader: NvmlReader) -> None:
