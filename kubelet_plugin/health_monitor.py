@@ -21,6 +21,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.discovery.gpu_health import (
     BLOCKING,
+    CONFIDENTIAL,
     FABRIC,
     LASTS_POLLS,
     Fault,
@@ -294,7 +295,9 @@ class HealthMonitor:
             for device in self._devices
         }
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
-        self._listeners.troubles((*self._of_gpu_driver, *self._fabric_troubles()))
+        fabric = self._shared_troubles(FABRIC, TroubleKind.FABRIC)
+        unready = self._shared_troubles(CONFIDENTIAL, TroubleKind.CONFIDENTIAL_NOT_READY)
+        self._listeners.troubles((*self._of_gpu_driver, *fabric, *unready))
         with self._lock:
             before, self._told = {health.device: health for health in self._told}, told
         if faults != self._faults:
@@ -326,22 +329,24 @@ class HealthMonitor:
 
     def _is_of_node(self, fault: Fault) -> bool:
         silent = fault.health_class is HealthClass.SILENT and fault.message in self._silences
-        return silent or fault.key == FABRIC or fault in self._of_node
+        return silent or fault.is_shared or fault in self._of_node
 
-    def _fabric_troubles(self) -> tuple[Trouble, ...]:
-        """Return what keeps the NVSwitch fabric from working; a fabric that is coming up counts after a minute."""
+    def _shared_troubles(self, key: str, kind: TroubleKind) -> tuple[Trouble, ...]:
+        """Return what keeps the NVSwitch fabric from working, or GPUs from taking work before they are attested; what
+        is coming up counts after a minute.
+        """
         held = {uuid: self._health[uuid].held for uuid in sorted(self._present) if uuid in self._health}
         found = {
             uuid: one.fault.message
             for uuid, all_held in held.items()
             for one in all_held
-            if one.fault.key == FABRIC and (one.fault.is_fatal or (one.fault.blocks and one.shown_polls >= LASTS_POLLS))
+            if one.fault.key == key and (one.fault.is_fatal or (one.fault.blocks and one.shown_polls >= LASTS_POLLS))
         }
         if not found:
             return ()
         first = next(iter(found))
         text = f"{len(found)} of {len(self._present)} GPUs, {first} for one: {found[first]}"
-        return (trouble(TroubleKind.FABRIC, text),)
+        return (trouble(kind, text),)
 
     def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:
         heard_s = self._heard_s.get(device.gpu, 0)

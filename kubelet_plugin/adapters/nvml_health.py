@@ -10,6 +10,7 @@ from typing import Any
 
 import pynvml
 
+from dracaena.kubelet_plugin.adapters.nvml_confidential import confidential_state
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
@@ -117,7 +118,9 @@ class NvmlHealth:
 
     def _poll(self) -> Poll:
         handles, lost, refused = self._name_and_watch()
-        states = tuple(self._state(uuid, handle) for uuid, handle in handles.items())
+        self.doing = "nvmlSystemGetConfComputeState"
+        ready = confidential_state(self._library).ready
+        states = tuple(self._state(uuid, handle, cc_ready=ready) for uuid, handle in handles.items())
         answered = {state.uuid for state in states if state.lost is None and state.silent is None}
         self._watch_again({uuid: handle for uuid, handle in handles.items() if uuid in answered})
         return Poll(states, lost, refused)
@@ -219,7 +222,7 @@ class NvmlHealth:
                 pynvml.nvmlEventSetFree(event_set)
         self._sets = {}
 
-    def _state(self, uuid: str, handle: Any) -> GpuState:
+    def _state(self, uuid: str, handle: Any, *, cc_ready: bool | None) -> GpuState:
         troubles: list[str] = []
 
         def ask(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -262,6 +265,7 @@ class NvmlHealth:
             remap_failed=bool(rows[3]) if isinstance(rows, tuple) else None,
             retirement_pending=None if _number(pages) is None else pages == pynvml.NVML_FEATURE_ENABLED,
             clock_reasons=_number(clocks),
+            cc_ready=cc_ready,
             **_fabric_fields(fabric),
         )
 

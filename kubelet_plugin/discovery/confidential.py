@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dracaena.api.confidential import CC_DEVTOOLS, CC_OFF, CC_ON
 from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
 
 _CAPABLE = {0: False, 1: True}
 _MODES = {(0, 0): CC_OFF, (0, 1): CC_OFF, (1, 0): CC_ON, (1, 1): CC_DEVTOOLS}
 """Feature and tools for developers, as numbers of NVML → mode. The tools count only where the feature is enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidentialState:
+    """How the GPUs of a node are at one moment, all of them together. None: that is not told."""
+
+    mode: str | None = None
+    """One of dracaena.api.confidential.CC_MODES."""
+    ready: bool | None = None
+    """Whether they take work; None also in a mode in which nobody has to say so."""
 
 
 def cc_capable(facts: ConfidentialFacts) -> bool | None:

@@ -67,6 +67,13 @@ FABRIC = "fabric"
 """Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they are
 no sign of a GPU that keeps failing."""
 
+CONFIDENTIAL = "confidential"
+"""Key of the fault of a GPU that computes confidentially and was not attested yet. As with the fabric: it is none of
+the GPU's own, and gone with the first good poll."""
+
+_NOT_ITS_OWN = frozenset({FABRIC, CONFIDENTIAL})
+"""Keys of faults that all GPUs of a node mostly have together, and that somebody else than the GPU ends."""
+
 _SLOWDOWNS = {0x40: "thermal", 0x80: "power-brake"}
 """nvmlClocksEventReasonHwThermalSlowdown and …HwPowerBrakeSlowdown: the board protects itself. Software caps, which an
 admin sets, are no fault."""
@@ -121,7 +128,12 @@ class Fault:
     @property
     def is_failure(self) -> bool:
         """Whether it blocks because of what the GPU itself did."""
-        return self.blocks and self.key != FABRIC
+        return self.blocks and not self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is of what the GPUs of a node have together, not of the GPU."""
+        return self.key in _NOT_ITS_OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +218,9 @@ def shown_faults(state: GpuState) -> tuple[Fault, ...]:
     if state.retirement_pending:
         found.append(Fault(HealthClass.FATAL, "page-retirement", "pending", message="a page waits to be retired"))
     found += _fabric_faults(state)
+    if state.cc_ready is False:
+        text = "it computes confidentially and takes no work: nobody has said that it was attested"
+        found.append(Fault(HealthClass.UNREADY, CONFIDENTIAL, "not-ready", message=text))
     for bit, word in _SLOWDOWNS.items():
         if (state.clock_reasons or 0) & bit:
             found.append(Fault(HealthClass.DEGRADED, "slowdown", word, message=f"hardware slowdown: {word}"))
@@ -329,7 +344,7 @@ def _after(old: Held, state: GpuState, *, answered: bool) -> Held | None:
         return None
     if not answered:  # proves nothing, except that a lost GPU that comes back has been reset
         return replace(old, shown_polls=0, good_polls=0, away=old.away or state.lost is not None)
-    if old.fault.key == FABRIC:
+    if old.fault.is_shared:
         return None
     good = old.good_polls + 1 if _mended(old, state) else 0
     needed = old.clear_after if old.fault.blocks or old.fault.key not in {"xid", "ecc"} else INFORMED_POLLS

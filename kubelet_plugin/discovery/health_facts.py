@@ -43,6 +43,9 @@ class GpuState:
     """nvmlReturn_t of the registration, meaningful when the state is completed."""
     fabric_health: int | None = None
     """NVML_GPU_FABRIC_HEALTH_MASK bits, meaningful when the state is completed."""
+    cc_ready: bool | None = None
+    """Of a GPU that computes confidentially: whether it takes work (nvmlSystemGetConfComputeGpusReadyState). None: it
+    does not, or nothing is told."""
 
 
 @dataclass(frozen=True, slots=True)

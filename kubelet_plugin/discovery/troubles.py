@@ -26,6 +26,7 @@ class TroubleKind(enum.Enum):
     MIG_TAKEN = "MigTaken"
     MIG_LAYOUT = "MigLayoutFailed"
     FABRIC = "FabricNotReady"
+    CONFIDENTIAL_NOT_READY = "ConfidentialNotReady"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
 
@@ -55,6 +56,7 @@ MENDING = {
     TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done (docs/mig.md); on the node: "
     "`nvidia-smi mig -lgi`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
+    TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "

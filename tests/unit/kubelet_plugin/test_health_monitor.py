@@ -295,6 +295,21 @@ def test_a_fabric_that_is_being_brought_up_is_a_trouble_only_after_a_minute(node
     assert [told.reason for told in node.troubles[-1]] == ["FabricNotReady"]
 
 
+def test_gpus_that_wait_for_their_attestation_are_tainted_at_once_and_one_trouble_after_a_minute(node: Node) -> None:
+    well = dict(node.states)
+    node.states = {uuid: replace(state, cc_ready=False) for uuid, state in well.items()}
+    for _ in range(LASTS_POLLS - 1):
+        node.look()
+        assert (node.values(), node.troubles[-1]) == ([["not-ready"]] * 2, ())
+    node.look()
+    (told,) = node.troubles[-1]
+    assert (told.reason, told.text[:14]) == ("ConfidentialNotReady", "2 of 2 GPUs, G")
+    assert "nvidia-smi conf-compute -srs 1" in told.advice
+    node.states = {uuid: replace(state, cc_ready=True) for uuid, state in well.items()}
+    node.look()
+    assert (node.values(), node.troubles[-1], node.statuses) == ([[], []], (), [])
+
+
 def test_a_poll_that_fails_says_of_which_kind_the_trouble_is(node: Node) -> None:
     node.error = GpuDriverTroubleError("nvmlInit says DRIVER_NOT_LOADED", TroubleKind.NOT_LOADED)
     node.look()

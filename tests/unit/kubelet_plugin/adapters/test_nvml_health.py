@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.adapters.nvml_health import MAX_EVENTS, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import ERROR_NAMES, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
-from support.fake_nvml import FakeFabric, FakeNvml
+from support.fake_nvml import FakeConfidential, FakeFabric, FakeNvml
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 MACHINE = Machine(
@@ -71,6 +71,15 @@ def test_a_well_gpu_tells_all_that_is_asked(gpu_driver: FakeGpuDriver) -> None:
     assert gpu_driver.state(0) == GpuState(
         UUIDS[0], recovery_action=0, uncorrected_ecc=0, remap_pending=False, remap_failed=False, clock_reasons=1
     )
+
+
+def test_gpus_that_compute_confidentially_tell_whether_they_take_work(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.nvml.confidential = FakeConfidential(capable=1, feature=1)
+    assert [gpu_driver.state(gpu).cc_ready for gpu in range(2)] == [False, False]
+    gpu_driver.nvml.confidential.ready = 1
+    assert gpu_driver.state(0).cc_ready is True
+    gpu_driver.nvml.confidential = FakeConfidential(capable=1, feature=0, ready=0)
+    assert gpu_driver.state(0).cc_ready is None, "in mode off the driver says that they are not ready"
 
 
 def test_what_a_gpu_shows_is_read(gpu_driver: FakeGpuDriver) -> None:
