@@ -38,6 +38,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.confidential_gate import RefuseUnready
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
@@ -99,6 +100,7 @@ class DeviceState:
         effects: ClaimEffects,
         lock: NodeLock,
         kind_of: KindOf = kind_of,
+        refuse_unready: RefuseUnready = lambda _claim: None,
     ) -> None:
         self._driver = driver
         self._read_pool = read_pool
@@ -113,6 +115,7 @@ class DeviceState:
         self._unprepares = unprepares
         self._effects = effects
         self._kind_of = kind_of
+        self._refuse_unready = refuse_unready
         self._lock = lock
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:
@@ -144,6 +147,7 @@ class DeviceState:
             return prepared
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
         claim = self._claims.read_claim(reference)
+        self._refuse_unready(claim)  # neither must a driver that hangs
         self._reporter.learn_consumers(claim)
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)

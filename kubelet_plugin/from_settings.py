@@ -12,6 +12,7 @@ from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import HOST, DeviceNodes, DevRoot, make_capability_node
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
@@ -34,6 +35,10 @@ class NodeSource(ReadingSource, HealthSource, Protocol):
 
     def opened(self) -> int:
         """Return how often the driver was opened. From any thread."""
+        ...
+
+    def confidential(self) -> ConfidentialState:
+        """Return the state of confidential computing, as confidential_gate.ConfidentialSource does."""
         ...
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -43,6 +42,7 @@ from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
@@ -60,7 +60,14 @@ from dracaena.kubelet_plugin.from_settings import (
     recorded_machine,
 )
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
-from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.health_monitor import (
+    Ask,
+    DeviceHealth,
+    HealthListeners,
+    HealthMonitor,
+    HealthSource,
+    ask_at_once,
+)
 from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
@@ -91,8 +98,6 @@ from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
 """Makes what reads the node's GPUs; it is given who may forbid that the GPU driver is opened."""
-
-T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -224,14 +229,9 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
         return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, None, streams, limiter)
-    monitor, streams = _health(node, health, live.ask if live is not None else _ask_at_once, devices)
+    monitor, streams = _health(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
     return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, monitor, streams, limiter)
-
-
-def _ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
-    """Ask recorded faults, which cannot hang, in the caller's thread."""
-    return work()
 
 
 def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
@@ -369,6 +369,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         effects=effects,
         lock=node.call_lock,
         kind_of=shares.kind_of,
+        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool).refuse,
     )
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics

@@ -7,6 +7,7 @@ from dataclasses import replace
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_confidential import confidential_state
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, Permission, load_library
 from dracaena.kubelet_plugin.adapters.nvml_memory_limits import NvmlMemoryLimits
@@ -14,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
 from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts, PassthroughFacts
 from dracaena.kubelet_plugin.discovery.passthrough import HandedThrough, handed_through
@@ -166,6 +168,20 @@ class NvmlMachine:
             self._nvml.close()
             self._closed_s = now_s
         self._bound = bound
+
+    def confidential(self) -> ConfidentialState:
+        """Return the mode of confidential computing, and whether the GPUs take work, as the driver tells it now. Raises
+        NvmlError where it cannot be asked.
+        """
+        if self._needs_no_driver:
+            return ConfidentialState()
+        was_open = self._nvml.library.is_open
+        try:
+            self._nvml.library.open()
+            return confidential_state(self._nvml.library)
+        finally:
+            if not (was_open or self._listens):
+                self._nvml.close()
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         """See NvmlMemoryLimits.set()."""

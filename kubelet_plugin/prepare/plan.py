@@ -68,7 +68,7 @@ def plan_claim(
     results = [result for result in allocation.devices.results if result.driver == pool.driver]
     if not results:
         return Refusal((f"the allocation of claim {reference} holds no device of driver {pool.driver}",))
-    configs, reasons = _read_configs(allocation, pool.driver, decode_config)
+    configs, reasons = read_configs(allocation, pool.driver, decode_config)
     devices: list[PreparedDevice] = []
     for result in results:
         device = _prepared_device(result, pool, kind_of)
@@ -80,7 +80,7 @@ def plan_claim(
         return Refusal(tuple(reasons))
     effects: list[Effect] = []
     for device in (d for d in devices if not d.admin_access):  # whoever looks changes nothing
-        sharing = merged_sharing(_configs_of(device, configs))
+        sharing = merged_sharing(configs_for(device.request, configs))
         made = kind_of(device.device, device.share_id).effects(device, reference.uid, pool, sharing)
         if isinstance(made, CannotEnforce):
             reasons.append(f"request {device.request}: {made.reason}")
@@ -208,7 +208,7 @@ def _why_not_counted(result: DeviceResult) -> str | None:
     )
 
 
-def _read_configs(
+def read_configs(
     allocation: AllocationResult, driver: str, decode_config: DecodeConfig
 ) -> tuple[list[tuple[AllocationConfig, GpuConfig]], list[str]]:
     """Return the GpuConfigs for our driver, those of classes first, and what is wrong with any opaque config for it.
@@ -230,9 +230,11 @@ def _read_configs(
     return sorted(found, key=lambda each: each[0].source != _FROM_CLASS), reasons
 
 
-def _configs_of(device: PreparedDevice, configs: Sequence[tuple[AllocationConfig, GpuConfig]]) -> list[GpuConfig]:
-    """Return the configs that hold for a device, in their order. One for a request holds for its sub-requests."""
-    names = {device.request, device.request_name}
+def configs_for(request: str, configs: Sequence[tuple[AllocationConfig, GpuConfig]]) -> list[GpuConfig]:
+    """Return the configs that hold for a request of a result, in their order. One for a request holds for its
+    sub-requests.
+    """
+    names = {request, request.partition("/")[0]}
     return [read for config, read in configs if not config.requests or names.intersection(config.requests)]
 
 

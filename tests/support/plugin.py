@@ -23,10 +23,12 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.confidential_gate import ConfidentialGate
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -342,6 +344,8 @@ class PluginNode:
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
     changing: set[DeviceName] = field(default_factory=set)
     """Whole GPUs that are being divided into another MIG layout."""
+    confidential: ConfidentialState = field(default_factory=ConfidentialState)
+    """What the driver says of confidential computing."""
     told: list[tuple[str, str]] = field(default_factory=list)
     """Warnings of the sweeper on the node: reason, text."""
     clock: FakeClock = field(default_factory=FakeClock)
@@ -418,6 +422,9 @@ class PluginNode:
             effects=self.effects,
             lock=lock,
             kind_of=self.kind_of,
+            refuse_unready=ConfidentialGate(
+                self.read_pool or (lambda: self.pool), decode_config, lambda: self.confidential
+            ).refuse,
         )
         self.sweeper = Sweeper(
             driver=DRIVER,

@@ -18,6 +18,7 @@ from dracaena.api.config.v1alpha1.nvidia import instead_of, is_of_nvidia
 from dracaena.api.config.v1alpha1.schemas import KINDS, schema_of
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
+    Confidentiality,
     Enforcement,
     GpuConfig,
     GpuSharing,
@@ -105,7 +106,8 @@ def _gpu_config(parameters: Mapping[str, Any]) -> GpuConfig:
             strategy=_choice(SharingStrategy, sharing.get("strategy")),
             enforcement=_choice(Enforcement, sharing.get("enforcement")),
             interval=_choice(TimeSliceInterval, sharing.get("interval")),
-        )
+        ),
+        confidential=_choice(Confidentiality, parameters.get("confidential")),
     )
 
 

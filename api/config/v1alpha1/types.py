@@ -184,9 +184,18 @@ NO_SHARING = GpuSharing()
 """Says nothing."""
 
 
+class Confidentiality(Enum):
+    """Whether a GPU must compute confidentially."""
+
+    REQUIRED = "Required"
+    """It must be in mode on when its claim is prepared, and take work."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
     """How a GPU is prepared. Read by the kubelet plugin. The controller validates it, and lets shares of one GPU have
     one strategy and one interval only (api.sharing)."""
 
     sharing: GpuSharing = NO_SHARING
+    confidential: Confidentiality | None = None
+    """None: nothing is said. What one config requires, no later one takes back."""

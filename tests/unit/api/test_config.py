@@ -10,6 +10,7 @@ import pytest
 from dracaena.api.config.v1alpha1 import (
     API_VERSION,
     NO_SHARING,
+    Confidentiality,
     ConfigError,
     Enforcement,
     GpuConfig,
@@ -172,7 +173,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "colour": "red"},
             "$.colour",
-            "$.colour: 'red', expected no such field (known are apiVersion, kind, sharing)",
+            "$.colour: 'red', expected no such field (known are apiVersion, confidential, kind, sharing)",
         ),
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "mps"}},
@@ -320,6 +321,14 @@ def test_sharing_is_read() -> None:
     assert gpu_config(strategy="MPS").sharing.is_required
     assert gpu_config(enforcement="Required").sharing.is_required
     assert not gpu_config(enforcement="BestEffort").sharing.is_required
+
+
+def test_that_a_gpu_must_compute_confidentially_is_read() -> None:
+    parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig"}
+    assert decode_config({**parameters, "confidential": "Required"}) == GpuConfig(confidential=Confidentiality.REQUIRED)
+    for wrong in ("required", "BestEffort", True, None):
+        with pytest.raises(ConfigError, match=r"\$\.confidential"):
+            decode_config({**parameters, "confidential": wrong})
 
 
 def test_of_several_configs_the_last_that_says_something_holds_field_by_field() -> None:

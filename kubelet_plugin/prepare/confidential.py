@@ -1,0 +1,79 @@
+"""Which devices of a claim must compute confidentially, and why one of them cannot be given to containers now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.api.confidential import CC_ENABLED_MODES, CC_ON
+from dracaena.api.names import DeviceName
+from dracaena.api.passthrough import DEVICE_PREFIX
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
+from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, configs_for, read_configs
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDevice:
+    """A device about whose state somebody has to be asked before a claim gets it."""
+
+    request: str
+    device: DeviceName
+    is_required: bool
+    """Whether a GpuConfig says that it must compute confidentially."""
+
+    @property
+    def is_passthrough(self) -> bool:
+        """Whether it is a GPU for virtual machines, of which the driver of this node knows nothing."""
+        return self.device.startswith(DEVICE_PREFIX)
+
+
+def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> tuple[AskedDevice, ...]:
+    """Return them in the order of the allocation: those of which it is required, and all that the driver of this node
+    has while its GPUs compute confidentially. Who only looks (admin access) may do so at any time: whoever attests the
+    GPUs does. What is wrong with a claim is for plan_claim() to say.
+    """
+    allocation = claim.status.allocation
+    if allocation is None:
+        return ()
+    configs, _ = read_configs(allocation, pool.driver, decode_config)
+    is_enabled = any(gpu.cc_mode in CC_ENABLED_MODES for gpu in pool.gpus.values())
+    found = [
+        AskedDevice(
+            result.request,
+            DeviceName(result.device),
+            is_required=any(config.confidential is not None for config in configs_for(result.request, configs)),
+        )
+        for result in allocation.devices.results
+        if result.driver == pool.driver and not result.admin_access
+    ]
+    return tuple(each for each in found if each.is_required or (is_enabled and not each.is_passthrough))
+
+
+def why_not_ready(asked: AskedDevice, state: ConfidentialState) -> str | None:
+    """Return why no container can be given a device in this state, in words that say who must act; None: one can."""
+    if asked.is_required and state.mode != CC_ON:
+        return (
+            f"request {asked.request}: GpuConfig requires that {asked.device} computes confidentially (mode on), and "
+            f"{_mode_in_words(asked, state)}: an admin must switch the GPUs of this node to mode on (docs/vm.md), or "
+            "the pod must ask for others"
+        )
+    if state.mode in CC_ENABLED_MODES and not state.ready:
+        return f"request {asked.request}: {asked.device} {_readiness_in_words(state)}"
+    return None
+
+
+def _mode_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
+    if state.mode is not None:
+        return f"its mode is {state.mode}"
+    if asked.is_passthrough:
+        return "nothing tells the mode of a GPU for virtual machines on this node"
+    return "the NVIDIA driver does not tell its mode"
+
+
+def _readiness_in_words(state: ConfidentialState) -> str:
+    seen = "does not tell whether it takes" if state.ready is None else "says that it takes no"
+    return (
+        f"computes confidentially (mode {state.mode}), and the NVIDIA driver {seen} work: whoever attests the GPUs of "
+        "this node must do so, and say it on the node with `nvidia-smi conf-compute -srs 1`; kubelet asks again"
+    )
