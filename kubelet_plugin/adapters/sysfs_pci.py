@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -10,22 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
+from dracaena.kubelet_plugin.adapters.sysfs_files import UnreadableError, link, matched, names, text
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-
-MOST_BYTES: Final = 256
-"""Longest content of an attribute that is read. The kernel's are some ten bytes."""
-MOST_ENTRIES: Final = 65_536
-"""Most entries of a folder that are looked at: the addresses of one PCI domain."""
 
 _ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
 _CLASS: Final = re.compile(r"0x([0-9a-f]{4})[0-9a-f]{2}", re.ASCII)
 _GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
-
-
-class _UnreadableError(Exception):
-    """Sysfs says something that no kernel says; the text names the file, what was seen and what was expected."""
 
 
 class SysfsPci:
@@ -55,7 +46,7 @@ class SysfsPci:
     def _add(self, address: PciAddress, found: dict[PciAddress, PciFunction], unreadable: list[RefusedGpu]) -> None:
         try:
             function = self._function(address)
-        except _UnreadableError as error:
+        except UnreadableError as error:
             if (self._devices / str(address)).exists():
                 unreadable.append(RefusedGpu(str(address), str(error)))
             return
@@ -63,14 +54,14 @@ class SysfsPci:
 
     def _gpus(self) -> Iterator[PciAddress]:
         """Return the functions that may be physical GPUs: those of NVIDIA that are displays, or do not say what."""
-        for name in _names(self._devices):
+        for name in names(self._devices):
             address = PciAddress.parse(name)
             if address is None or str(address) != name:
                 continue
             folder = self._devices / name
-            if _text(folder / "vendor") != hexadecimal_id(NVIDIA_VENDOR_ID):
+            if text(folder / "vendor") != hexadecimal_id(NVIDIA_VENDOR_ID):
                 continue
-            display = _text(folder / "class")
+            display = text(folder / "class")
             if display is None or display.startswith("0x03") or not _CLASS.fullmatch(display):
                 yield address
 
@@ -81,59 +72,19 @@ class SysfsPci:
             vendor_id=_number(folder / "vendor", _ID, "0x and 4 hex digits"),
             device_id=_number(folder / "device", _ID, "0x and 4 hex digits"),
             pci_class=_number(folder / "class", _CLASS, "0x and 6 hex digits"),
-            driver=_link(folder / "driver", _DRIVER, "the name of a driver"),
-            iommu_group=_whole(_link(folder / "iommu_group", _GROUP, "the number of a group")),
+            driver=link(folder / "driver", _DRIVER, "the name of a driver"),
+            iommu_group=_whole(link(folder / "iommu_group", _GROUP, "the number of a group")),
             is_virtual=os.path.lexists(folder / "physfn"),
         )
 
     def _group(self, number: int) -> IommuGroup:
         folder = self._groups / str(number)
-        return IommuGroup(tuple(sorted(_names(folder / "devices"))), _text(folder / "name") or None)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
-    except OSError:
-        return []
-
-
-def _text(file: Path) -> str | None:
-    """Return the content of an attribute without its line end, None where it cannot be read or is none."""
-    try:
-        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        content = os.read(opened, MOST_BYTES + 1)  # an attribute of sysfs is read at once
-    except OSError:
-        return None
-    finally:
-        os.close(opened)
-    return content.decode("ascii", errors="replace").strip() if len(content) <= MOST_BYTES else "…"
+        return IommuGroup(tuple(sorted(names(folder / "devices"))), text(folder / "name") or None)
 
 
 def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
-    text = _text(file)
-    match = form.fullmatch(text or "")
-    if match is None:
-        raise _UnreadableError(f"{file} says {'nothing' if text is None else repr(text[:80])}, expected {expected}")
-    return int(match[1], 16)
+    return int(matched(file, form, expected)[1], 16)
 
 
-def _link(path: Path, form: re.Pattern[str], expected: str) -> str | None:
-    """Return the last part of where a link leads; None: there is none."""
-    try:
-        target = path.readlink().name
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _UnreadableError(f"{path} cannot be read: {error.strerror}, expected a link to {expected}") from error
-    if form.fullmatch(target) is None:
-        raise _UnreadableError(f"{path} leads to {target[:80]!r}, expected {expected}")
-    return target
-
-
-def _whole(text: str | None) -> int | None:
-    return None if text is None else int(text)
+def _whole(number: str | None) -> int | None:
+    return None if number is None else int(number)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.sysfs_pci import MOST_BYTES, SysfsPci
+from dracaena.kubelet_plugin.adapters.sysfs_files import MOST_BYTES
+from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, handed_through
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, H100, NETWORK_CLASS, NVIDIA, FakePciBus

@@ -1,0 +1,64 @@
+"""Small files and links of /sys, in which whatever stands is taken for a kernel's only if it has a kernel's form."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+MOST_BYTES: Final = 256
+"""Longest content of an attribute that is read. The kernel's are some ten bytes."""
+MOST_ENTRIES: Final = 65_536
+"""Most entries of a folder that are looked at: the addresses of one PCI domain."""
+
+
+class UnreadableError(Exception):
+    """Sysfs says something that no kernel says; the text names the file, what was seen and what was expected."""
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES))
+    except OSError:
+        return []
+
+
+def text(file: Path, most_bytes: int = MOST_BYTES) -> str | None:
+    """Return the content of an attribute without its line end, None where it cannot be read or is none."""
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        content = os.read(opened, most_bytes + 1)  # an attribute of sysfs is read at once
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+    return content.decode("ascii", errors="replace").strip() if len(content) <= most_bytes else "…"
+
+
+def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
+    """Return what an attribute says. Raises UnreadableError where it has another form."""
+    found = text(file)
+    match = form.fullmatch(found or "")
+    if match is None:
+        raise UnreadableError(f"{file} says {'nothing' if found is None else repr(found[:80])}, expected {expected}")
+    return match
+
+
+def link(path: Path, form: re.Pattern[str], expected: str) -> str | None:
+    """Return the last part of where a link leads; None: there is none. Raises UnreadableError for another form."""
+    try:
+        target = path.readlink().name
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}, expected a link to {expected}") from error
+    if form.fullmatch(target) is None:
+        raise UnreadableError(f"{path} leads to {target[:80]!r}, expected {expected}")
+    return target
