@@ -1,0 +1,114 @@
+"""vGPUs for virtual machines: parts of a GPU that NVIDIA's vGPU manager divides, each behind a device of the kernel."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dracaena.api.names import DeviceName
+from dracaena.api.passthrough import is_pci_bus_id
+
+VGPU_PREFIX = "vgpu-"
+"""How the names of their devices begin."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_FUNCTION = re.compile(r"([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])", re.ASCII)
+_MAKER = re.compile(r"(?:NVIDIA|GRID) ", re.ASCII)
+_TYPE = re.compile(
+    r"(?P<product>[A-Za-z0-9](?:[A-Za-z0-9 ._-]*?[A-Za-z0-9])??)(?:-(?P<slices>[1-9]))?"
+    r"-(?P<gb>[0-9]{1,4})(?P<series>[ABCQ][0-9]?)(?P<attribute>ME|NOME|MEALL|GFX)?",
+    re.ASCII,
+)
+_GB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuType:
+    """A type of vGPU as its name tells it: `<GPU>-<GB><series>`, MIG-backed `<GPU>-<slices>-<GB><series>`."""
+
+    name: str
+    """Without `NVIDIA ` or `GRID ` before it, as vgpu-device-manager's files have it: `A100-40C`."""
+    is_mig_backed: bool
+    """Whether each has a GPU instance of its own; else they take turns on the whole GPU."""
+    framebuffer_bytes: int | None
+    """By the name, which is exact for time-sliced types alone; 0 in a name stands for 512 MiB."""
+
+
+def vgpu_type(name: str) -> VgpuType | None:
+    """Read the name of a type as the driver writes it, `NVIDIA A100-1-5C`; None: it is none."""
+    plain = _MAKER.sub("", name, count=1) if _MAKER.match(name) else name
+    match = _TYPE.fullmatch(plain)
+    if match is None or len(plain) > 64:
+        return None
+    is_mig_backed = match["slices"] is not None
+    size = int(match["gb"]) * _GB or _GB // 2
+    return VgpuType(plain, is_mig_backed, None if is_mig_backed else size)
+
+
+@dataclass(frozen=True, slots=True)
+class Vgpu:
+    """One vGPU that exists."""
+
+    identity: str
+    """UUID of a mediated device, or the PCI address of the virtual function that it is."""
+    parent: str
+    """PCI address of the physical GPU."""
+    type_id: str
+    """As the kernel's files have it: `nvidia-222` of a mediated device, `1414` of a virtual function."""
+    type_name: str
+    """As the driver writes it: `NVIDIA A100-1-5C`."""
+    iommu_group: int
+    framebuffer_bytes: int | None = None
+    """None: not known."""
+    numa_node: int | None = None
+    """Of the GPU."""
+    pcie_root: str | None = None
+    """Of the GPU."""
+
+    @property
+    def device_name(self) -> DeviceName:
+        """Name in the ResourceSlice."""
+        return vgpu_device_name(self.identity)
+
+    @property
+    def is_mediated(self) -> bool:
+        """Whether it is a mediated device of the kernel (mdev); else it is a virtual function with a type."""
+        return is_mdev_uuid(self.identity)
+
+    @property
+    def type(self) -> VgpuType:
+        """What its name says."""
+        found = vgpu_type(self.type_name)
+        assert found is not None
+        return found
+
+    @property
+    def resource(self) -> str:
+        """Name of the type as a virtual machine of KubeVirt asks for it: `nvidia.com/NVIDIA_A100-1-5C`."""
+        return f"nvidia.com/{self.type_name.replace(' ', '_')}"
+
+
+def is_mdev_uuid(name: str) -> bool:
+    """Whether a name is the bare UUID of a mediated device. UUIDs of GPUs have `GPU-` or `MIG-` before them."""
+    return _UUID.fullmatch(name) is not None
+
+
+def is_of_virtual_machine(name: str) -> bool:
+    """Whether podlist.json and annotations name a device of a virtual machine so: by PCI address or bare UUID."""
+    return is_pci_bus_id(name) or is_mdev_uuid(name)
+
+
+def vgpu_identity_in(name: str) -> str | None:
+    """Return what stands for a vGPU in the name of its device, None for any other name."""
+    if not name.startswith(VGPU_PREFIX):
+        return None
+    rest = name.removeprefix(VGPU_PREFIX)
+    match = _FUNCTION.fullmatch(rest)
+    if match is not None:
+        return f"{match[1]}:{match[2]}:{match[3]}.{match[4]}"
+    return rest if is_mdev_uuid(rest) else None
+
+
+def vgpu_device_name(identity: str) -> DeviceName:
+    """Return `vgpu-<UUID>` or `vgpu-<PCI address>` with dashes, a DNS label."""
+    return DeviceName(VGPU_PREFIX + identity.replace(":", "-").replace(".", "-"))
