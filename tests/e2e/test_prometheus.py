@@ -29,13 +29,14 @@ def test_promtool_takes_the_rules_and_every_case_comes_out_as_it_says(arguments:
 
 
 def test_a_case_that_comes_out_otherwise_is_found(tmp_path: Path) -> None:
-    """One with an alert that never fires."""
+    """One with an alert that never fires. Only its own cases are tried: those of days take promtool half a minute."""
     rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     (lost,) = [rule for group in rules["groups"] for rule in group["rules"] if rule["alert"] == "DracaenaGpuLost"]
     lost["expr"] = f"({lost['expr']}) > 1e12"
     (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
     cases["rule_files"] = ["alerts.yaml"]
+    cases["tests"] = [case for case in cases["tests"] if case["name"].startswith("DracaenaGpuLost ")]
     (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases), encoding="utf-8")
     with pytest.raises(AssertionError, match="DracaenaGpuLost"):
         promtool("test", "rules", str(tmp_path / "cases.yaml"))
