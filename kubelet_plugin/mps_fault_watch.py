@@ -58,8 +58,10 @@ class MpsFaultWatch:
         lock: NodeLock,
         clock: Clock,
     ) -> None:
-        """`pods_of` returns the pods that use a claim, all of them once `users_known`: after a start of the plugin it
-        takes a moment until it is known who came to a claim after it was prepared. `files` is for TOLD."""
+        """`pods_of` returns all pods that use a claim by now, those too that the watch of pods has not shown yet: each
+        fault is told once. It is called without the lock, for what has not been told, and raises DracaenaError if they
+        are not known, as before `users_known`: after a start of the plugin it takes a moment until it is known who came
+        to a claim after it was prepared. `files` is for TOLD."""
         self._shares = shares
         self._checkpoints = checkpoints
         self._users_known = users_known
@@ -91,7 +93,9 @@ class MpsFaultWatch:
         shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
         faults, problems = self._faults(shares)
         if not self._saved or _now(shares, self._told, faults) != self._told:
-            self._settle(shares, faults)
+            pods, more_problems = self._pods_to_tell(shares, faults)
+            problems += more_problems
+            self._settle(shares, {name: fault for name, fault in faults.items() if name in pods}, pods)
         for problem in problems:
             raise problem
 
@@ -109,17 +113,33 @@ class MpsFaultWatch:
                 found[name] = fault
         return found, problems
 
-    def _settle(self, shares: Shares, faults: Mapping[str, MpsFault]) -> None:
+    def _pods_to_tell(
+        self, shares: Shares, faults: Mapping[str, MpsFault]
+    ) -> tuple[Mapping[str, Sequence[Pod]], list[DracaenaError]]:
+        """Return the pods that each fault concerns, none if it was told, and why those of others are not known."""
+        protocol, anyones = self._shares.protocol(), self._read_told()
+        found: dict[str, Sequence[Pod]] = {}
+        problems: list[DracaenaError] = []
+        for name, fault in faults.items():
+            try:
+                new = self._is_new(name, fault, anyones)
+                found[name] = pods_to_tell(fault, self._pods_of(shares[name][0]), protocol) if new else ()
+            except DracaenaError as error:
+                problems.append(error)
+        return found, problems
+
+    def _is_new(self, name: str, fault: MpsFault, anyones: Mapping[str, ToldFault]) -> bool:
+        return ToldFault.of(fault) not in (self._told.get(name), anyones.get(name))
+
+    def _settle(self, shares: Shares, faults: Mapping[str, MpsFault], pods: Mapping[str, Sequence[Pod]]) -> None:
         """Tell what nobody has told, under the lock that the instances of the plugin share."""
-        protocol = self._shares.protocol()
         with self._lock.hold():
-            mine, anyones = self._told, self._read_told()
+            anyones = self._read_told()
             for name, fault in faults.items():
-                if ToldFault.of(fault) not in (mine.get(name), anyones.get(name)):
+                if self._is_new(name, fault, anyones):
                     claim, effect = shares[name]
-                    reason, text = fault_words(fault, str(effect.parameters["gpu"]))
-                    self._tell(claim.claim, pods_to_tell(fault, self._pods_of(claim), protocol), reason, text)
-            self._told, self._saved = _now(shares, {**anyones, **mine}, faults), False
+                    self._tell(claim.claim, pods[name], *fault_words(fault, str(effect.parameters["gpu"])))
+            self._told, self._saved = _now(shares, {**anyones, **self._told}, faults), False
             if self._told:
                 self._files.write_if_changed(TOLD, encode_told(self._told))
             else:

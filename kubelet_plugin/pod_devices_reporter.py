@@ -23,7 +23,7 @@ from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, NodeName, PodUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PODLIST, PodlistEntry, decode_podlist, join_lines, podlist_line
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
@@ -140,19 +140,25 @@ class PodDevicesReporter:
     def learn_consumers(self, claim: ResourceClaim) -> None:
         """Read the pods of a claim that the watch has not shown yet. A pod that cannot be read is left to the watch."""
         for consumer in claim.status.reserved_for:
-            if consumer.resource != "pods":
-                continue
             known = self._pods.get(f"{claim.metadata.namespace}/{consumer.name}")
             if known is not None and known.metadata.uid == consumer.uid:
                 continue
             try:
-                pod = self._access.read_pod(claim.metadata.namespace, consumer.name)
+                pod = self._consumer(claim, consumer)
             except TemporaryError as error:
                 log.warning("pod of the claim cannot be read, the watch will tell", pod=consumer.name, error=str(error))
                 continue
-            if pod is not None and pod.metadata.uid == consumer.uid and pod.spec.node_name == self._node_name:
+            if pod is not None:
                 with self._early_lock:
                     self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
+
+    def _consumer(self, claim: ResourceClaim, consumer: ConsumerReference) -> Pod | None:
+        """Read the pod of this node that a claim is reserved for; None if it is none. Raises TemporaryError."""
+        if consumer.resource != "pods":
+            return None
+        pod = self._access.read_pod(claim.metadata.namespace, consumer.name)
+        is_it = pod is not None and pod.metadata.uid == consumer.uid and pod.spec.node_name == self._node_name
+        return pod if is_it else None
 
     def in_use(self, prepared: PreparedClaim) -> bool:
         """Whether a pod that has not ended and is not being deleted uses the claim, as the watch last reported."""
@@ -176,6 +182,22 @@ class PodDevicesReporter:
         # Without the lock this sees the users of a moment ago at worst.
         users = with_users(prepared, self._users or {}).consumers
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]
+
+    def users_now(self, prepared: PreparedClaim) -> Sequence[Pod]:
+        """Return the same, and the pods that the API has the claim reserved for by now but the watch has not shown yet.
+
+        kubelet starts no container before its pod is among these, so nobody is missing who had the claim's devices
+        before the call. Reads the claim, and each pod that is not known: not for callers who hold the lock. Raises
+        TemporaryError if the API does not answer.
+        """
+        users = self.users_of(prepared)
+        try:
+            claim = self._claims.read_claim(prepared.claim)
+        except ClaimGoneError:
+            return users
+        known = {pod.metadata.uid for pod in users}
+        more = [self._consumer(claim, c) for c in claim.status.reserved_for if c.uid not in known]
+        return [*users, *(pod for pod in more if pod is not None)]
 
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
         """Bring podlist.json up to date: all prepared claims, plus one that is not done yet, or minus one.

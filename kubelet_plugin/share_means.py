@@ -106,7 +106,7 @@ def mps_fault_watch(
         shares=supervisor,
         checkpoints=checkpoints,
         users_known=lambda: reporter.users_known,
-        pods_of=reporter.users_of,
+        pods_of=reporter.users_now,
         files=folders.marks,
         tell=node.events.warn_users,
         lock=node.call_lock,

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api import mps
-from dracaena.api.errors import DracaenaError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.mps import MpsClient, MpsFault, MpsFaultKind, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
@@ -19,7 +20,7 @@ from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from support.killed_steps import KilledSteps, StopError
 from support.kube import wait_for
-from support.plugin import FakePods, PluginNode, device_name, gpu_uuid, make_pod, prepared_claim
+from support.plugin import FakePods, PluginNode, device_name, gpu_uuid, make_claim, make_pod, prepared_claim
 
 GPU = gpu_uuid(0)
 SERVER_FAULT, DAEMON_DIED = MpsFaultKind.SERVER_FAULT, MpsFaultKind.DAEMON_DIED
@@ -48,6 +49,10 @@ class Watched:
         with self.node.lock.hold():
             self.node.checkpoints.finish(self.node.checkpoints.start(claim))
 
+    def reserve(self, name: str, *pods: str) -> None:
+        """Let the API have the claim reserved for these pods."""
+        self.node.claims.put(make_claim(name, uid=f"{name}-uid", reserved_for={pod: f"{pod}-uid" for pod in pods}))
+
     def unprepare(self, name: str) -> None:
         with self.node.lock.hold():
             self.node.checkpoints.remove(prepared_claim(name).claim.uid)
@@ -66,7 +71,7 @@ class Watched:
             shares=shares,
             checkpoints=self.node.checkpoints,
             users_known=lambda: self.users_known,
-            pods_of=self.node.reporter.users_of,
+            pods_of=self.node.reporter.users_now,
             files=DocumentFolder(self.node.folder, steps=steps),
             tell=self.tell,
             lock=self.node.lock,
@@ -189,6 +194,42 @@ def test_nobody_is_told_before_the_pods_are_known(watched: Watched) -> None:
     assert watched.news() == []
     watched.users_known = True
     assert len(watched.news()) == 1
+
+
+@pytest.mark.parametrize(("protocol", "told"), [(2, ["pod", "late"]), (3, ["late"])])
+def test_a_pod_that_the_watch_has_not_shown_yet_is_told(watched: Watched, protocol: int, told: list[str]) -> None:
+    """It may have come to a claim that was prepared before, and its Event would never be written later."""
+    watched.say_protocol(protocol)
+    watched.reserve("one", "pod", "late")
+    watched.node.pods.add(make_pod("late"), shown=False)
+    watched.say("one", 1, SERVER_FAULT, "late-uid")
+    assert watched.news() == [("one", told, "MpsServerFault")]
+
+
+def test_pods_of_other_nodes_that_are_gone_or_have_another_uid_are_not_told(watched: Watched) -> None:
+    watched.reserve("one", "pod", "elsewhere", "gone", "successor")
+    watched.node.pods.add(make_pod("elsewhere", node="node-b"), shown=False)
+    successor = make_pod("successor")
+    metadata = msgspec.structs.replace(successor.metadata, uid="another-uid")
+    watched.node.pods.add(msgspec.structs.replace(successor, metadata=metadata), shown=False)
+    watched.say("one", 1)
+    assert watched.news() == [("one", ["pod"], "MpsServerFault")]
+
+
+def test_a_fault_whose_pods_the_api_does_not_tell_is_told_later_and_holds_up_no_other(watched: Watched) -> None:
+    watched.reserve("one", "late")
+    watched.node.pods.add(make_pod("late"), shown=False)
+    watched.say("one", 1)
+    watched.say("two", 1)
+    watched.node.pods.failures = 1
+    with pytest.raises(TemporaryError):
+        watched.watch.look()
+    assert [claim for claim, _, _, _ in watched.told] == ["two"]
+    watched.told.clear()
+    assert watched.news() == [("one", ["pod", "late"], "MpsServerFault")]
+    reads = watched.node.claims.reads
+    assert watched.news() == []
+    assert watched.node.claims.reads == reads, "what was told costs no request"
 
 
 def test_a_file_that_cannot_be_written_does_not_make_it_told_again_and_again(watched: Watched) -> None:
