@@ -21,21 +21,26 @@ class EndOfTime(BaseException):
 
 
 class Timeline:
-    """True time, in seconds from 0."""
+    """True time, in seconds from 0.
+
+    Whoever waits wakes the next one itself: a change of threads costs more than most of what a machine does, and a
+    machine that is next again goes on without one.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._order = itertools.count()
-        self._waiting: list[tuple[float, int, threading.Semaphore]] = []
-        self._back = threading.Semaphore(0)
+        self._waiting: list[tuple[float, int, threading.Lock]] = []
+        self._back = _held()
+        self._until_s = 0.0
+        self._look: Callable[[], None] = lambda: None
         self._ended = False
         self._threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
 
     def spawn(self, work: Callable[[], None]) -> None:
         """Have a machine do its work from now on."""
-        turn = threading.Semaphore(0)
-        heapq.heappush(self._waiting, (self.now_s, next(self._order), turn))
+        turn = self._wait_s(0.0)
 
         def run() -> None:
             turn.acquire()
@@ -46,7 +51,7 @@ class Timeline:
                 pass
             except BaseException as error:  # noqa: BLE001 - told by the thread that runs the time line
                 self.failures.append(error)
-            self._back.release()
+            self._pass_on()
 
         thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
@@ -54,29 +59,52 @@ class Timeline:
 
     def sleep(self, seconds: float) -> None:
         """Called by a machine: let this much time pass, and others act in it."""
-        turn = threading.Semaphore(0)
-        heapq.heappush(self._waiting, (self.now_s + max(seconds, 0.0), next(self._order), turn))
-        self._back.release()
+        turn = self._wait_s(max(seconds, 0.0))
+        self._pass_on()
         turn.acquire()
         if self._ended:
             raise EndOfTime
 
     def run(self, until_s: float, *, look: Callable[[], None] = lambda: None) -> None:
-        """Let time pass until nobody has anything to do before `until_s`; `look` is called between any two turns."""
+        """Let time pass until nobody has anything to do before `until_s`; `look` is called between any two turns, by
+        the thread of the machine that has had its turn."""
+        self._until_s, self._look = until_s, look
         try:
-            while self._waiting and self._waiting[0][0] <= until_s and not self.failures:
+            if self._goes_on():
                 self._turn()
-                look()
+                self._back.acquire()
         finally:
             self._end()
         if self.failures:
             raise self.failures[0]
+
+    def _wait_s(self, seconds: float) -> threading.Lock:
+        """Return a lock that is released when this much time has passed."""
+        turn = _held()
+        heapq.heappush(self._waiting, (self.now_s + seconds, next(self._order), turn))
+        return turn
+
+    def _goes_on(self) -> bool:
+        return bool(self._waiting) and self._waiting[0][0] <= self._until_s and not self.failures
+
+    def _pass_on(self) -> None:
+        """End a turn: wake the machine whose time is next, or who runs the time line if there is none."""
+        if not self._ended:
+            try:
+                self._look()
+            except BaseException as error:  # noqa: BLE001 - told by the thread that runs the time line
+                self.failures.append(error)
+        if self._ended or not self._goes_on():
+            self._back.release()
+        else:
+            self._turn()
 
     def _end(self) -> None:
         """Have all machines end, so that none is left to the next test."""
         self._ended = True
         while self._waiting:
             self._turn()
+            self._back.acquire()
         for thread in self._threads:
             thread.join()
 
@@ -84,7 +112,12 @@ class Timeline:
         due_s, _, turn = heapq.heappop(self._waiting)
         self.now_s = max(self.now_s, due_s)
         turn.release()
-        self._back.acquire()
+
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 @dataclass(frozen=True, slots=True)
