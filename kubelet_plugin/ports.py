@@ -14,6 +14,8 @@ from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.kubelet_plugin.discovery.passthrough import PciBus
+from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
@@ -252,6 +254,51 @@ class GpuGoneError(TemporaryError):
 
 class NotOfferedError(PermanentError):
     """The product, the driver or the node cannot do it; the text says who must act."""
+
+
+class WriteHangsError(TemporaryError):
+    """A write to /sys has not returned, and may take effect later: the text names the process that is left with it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OpeningProcess:
+    """A process that has a GPU open."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.command or 'process'} (PID {self.pid})"
+
+
+class PciDrivers(Protocol):
+    """Reads and changes which driver of the kernel has a PCI function. From any thread."""
+
+    def read(self) -> PciBus:
+        """Return NVIDIA's GPUs and what shares an IOMMU group with them, as they are now."""
+        ...
+
+    def override(self, address: str) -> str | None:
+        """Return the only driver that a function may get (driver_override), None where any may have it."""
+        ...
+
+    def vfio_driver(self, address: str) -> VfioDriver:
+        """Return the VFIO driver that a function needs."""
+        ...
+
+    def is_loaded(self, driver: str) -> bool:
+        """Whether the kernel has a PCI driver of this name."""
+        ...
+
+    def is_writing(self, gpu: str) -> bool:
+        """Whether an earlier write for a GPU, by its address, has not returned yet."""
+        ...
+
+    def write(self, gpu: str, path: str, text: str) -> None:
+        """Write to a file of /sys for a GPU. Raises OSError with the kernel's number, TemporaryError where the write
+        was ended after its time, and WriteHangsError where it could not be, or an earlier one is still there.
+        """
+        ...
 
 
 class TimeSliceSetter(Protocol):

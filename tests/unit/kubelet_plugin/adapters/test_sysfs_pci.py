@@ -10,7 +10,7 @@ from dracaena.kubelet_plugin.adapters.sysfs_files import MOST_BYTES
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, handed_through
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, H100, NETWORK_CLASS, NVIDIA, FakePciBus
+from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, H100, NETWORK_CLASS, NVIDIA, FakePciBus, UnbindHangsError
 
 GPU, AUDIO, BRIDGE = "0000:18:00.0", "0000:18:00.1", "0000:17:00.0"
 
@@ -57,11 +57,13 @@ def test_a_gpu_is_offered_while_vfio_has_it(bus: FakePciBus) -> None:
     assert offered(bus) == []
 
 
-def test_a_gpu_that_somebody_has_open_stays_where_it_is(bus: FakePciBus) -> None:
+def test_a_gpu_is_not_offered_while_its_driver_waits_for_somebody_who_has_it_open(bus: FakePciBus) -> None:
     bus.open_by[GPU] = [4711]
-    with pytest.raises(TimeoutError, match="4711"):
+    with pytest.raises(UnbindHangsError, match="4711"):
         bus.rebind(GPU, "nvidia")
-    assert offered(bus) == [GPU]
+    assert offered(bus) == []
+    with pytest.raises(UnbindHangsError, match="lock of the device"):
+        bus.write("bus/pci/drivers/vfio-pci/bind", GPU)
 
 
 def test_virtual_functions_are_no_gpus(bus: FakePciBus) -> None:
