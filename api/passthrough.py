@@ -1,4 +1,4 @@
-"""Whole GPUs for virtual machines: a VFIO driver of the kernel has them, so no NVIDIA driver of this node sees them."""
+"""Whole GPUs for virtual machines: a VFIO driver of the kernel has them then, and no NVIDIA driver sees them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ class PassthroughGpu:
     iommu_group: int
     """The smallest set of devices that a virtual machine can be given. It holds nothing but functions of this GPU."""
     driver: str
-    """The VFIO driver that has it: `vfio-pci`, or a variant of it for this product."""
+    """The driver that has it: `vfio-pci`, or a variant of it for this product. On demand it may be another, or none."""
     pcie_root: str | None = None
     """`pci<domain>:<bus>` (attribute resource.kubernetes.io/pcieRoot)."""
     product_name: str | None = None
     """As NVML calls the product; None: its device id is not in our table."""
+    is_bound: bool = True
+    """Whether a VFIO driver has it now."""
+    on_demand: bool = False
+    """Whether it is bound when a claim gets it, and back afterwards: until then the NVIDIA driver may have it."""
 
     @property
     def device_name(self) -> DeviceName:

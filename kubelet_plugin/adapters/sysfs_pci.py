@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.discovery.pci import PciAddress
 _ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
 _CLASS: Final = re.compile(r"0x([0-9a-f]{4})[0-9a-f]{2}", re.ASCII)
 _GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_COUNT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
@@ -75,6 +76,8 @@ class SysfsPci:
             driver=link(folder / "driver", _DRIVER, "the name of a driver"),
             iommu_group=_whole(link(folder / "iommu_group", _GROUP, "the number of a group")),
             is_virtual=os.path.lexists(folder / "physfn"),
+            virtual_functions=_count(folder / "sriov_numvfs"),
+            has_console=text(folder / "boot_vga") == "1",
         )
 
     def _group(self, number: int) -> IommuGroup:
@@ -84,6 +87,11 @@ class SysfsPci:
 
 def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
     return int(matched(file, form, expected)[1], 16)
+
+
+def _count(file: Path) -> int:
+    """Return a number that not every device has, 0 where it is not there. Raises UnreadableError."""
+    return 0 if text(file) is None else int(matched(file, _COUNT, "a number")[0])
 
 
 def _whole(number: str | None) -> int | None:

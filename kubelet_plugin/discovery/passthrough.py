@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -49,6 +49,10 @@ class PciFunction:
     iommu_group: int | None = None
     is_virtual: bool = False
     """Whether it is a virtual function of another one."""
+    virtual_functions: int = 0
+    """How many virtual functions of it there are (sriov_numvfs)."""
+    has_console: bool = False
+    """Whether the firmware shows its text there (boot_vga), and the kernel after it."""
 
     @property
     def is_gpu(self) -> bool:
@@ -103,39 +107,60 @@ class HandedThrough:
     """By PCI address."""
 
 
-def handed_through(bus: PciBus) -> HandedThrough:
-    """Return the GPUs that a VFIO driver has, and which of them nobody may be given.
+def handed_through(bus: PciBus, on_demand: Callable[[str], bool] = lambda _address: False) -> HandedThrough:
+    """Return the GPUs that a VFIO driver has, or may be given on demand, and which of them nobody may have.
 
     A virtual machine gets a whole IOMMU group, since the devices in it can reach each other's memory. So a group may
-    hold the functions of one GPU, each with a VFIO driver or with none, and bridges.
+    hold the functions of one GPU, each with a VFIO driver or with none, and bridges. `on_demand` says of which GPUs,
+    by address, the functions are bound when a claim gets them, whatever drivers they have now.
     """
     gpus, refused = [], list(bus.unreadable)
     for address in sorted(bus.functions):
-        function = bus.functions[address]
-        if not function.is_gpu or not function.has_vfio_driver:
+        function, is_asked = bus.functions[address], on_demand(str(address))
+        if not function.is_gpu or not (function.has_vfio_driver or is_asked):
             continue
-        reason = _why_refused(function, bus)
+        reason = why_not_on_demand(function, bus) if is_asked else _why_refused(function, bus, on_demand=False)
         if reason is None:
-            gpus.append(_gpu(function))
+            gpus.append(_gpu(function, on_demand=is_asked))
         else:
             refused.append(RefusedGpu(str(address), reason))
     return HandedThrough(tuple(gpus), tuple(sorted(refused)))
 
 
-def _gpu(function: PciFunction) -> PassthroughGpu:
+def _gpu(function: PciFunction, *, on_demand: bool) -> PassthroughGpu:
     assert function.iommu_group is not None
-    assert function.driver is not None
     return PassthroughGpu(
         pci_bus_id=str(function.address),
         vendor_id=function.vendor_id,
         device_id=function.device_id,
         iommu_group=function.iommu_group,
-        driver=function.driver,
+        driver=function.driver or "",
         product_name=_PRODUCTS.get(function.device_id),
+        is_bound=function.has_vfio_driver,
+        on_demand=on_demand,
     )
 
 
-def _why_refused(gpu: PciFunction, bus: PciBus) -> str | None:
+def why_not_on_demand(gpu: PciFunction, bus: PciBus) -> str | None:
+    """Return why a GPU cannot be bound to a VFIO driver, whatever driver it has now, None when it can: with all other
+    functions of its group, which must be the GPU's own.
+    """
+    if gpu.virtual_functions:
+        return f"it has {gpu.virtual_functions} virtual functions: write 0 to its sriov_numvfs first"
+    if gpu.has_console:
+        return "it drives the display of the machine (boot_vga): use another GPU for that, or another one for this"
+    return _why_refused(gpu, bus, on_demand=True)
+
+
+def functions_of_gpu(gpu: PciFunction, bus: PciBus) -> tuple[PciFunction, ...]:
+    """Return what a virtual machine gets with a GPU: all functions of its group but bridges, the GPU first."""
+    group = None if gpu.iommu_group is None else bus.groups.get(gpu.iommu_group)
+    members = () if group is None else members_of([group])
+    found = (bus.functions.get(address) for address in members if address != gpu.address)
+    return (gpu, *(each for each in found if each is not None and each.pci_class != _BRIDGE))
+
+
+def _why_refused(gpu: PciFunction, bus: PciBus, *, on_demand: bool) -> str | None:
     if not gpu.address.is_short:
         return "its PCI domain has more than 16 bits, which resource.kubernetes.io/pciBusID has no form for"
     group = None if gpu.iommu_group is None else bus.groups.get(gpu.iommu_group)
@@ -148,11 +173,11 @@ def _why_refused(gpu: PciFunction, bus: PciBus) -> str | None:
         )
     if str(gpu.address) not in group.members:
         return f"IOMMU group {gpu.iommu_group} does not list it: sysfs was read while the group changed"
-    reasons = [found for member in group.members if (found := _why_not_with(gpu, member, bus)) is not None]
-    return "; ".join(reasons) or None
+    found = (_why_not_with(gpu, member, bus, on_demand=on_demand) for member in group.members)
+    return "; ".join(reason for reason in found if reason is not None) or None
 
 
-def _why_not_with(gpu: PciFunction, member: str, bus: PciBus) -> str | None:
+def _why_not_with(gpu: PciFunction, member: str, bus: PciBus, *, on_demand: bool) -> str | None:
     """Return why a GPU cannot be given away together with one device of its group, None when it can."""
     address = PciAddress.parse(member)
     other = None if address is None else bus.functions.get(address)
@@ -165,7 +190,7 @@ def _why_not_with(gpu: PciFunction, member: str, bus: PciBus) -> str | None:
             f"IOMMU group {gpu.iommu_group} also holds {other}, which is no part of this GPU, and who gets the group "
             "gets both: put one of the two into another slot, or turn on ACS in the firmware"
         )
-    if other.driver is None or other.has_vfio_driver:
+    if on_demand or other.driver is None or other.has_vfio_driver:
         return None
     return f"its function {other} is in the same IOMMU group: bind that to vfio-pci too"
 

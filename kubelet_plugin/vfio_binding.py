@@ -1,0 +1,220 @@
+"""Binds GPUs to a VFIO driver when claims get them, and back to the drivers that they had.
+
+Which driver each function of a GPU's IOMMU group had is journaled before the first write, and how far the binding got
+after each phase. What is there now is read before each write, so every step may be repeated. All functions of the
+group are bound or none: what cannot be finished is undone by who called (ClaimEffects).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER, PciFunction, functions_of_gpu, why_not_on_demand
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+
+FUNCTIONS: Final = "functions"
+"""In the journal: `0000:18:00.0=nvidia 0000:18:00.1=`, each function that is bound, with the driver that it had."""
+STATE: Final = "state"
+UNBINDING: Final = "unbinding"
+UNBOUND: Final = "unbound"
+BOUND: Final = "bound"
+
+Note = Callable[[Mapping[str, Scalar]], None]
+
+log = structlog.get_logger()
+
+
+WithoutGpuDriver = Callable[[str, Callable[[], None]], None]
+"""Runs work, which the text names, while no process of ours has the GPU driver open: the kernel would wait for it.
+Raises what the work raises, and TemporaryError where the driver is not let go of (gpu_driver_lending)."""
+
+
+class VfioBinding:
+    """Implements NotingEffectMeans for VFIO_BIND. From any thread; holds nothing itself."""
+
+    def __init__(
+        self,
+        drivers: PciDrivers,
+        holders: Callable[[str, int | None], Sequence[OpeningProcess]],
+        without_gpu_driver: WithoutGpuDriver,
+        make_whole: Callable[[str], None] = lambda _address: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`holders` tells who has a GPU open, by address and IOMMU group (adapters.pci_holders). `make_whole` takes a
+        GPU out of MIG mode; it raises TemporaryError where that cannot be. `changed` is told when a GPU has moved.
+        """
+        self._drivers = drivers
+        self._holders = holders
+        self._without_gpu_driver = without_gpu_driver
+        self._make_whole = make_whole
+        self._changed = changed
+
+    def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
+        """See NotingEffectMeans. A GPU that an admin has bound to VFIO stays so: nothing is journaled of it.
+
+        Raises TemporaryError while somebody has it open or its group is not all of one GPU, EffectPendingError while a
+        write waits in the kernel.
+        """
+        gpu, noted = _gpu_of(effect), dict(effect.outcome or {})
+        self._refuse_while_writing(gpu, effect)
+        functions = self._functions(gpu)
+        if FUNCTIONS not in noted:
+            if all(function.driver is None or function.has_vfio_driver for function in functions) and any(
+                function.has_vfio_driver and str(function.address) == gpu for function in functions
+            ):
+                return {}
+            noted = {FUNCTIONS: " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
+            self._check_targets(functions)
+            self._make_whole(gpu)
+            note({**noted, STATE: UNBINDING})
+        try:
+            for function in functions:
+                self._unbind_for_vfio(gpu, function)
+            note({**noted, STATE: UNBOUND})
+            for function in functions:
+                self._bind_to_vfio(gpu, function)
+        except WriteHangsError as error:
+            raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
+        self._changed()
+        return {**noted, STATE: BOUND}
+
+    def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
+        """See NotingEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
+        driver takes it when it comes. Raises TemporaryError while somebody has the GPU open, naming who.
+        """
+        noted = _functions_in(effect.outcome or {})
+        if not noted:
+            return
+        gpu = _gpu_of(effect)
+        self._refuse_while_writing(gpu, effect)
+        for address, driver in reversed(noted):
+            self._give_back(gpu, address, driver)
+        self._changed()
+
+    def _functions(self, gpu: str) -> tuple[PciFunction, ...]:
+        """Return the functions of a GPU's group as they are now, the GPU itself first."""
+        bus = self._drivers.read()
+        address = PciAddress.parse(gpu)
+        function = None if address is None else bus.functions.get(address)
+        if function is None:
+            raise TemporaryError(f"there is no GPU at {gpu} on the PCI bus")
+        problem = why_not_on_demand(function, bus)
+        if problem is not None:
+            raise TemporaryError(f"the GPU at {gpu} cannot be bound to VFIO: {problem}")
+        return functions_of_gpu(function, bus)
+
+    def _check_targets(self, functions: Sequence[PciFunction]) -> None:
+        for each in functions:
+            target = self._drivers.vfio_driver(str(each.address))
+            if not self._drivers.is_loaded(target.name):
+                raise TemporaryError(
+                    f"{each.address} needs kernel driver {target.name}, which is not loaded: run `modprobe "
+                    f"{target.module}` as root on the node, and have it loaded at boot (/etc/modules-load.d)"
+                )
+
+    def _unbind_for_vfio(self, gpu: str, function: PciFunction) -> None:
+        now = self._now(function.address)
+        if now.has_vfio_driver:
+            return
+        address = str(function.address)
+
+        def unbind() -> None:
+            self._refuse_while_open(now)
+            target = self._drivers.vfio_driver(address).name
+            self._write(gpu, f"bus/pci/devices/{address}/driver_override", f"{target}\n")
+            if now.driver is not None:
+                self._write(gpu, f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
+
+        if now.is_gpu and now.driver is not None:
+            self._without_gpu_driver(f"unbinding {address} from {now.driver}", unbind)
+        else:
+            unbind()
+        self._expect(function.address, None)
+
+    def _bind_to_vfio(self, gpu: str, function: PciFunction) -> None:
+        now = self._now(function.address)
+        if now.has_vfio_driver:
+            return
+        address = str(function.address)
+        target = self._drivers.vfio_driver(address).name
+        self._write(gpu, f"bus/pci/drivers/{target}/bind", f"{address}\n")
+        self._expect(function.address, target)
+
+    def _give_back(self, gpu: str, address: str, driver: str) -> None:
+        now = self._found(address)
+        if now is None or VFIO_DRIVER.fullmatch(driver) is not None:
+            return
+        if self._drivers.override(address) is not None:
+            self._write(gpu, f"bus/pci/devices/{address}/driver_override", "\n")
+        if now.driver == (driver or None):
+            return
+        if now.has_vfio_driver:
+            self._refuse_while_open(now)
+            self._write(gpu, f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
+        elif now.driver is not None:
+            log.warning("a function has another driver than it was given", function=str(now), had=driver)
+            return
+        if driver and self._drivers.is_loaded(driver):
+            self._write(gpu, f"bus/pci/drivers/{driver}/bind", f"{address}\n")
+            self._expect(now.address, driver)
+        elif driver:
+            log.warning("the driver that a function had is not loaded", function=address, driver=driver)
+
+    def _found(self, address: str) -> PciFunction | None:
+        parsed = PciAddress.parse(address)
+        return None if parsed is None else self._drivers.read().functions.get(parsed)
+
+    def _now(self, address: PciAddress) -> PciFunction:
+        found = self._drivers.read().functions.get(address)
+        if found is None:
+            raise TemporaryError(f"{address} has gone from the PCI bus")
+        return found
+
+    def _expect(self, address: PciAddress, driver: str | None) -> None:
+        found = self._now(address)
+        if found.driver != driver:
+            raise TemporaryError(f"{found} was to get {f'driver {driver}' if driver else 'no driver'}, and has not")
+
+    def _refuse_while_writing(self, gpu: str, effect: Effect) -> None:
+        if self._drivers.is_writing(gpu):
+            functions = [address for address, _ in _functions_in(effect.outcome or {})] or [gpu]
+            who = ", ".join(found for found in (self._who(address, None) for address in functions) if found)
+            raise EffectPendingError(
+                f"{effect} waits for an earlier write to /sys, which the kernel answers once everything that has the "
+                f"GPU at {gpu} open is closed: {who or 'no process is seen to have it open'}"
+            )
+
+    def _refuse_while_open(self, function: PciFunction) -> None:
+        who = self._who(str(function.address), function.iommu_group if function.has_vfio_driver else None)
+        if who:
+            raise TemporaryError(
+                f"{function.address} is open in {who}: the kernel would wait for them without end, so it stays with "
+                f"driver {function.driver}; end them"
+            )
+
+    def _who(self, address: str, group: int | None) -> str:
+        return ", ".join(map(str, self._holders(address, group)))
+
+    def _write(self, gpu: str, path: str, text: str) -> None:
+        try:
+            self._drivers.write(gpu, path, text)
+        except OSError as error:
+            raise TemporaryError(
+                f"the kernel refuses {text.strip() or 'nothing'} in /sys/{path}: {error.strerror}; look at `dmesg`"
+            ) from error
+
+
+def _gpu_of(effect: Effect) -> str:
+    return str(effect.parameters["address"])
+
+
+def _functions_in(outcome: Mapping[str, Scalar]) -> Sequence[tuple[str, str]]:
+    """Return the functions that were noted with their drivers, in the order in which they were taken."""
+    pairs = (word.partition("=") for word in str(outcome.get(FUNCTIONS, "")).split())
+    return [(address, driver) for address, _, driver in pairs]
