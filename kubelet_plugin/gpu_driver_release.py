@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dracaena.api.names import release_label
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"
@@ -60,10 +60,14 @@ class GpuDriverRelease:
         return None if refusal is None else Fault(HealthClass.UNREADY, "driver-released", message=refusal)
 
     def enter(self) -> None:
-        """Announce that the driver is about to be opened. Raises GpuDriverReleasedError if it must not be."""
+        """Announce that the driver is about to be opened. Raises GpuDriverReleasedError if it must not be, and
+        GpuDriverTroubleError while it is lent: nothing of it goes meanwhile.
+        """
         if self._use is None:
             return
         if not self._use.enter():
+            if self.refusal() is None and self._use.is_lent():
+                raise GpuDriverTroubleError("the NVIDIA driver is lent for some seconds: a GPU leaves it")
             raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
         refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
         if refusal is not None:

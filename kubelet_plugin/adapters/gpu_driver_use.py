@@ -3,13 +3,18 @@
 A shared flock(2) says so; it ends with its process, however that ends. Whoever wants us to let go of the driver first
 writes the request file and then waits for the same lock, exclusive. Once that is held, nobody has the driver open, and
 whoever wants to open it later finds the request.
+
+For the seconds in which a GPU leaves the driver nobody is asked by a file, which would outlive a kill: a second lock,
+held meanwhile, says that the driver is lent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
@@ -60,6 +65,20 @@ class GpuDriverUse:
         self._descriptor = descriptor
         return True
 
+    def is_lent(self) -> bool:
+        """Whether somebody needs the driver closed for some seconds."""
+        try:
+            descriptor = _open(_lent_lock(self._lock))
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def leave(self) -> None:
         """Announce that the driver is no longer open here."""
         if self._descriptor is not None:
@@ -99,19 +118,47 @@ def wait_until_let_go(lock: Path, clock: Clock, timeout_s: float) -> bool:
         descriptor = _open(lock)
     except OSError as error:
         raise PermanentError(f"cannot open lock file {lock}: {error.strerror}") from error
-    never, deadline_s = threading.Event(), clock.monotonic() + timeout_s
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if clock.monotonic() >= deadline_s:
-                    return False
-                clock.sleep_until_set(never, LOOK_S)
-            else:
-                return True
+        return _locked(descriptor, clock, timeout_s)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lent(lock: Path, clock: Clock, timeout_s: float) -> Iterator[None]:
+    """Have the driver closed for a block, in this process already: others that see it close it within a second or two.
+
+    After timeout_s the block begins though not all have: it has to look who has it open. Raises TemporaryError where
+    the driver is lent to another process for longer, or a lock file cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptors = [_open(_lent_lock(lock)), _open(lock)]
+        except OSError as error:
+            raise TemporaryError(f"cannot open lock file {lock}: {error.strerror}") from error
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
+        if not _locked(descriptors[0], clock, timeout_s):
+            raise TemporaryError("the NVIDIA driver is lent to another process of this node")
+        _locked(descriptors[1], clock, timeout_s)
+        yield
+
+
+def _locked(descriptor: int, clock: Clock, timeout_s: float) -> bool:
+    never, deadline_s = threading.Event(), clock.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.monotonic() >= deadline_s:
+                return False
+            clock.sleep_until_set(never, LOOK_S)
+        else:
+            return True
+
+
+def _lent_lock(lock: Path) -> Path:
+    return lock.with_name(f"{lock.stem}-lent{lock.suffix}")
 
 
 def _open(lock: Path) -> int:

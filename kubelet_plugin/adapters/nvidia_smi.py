@@ -51,6 +51,10 @@ class DriverUse(Protocol):
         """Announce it; False: it must not be opened."""
         ...
 
+    def is_lent(self) -> bool:
+        """Whether that is so for some seconds only."""
+        ...
+
     def leave(self) -> None:
         """Take it back."""
         ...
@@ -94,6 +98,8 @@ class NvidiaSmi:
         line, environment = self._call(["compute-policy", "-i", gpu, option])
         use = self._use()
         if not use.enter():
+            if use.is_lent():
+                raise TemporaryError("the NVIDIA driver is lent for some seconds: a GPU leaves it")
             raise GpuGoneError("another process of this node waits for the NVIDIA driver to be let go of")
         try:
             refusal = self._refusal()

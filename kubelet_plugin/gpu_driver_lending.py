@@ -1,0 +1,47 @@
+"""Closes the GPU driver on this node for the seconds in which a GPU leaves it: the kernel waits for open handles.
+
+NVML opens all GPUs, so ours is closed in the driver's own thread, which nothing else uses meanwhile; the exporter and
+nvidia-smi are told by a lock. Whatever is open after that is not ours to close, and is named to who must act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
+from dracaena.kubelet_plugin.ports import EffectPendingError
+
+OTHERS_S: Final = 5.0
+"""Longest wait for other processes of ours to close the driver: they look once a second."""
+LENT_S: Final = 30.0
+"""Longest that the driver's thread may take for all of it: that wait and two writes, with some seconds to spare."""
+
+
+class GpuDriverLending:
+    """Implements WithoutGpuDriver of vfio_binding. From any thread."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, Callable[[], object], float], object],
+        close: Callable[[], None],
+        lend: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`ask` runs work in the driver's thread (LiveMachine.ask), `close` closes NVML there, `lend` asks others."""
+        self._ask = ask
+        self._close = close
+        self._lend = lend
+
+    def __call__(self, what: str, work: Callable[[], None]) -> None:
+        """See WithoutGpuDriver. Raises EffectPendingError where the driver does not answer: the work may still come."""
+
+        def closed() -> None:
+            self._close()
+            with self._lend():
+                work()
+
+        try:
+            self._ask(what, closed, LENT_S)
+        except (WedgedError, StoppedError) as error:
+            raise EffectPendingError(f"{what}: {error}") from error
