@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dracaena.api.mig import MigDevice
@@ -68,7 +69,19 @@ class Machine:
     mig_devices: tuple[MigDevice, ...] = ()
     """Existing ones, by parent in ordinal order, then by GPU instance and compute instance."""
     passthrough: tuple[PassthroughGpu, ...] = ()
-    """GPUs that a VFIO driver has, by PCI address."""
+    """GPUs that a VFIO driver has, or may be given when a claim gets them, by PCI address. Of the latter the NVIDIA
+    driver may have some now: then those are among `gpus` too, and a second time in the topology."""
+
+    def handed_on_demand(self) -> Mapping[str, PassthroughGpu]:
+        """Return the GPUs of the NVIDIA driver that may go to virtual machines instead, by UUID: which device they are
+        then. One that is divided into MIG devices may not.
+        """
+        by_address = {gpu.pci_bus_id: gpu for gpu in self.passthrough if gpu.on_demand}
+        return {
+            gpu.uuid: by_address[gpu.pci_bus_id]
+            for gpu in self.gpus
+            if gpu.pci_bus_id in by_address and not gpu.mig_enabled
+        }
 
     def check(self) -> None:
         """State the invariants; raise TopologyError naming the first that does not hold."""
@@ -86,7 +99,8 @@ class Machine:
         handed = [gpu.pci_bus_id for gpu in self.passthrough]
         if handed != sorted(set(handed)):
             raise TopologyError(f"{self.name}: GPUs handed through are not in the order of their PCI addresses")
-        both = sorted(set(handed).intersection(str(address) for address in addresses))
+        bound = {gpu.pci_bus_id for gpu in self.passthrough if gpu.is_bound}
+        both = sorted(bound.intersection(str(address) for address in addresses))
         if both:
             raise TopologyError(f"{self.name}: the NVIDIA driver and a VFIO driver both show the GPU at {both[0]}")
         self._check_mig_devices()

@@ -48,10 +48,13 @@ __all__ = [
     "encode_mig_places",
     "encode_passthrough",
     "mig_counter_set",
+    "whole_counter_set",
     "with_whole_consumption",
 ]
 
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_WHOLE: Mapping[str, int] = {"whole": 1}
+
 _MAX_INT = 2**63 - 1
 """The API's int is an int64."""
 
@@ -115,9 +118,17 @@ def mig_counter_set(gpu: Gpu, taken: Mapping[str, int]) -> CounterSet:
     return CounterSet(gpu_device_name(gpu.uuid), _wire_counters(left))
 
 
-def with_whole_consumption(device: Device, gpu: Gpu) -> Device:
-    """Return the device of a whole GPU as one that takes all that its counter set has."""
-    return msgspec.structs.replace(device, consumes_counters=[_consumption(gpu, counters(gpu.mig_profiles))])
+def whole_counter_set(gpu: Gpu) -> CounterSet:
+    """Return the counter set of a GPU that can be had in two ways, and as a whole in each."""
+    return CounterSet(gpu_device_name(gpu.uuid), _wire_counters(_WHOLE))
+
+
+def with_whole_consumption(device: Device, gpu: Gpu, *, divided: bool = True) -> Device:
+    """Return a device that is a GPU as a whole as one that takes all that its counter set has: mig_counter_set where it
+    is divided, else whole_counter_set.
+    """
+    there = counters(gpu.mig_profiles) if divided else _WHOLE
+    return msgspec.structs.replace(device, consumes_counters=[_consumption(gpu, there)])
 
 
 def _consumption(gpu: Gpu, amounts: Mapping[str, int]) -> CounterConsumption:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_instances import MigControl
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.ports import ReadClaimNodes
-from dracaena.kubelet_plugin.settings import ALL, EXISTING, OFF, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, EXISTING, LAYOUT, OFF, ON_DEMAND, PluginSettings
 
 USER_AGENT = "dracaena-plugin"
 
@@ -76,9 +77,9 @@ def installation(
     """Return where containers get the driver from. A recorded machine has one only if it brings its own."""
     if settings.machine and not settings.driver_root:
         return None
-    host_root, seen_root = settings.driver_root or "/", seen_driver_root(settings)
-    seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
-    places = GpuDriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
+    places = GpuDriverPlaces(
+        seen_driver_root(settings), settings.driver_root or "/", seen_host_root(settings), settings.hook_tool
+    )
     return GpuDriverInstallation(
         places,
         required=not settings.machine,
@@ -91,6 +92,12 @@ def installation(
 def seen_driver_root(settings: PluginSettings) -> str:
     """Return where this process sees the driver's root."""
     return settings.driver_root_mount or settings.driver_root or "/"
+
+
+def seen_host_root(settings: PluginSettings) -> str:
+    """Return where this process sees the root of the host."""
+    is_host = settings.driver_root in ("", "/")
+    return settings.host_root_mount or (seen_driver_root(settings) if is_host else "/")
 
 
 def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
@@ -129,8 +136,26 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         permission=release,
         listens=settings.watch_health,
         mig_profiles=settings.mig != EXISTING,
-        passthrough=settings.passthrough == EXISTING,
+        passthrough=settings.passthrough != OFF,
+        on_demand=handed_on_demand(settings),
     )
+
+
+def handed_on_demand(settings: PluginSettings) -> Callable[[str], bool]:
+    """Return what says of a GPU, by PCI address, whether it is bound to VFIO when a claim gets it. Raises BadInputError
+    for a node whose MIG layouts change GPUs as well: no counter keeps those two apart.
+    """
+    if settings.passthrough != ON_DEMAND:
+        return lambda _address: False
+    if settings.mig == LAYOUT:
+        raise BadInputError(
+            "setting passthrough=onDemand cannot stand beside mig=layout, which divides GPUs while claims may get them "
+            "for virtual machines: take mig=onDemand, or passthrough=existing"
+        )
+    if settings.passthrough_gpus == ALL:
+        return lambda _address: True
+    addresses = frozenset(settings.passthrough_gpus.split(","))
+    return lambda address: address in addresses
 
 
 def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:

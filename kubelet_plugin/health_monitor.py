@@ -225,7 +225,11 @@ class HealthMonitor:
 
     def _follow(self, machine: Machine) -> None:
         present = {gpu.uuid for gpu in machine.gpus}
-        gone = tuple(d for d in self._devices if d.gpu not in present)
+        # Who left for a virtual machine is not lost: only the driver in the guest knows how it is.
+        handed = {gpu.pci_bus_id for gpu in machine.passthrough if gpu.is_bound}
+        before = () if self._machine is None else self._machine.gpus
+        left = {gpu.uuid for gpu in before if gpu.pci_bus_id in handed}
+        gone = tuple(d for d in self._devices if d.gpu not in present | left)
         gpus = tuple(_Device(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
         migs = tuple(_Device(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
         self._machine, self._devices = machine, (*gpus, *migs, *gone)

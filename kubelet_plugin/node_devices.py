@@ -14,6 +14,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlace
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout_key
 from dracaena.api.objects import Taint
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
@@ -130,7 +131,8 @@ class NodeDevices:
         for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
             for problem in problems.values():
                 log.error("a setting is unclear", setting=setting, reason=problem)
-        roles = GpuRoles(shared=shared.uuids, divided=divided.uuids)
+        handed = machine.handed_on_demand()
+        roles = GpuRoles(shared=shared.uuids, divided=divided.uuids, handed=frozenset(handed))
         pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
         pool = node_pool(machine, self._driver, self._name, pages, divided, gone)
         kept, skipped = preparable_pages(pages, pool)
@@ -244,4 +246,8 @@ def _tainted(
     if name not in taints and name in places:
         name = gpu_device_name(places[name].parent_uuid)
     more = taints.get(name, ())
+    if name not in taints and pci_bus_id_in(name) is not None and device.consumes_counters:
+        # Nobody is given a GPU that is broken. Who has it is not ended for it: the driver lost it on the way to VFIO.
+        told = taints.get(DeviceName(device.consumes_counters[0].counter_set), ())
+        more = [taint for taint in told if taint.effect == "NoSchedule"]
     return msgspec.structs.replace(device, taints=[*device.taints, *more]) if more else device

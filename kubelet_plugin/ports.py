@@ -211,6 +211,7 @@ class EffectPendingError(TemporaryError):
     """An effect is being made and not there yet. What was done stays, and kubelet's next call goes on from there."""
 
 
+@runtime_checkable
 class EffectMeans(Protocol):
     """Makes effects of one kind and undoes them. Called without the lock that guards kubelet's calls, and for one GPU
     by one caller at a time, in whichever instance of the plugin.

@@ -21,6 +21,10 @@ HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing"
 HOST_FOLDER = TextForm(r"(/[^\s:]*[^\s:/])?", "an absolute path, or nothing")
 ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
+PCI_ADDRESSES = TextForm(
+    r"(all|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](,[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])*)",
+    "PCI addresses as in /sys/bus/pci/devices with commas between them, or `all`",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +109,15 @@ class PluginSettings:
     passthrough: str = option(
         OFF,
         help="GPUs for virtual machines: `existing` are those that an admin has bound to vfio-pci or a variant of it; "
-        "with `off` none is published",
-        choices=(OFF, EXISTING),
+        "with `onDemand` those of passthrough-gpus are bound when claims get them, and back afterwards; with `off` "
+        "none is published",
+        choices=(OFF, EXISTING, ON_DEMAND),
+    )
+    passthrough_gpus: str = option(
+        ALL,
+        help="GPUs that are bound with passthrough=onDemand: `all`, or PCI addresses (0000:18:00.0) with commas "
+        "between them",
+        form=PCI_ADDRESSES,
     )
     mps_root: str = option(
         "",

@@ -60,6 +60,7 @@ from dracaena.kubelet_plugin.from_settings import (
     recorded_machine,
 )
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
+from dracaena.kubelet_plugin.gpu_means import gpu_means
 from dracaena.kubelet_plugin.health_monitor import (
     Ask,
     DeviceHealth,
@@ -75,7 +76,6 @@ from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
-from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
@@ -335,10 +335,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
     gpus.own_places.follow(checkpoints, node.call_lock)
-    divided = mig_means(paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
     effects = ClaimEffects(
         checkpoints=checkpoints,
-        means={**shares.means, **divided},
+        means={**shares.means, **gpu_means(node, gpus)},
         lock=node.call_lock,
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
         salvage=files.salvage,

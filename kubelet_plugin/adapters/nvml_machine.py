@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dracaena.api.machine import Machine
@@ -43,8 +44,10 @@ class NvmlMachine:
         *,
         listens: bool = False,
         pci_bus: SysfsPci | None = None,
+        on_demand: Callable[[str], bool] = lambda _address: False,
     ) -> None:
-        """`pci_bus` tells which GPUs are handed through to virtual machines; None: none is.
+        """`pci_bus` tells which GPUs are handed through to virtual machines; None: none is. `on_demand` says which are
+        when claims get them, by address.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -61,6 +64,7 @@ class NvmlMachine:
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
         self._pci_bus = pci_bus
+        self._on_demand = on_demand
         self._needs_no_driver = False
 
     @classmethod
@@ -75,16 +79,17 @@ class NvmlMachine:
         listens: bool = False,
         mig_profiles: bool = False,
         passthrough: bool = False,
+        on_demand: Callable[[str], bool] = lambda _address: False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
         reader = NvmlReader(library, mig_profiles=mig_profiles)
         pci_bus = SysfsPci(sys_root) if passthrough else None
-        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus)
+        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
-        handed = HandedThrough() if self._pci_bus is None else handed_through(self._pci_bus.read())
+        handed = HandedThrough() if self._pci_bus is None else handed_through(self._pci_bus.read(), self._on_demand)
         facts = self._driver_facts(handed)
         addresses = [gpu.address for gpu in facts.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)

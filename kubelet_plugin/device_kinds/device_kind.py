@@ -64,6 +64,13 @@ class GpuRoles:
     """UUIDs of GPUs that several claims may have at a time; the memory of each is known."""
     divided: frozenset[str] = frozenset()
     """UUIDs of GPUs that are divided when claims ask for MIG devices; how is known of each."""
+    handed: frozenset[str] = frozenset()
+    """UUIDs of GPUs that are bound to a VFIO driver when claims ask for it."""
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """UUIDs of GPUs that several devices are: those draw on one counter set."""
+        return self.divided | self.handed
 
 
 NO_ROLES = GpuRoles()

@@ -1,4 +1,4 @@
-"""Whole GPUs for virtual machines: those that an admin has bound to a VFIO driver."""
+"""Whole GPUs for virtual machines: those that an admin has bound to a VFIO driver, or that are bound for a claim."""
 
 from __future__ import annotations
 
@@ -12,20 +12,34 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device
-from dracaena.api.resourceslice import encode_passthrough
+from dracaena.api.resourceslice import encode_passthrough, with_whole_consumption
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles, refused_strategy
-from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice, PublishedPool, why_not_in_pool
 
 _NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]", re.ASCII)
 
 
 class VfioGpu:
-    """A GPU that is bound to a VFIO driver before any claim has it, and stays so. Preparing it changes nothing."""
+    """A GPU that a VFIO driver has: before any claim does, and it stays so, or since a claim got it (VFIO_BIND)."""
 
-    def publish(self, machine: Machine, _roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device a GPU, in ordinal order."""
-        return encode_passthrough(machine)
+    def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
+        """Return one device a GPU, in ordinal order: of each that VFIO has, or that the NVIDIA driver has and can give.
+
+        The latter takes all counters of the GPU, as the whole GPU does.
+        """
+        devices = encode_passthrough(machine)
+        if all(gpu.is_bound for gpu in machine.passthrough):
+            return devices
+        twins = {gpu.pci_bus_id: gpu for gpu in machine.gpus if gpu.uuid in roles.handed}
+        found = []
+        for device, gpu in zip(devices, machine.passthrough, strict=True):
+            twin = twins.get(gpu.pci_bus_id)
+            if gpu.is_bound:
+                found.append(device)
+            elif twin is not None:
+                found.append(with_whole_consumption(device, twin, divided=twin.uuid in roles.divided))
+        return tuple(found)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
         """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group."""
@@ -62,10 +76,16 @@ class VfioGpu:
         )
 
     def effects(
-        self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
+        self, device: PreparedDevice, _claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return none: it is bound already. A virtual machine has all of it."""
-        return refused_strategy(sharing, f", and {device.device} goes to one virtual machine as a whole") or ()
+        """Return the binding, none where it is not on demand. A virtual machine has all of it."""
+        refused = refused_strategy(sharing, f", and {device.device} goes to one virtual machine as a whole")
+        if refused is not None:
+            return refused
+        if not pool.passthrough[device.device].on_demand:
+            return ()
+        parameters: dict[str, Scalar] = {"address": device.pci_bus_id or ""}
+        return (Effect(VFIO_BIND, device.device, device.device, device.share_id, parameters),)
 
     def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return the variable in which KubeVirt's launcher looks for the PCI addresses of a resource."""

@@ -30,10 +30,10 @@ class WholeGpu:
         """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out.
 
         A GPU that may be shared has one device as well, which is whole by default (shared_device.py). One that is
-        divided on demand takes all counters of its set.
+        divided or handed to virtual machines on demand takes all counters of its set.
         """
         devices = encode_gpus(machine)
-        if not roles.shared and not roles.divided:
+        if not roles.shared and not roles.counted:
             return devices
         return tuple(map(partial(_in_its_role, roles), devices, machine.gpus))
 
@@ -96,8 +96,8 @@ def mig_off(device: PreparedDevice, pool: PublishedPool) -> tuple[Effect, ...]:
 
 
 def _in_its_role(roles: GpuRoles, device: Device, gpu: Gpu) -> Device:
-    if gpu.uuid in roles.divided:
-        device = with_whole_consumption(device, gpu)
+    if gpu.uuid in roles.counted:
+        device = with_whole_consumption(device, gpu, divided=gpu.uuid in roles.divided)
     if gpu.uuid not in roles.shared or gpu.memory_bytes is None:
         return device
     return shared_device(device, gpu.memory_bytes)

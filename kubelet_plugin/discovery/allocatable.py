@@ -11,7 +11,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import CounterSet, Device, ResourcePool, ResourceSliceSpec
-from dracaena.api.resourceslice import mig_counter_set
+from dracaena.api.resourceslice import mig_counter_set, whole_counter_set
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED
 
@@ -44,12 +44,15 @@ def allocatable(
 def counter_pages(
     machine: Machine, roles: GpuRoles, taken: Mapping[str, Mapping[str, int]]
 ) -> tuple[tuple[CounterSet, ...], ...]:
-    """Return the counter sets of the GPUs that are divided on demand in pages, one a slice, GPUs in ordinal order.
+    """Return the counter sets of the GPUs that several devices are in pages, one a slice, GPUs in ordinal order.
 
     `taken` is what of each GPU, by UUID, is not there for claims (mig_on_demand.taken_by_others).
     """
-    divided = [gpu for gpu in machine.gpus if gpu.uuid in roles.divided]
-    sets = tuple(mig_counter_set(gpu, taken.get(gpu.uuid, {})) for gpu in divided)
+    sets = tuple(
+        mig_counter_set(gpu, taken.get(gpu.uuid, {})) if gpu.uuid in roles.divided else whole_counter_set(gpu)
+        for gpu in machine.gpus
+        if gpu.uuid in roles.counted
+    )
     return tuple(sets[start : start + SETS_PER_SLICE] for start in range(0, len(sets), SETS_PER_SLICE))
 
 

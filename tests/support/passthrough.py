@@ -72,3 +72,10 @@ def passthrough_claim(
         for n in numbers
     ]
     return claim_of(name, {"results": results}, uid=uid, reserved_for=reserved_for)
+
+
+def on_demand(machine: Machine) -> Machine:
+    """The same machine where each GPU, known by an address now, may go to a virtual machine as well."""
+    gpus = tuple(replace(gpu, pci_bus_id=f"0000:{0x20 + n:02x}:00.0") for n, gpu in enumerate(machine.gpus))
+    twins = [passthrough_gpu(n, driver="nvidia", is_bound=False, on_demand=True) for n in range(len(gpus))]
+    return with_passthrough(replace(machine, gpus=gpus), twins)

@@ -18,8 +18,10 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.simulation import make_inventory
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
-from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
+from support.passthrough import NO_GPUS, on_demand, passthrough_gpu, with_passthrough
 
 CLASSES = Path(__file__).resolve().parents[4] / "deploy" / "deviceclasses"
 VFIO = f"vfio.{DRIVER}"
@@ -111,3 +113,48 @@ def test_nodes_that_differ_in_addresses_and_groups_alone_are_equal() -> None:
     other = with_passthrough(HOST, [passthrough_gpu(n + 8, iommu_group=90 + n) for n in range(4)])
     inventory = cluster({"n": BOTH, "other": other})
     assert len(inventory.buckets) == 1
+
+
+ON_DEMAND = on_demand(HOST)
+
+
+def on_demand_cluster(*, held: Sequence[str] = ()) -> Inventory:
+    """A node whose GPUs are published twice, each pair with one counter (kubelet_plugin.node_devices)."""
+    handed = frozenset(ON_DEMAND.handed_on_demand())
+    roles = GpuRoles(handed=handed)
+    pages = allocatable(ON_DEMAND, driver=DRIVER, tainted=True, roles=roles)
+    slices = [pool_slice("n", ON_DEMAND)]
+    spec = msgspec.structs.replace(
+        slices[0].spec,
+        devices=[device for page in pages for device in page],
+        pool=msgspec.structs.replace(slices[0].spec.pool, resource_slice_count=2),
+    )
+    sets = [each for page in counter_pages(ON_DEMAND, roles, {}) for each in page]
+    meta = msgspec.structs.replace(slices[0].metadata, name="n-counters")
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("n")],
+        slices=[
+            msgspec.structs.replace(slices[0], spec=spec),
+            msgspec.structs.replace(
+                slices[0], metadata=meta, spec=msgspec.structs.replace(spec, devices=[], shared_counters=sets)
+            ),
+        ],
+        classes=[device_class(DRIVER), device_class(VFIO)],
+    )
+    inventory.hold("others", frozenset(DeviceId(DRIVER, "n", name) for name in held))
+    return inventory
+
+
+def test_a_gpu_that_is_had_in_one_way_is_not_given_in_the_other() -> None:
+    whole = [f"gpu-{gpu.uuid.removeprefix('GPU-')}" for gpu in ON_DEMAND.gpus]
+    assert given(on_demand_cluster(), claim("c", request(count=4, device_class=VFIO))) == machine_names(0, 1, 2, 3)
+    assert given(on_demand_cluster(), claim("c", request(count=4))) == whole
+    held = on_demand_cluster(held=[whole[0], *machine_names(1)])
+    assert given(held, claim("c", request(count=2, device_class=VFIO))) == machine_names(2, 3)
+    assert given(held, claim("c", request(count=2))) == whole[2:]
+    for name in (DRIVER, VFIO):
+        assert isinstance(decide(held, claim("c", request(count=3, device_class=name))), NoFit)
+    both = claim("c", request("own", 2), request("vm", 2, VFIO))
+    assert len(given(on_demand_cluster(), both)) == 4
+    assert isinstance(decide(on_demand_cluster(), claim("c", request("own", 3), request("vm", 2, VFIO))), NoFit)

@@ -1,0 +1,51 @@
+"""What changes this node's GPUs for claims: divides them by MIG, or binds them to VFIO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
+from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
+from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.from_settings import seen_host_root
+from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLending
+from dracaena.kubelet_plugin.mig_means import mig_means
+from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
+from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans
+from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.vfio_binding import VfioBinding
+
+Means = Mapping[str, EffectMeans | NotingEffectMeans]
+
+
+def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
+    """Return them by kind of effect. With passthrough=existing no claim is given such an effect, but those of claims
+    that were prepared before have to be undone.
+    """
+    divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
+    if gpus.source is None or gpus.live is None:
+        return divided
+    lending = GpuDriverLending(
+        gpus.live.ask,
+        gpus.source.close,
+        lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S),
+    )
+    binding = VfioBinding(
+        PciDriverFiles(
+            node.paths.gpu_locks / "writes", modules=str(Path(seen_host_root(node.settings), "lib/modules"))
+        ),
+        PciHolders().holders,
+        lending,
+        make_whole=lambda address: _make_whole(gpus, divided, address),
+        changed=gpus.live.read_soon,
+    )
+    return {**divided, VFIO_BIND: binding}
+
+
+def _make_whole(gpus: GpuParts, divided: Means, address: str) -> None:
+    """Take a GPU out of MIG mode where the plugin changes that. Raises DracaenaError where it cannot be."""
+    pool, means = gpus.devices.pool(), divided.get(MIG_OFF)
+    for name, gpu in pool.gpus.items():
+        if gpu.pci_bus_id == address and name in pool.switched and isinstance(means, EffectMeans):
+            means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())

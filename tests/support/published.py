@@ -1,0 +1,59 @@
+"""What NodeDevices publishes of a machine, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.names import DeviceName, PoolName
+from dracaena.api.resource_objects import CounterSet, Device
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.pool import Page, devices_of
+from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node_devices import NodeDevices
+from support.plugin import DRIVER, NODE
+
+
+class Node:
+    """A node whose publications are kept, each with the devices that could be prepared at that moment."""
+
+    def __init__(self, *, watched: bool = False, laid_out: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
+        self.own: set[DeviceName] = set()
+        self.own_asked = 0
+        self.made: dict[DeviceName, MadeDevice] = {}
+        self.counters: dict[str, dict[str, str]] = {}
+        self.metrics = PluginMetrics(CollectorRegistry())
+        self.published: list[tuple[list[str], set[str]]] = []
+        self.troubles: list[Sequence[Trouble]] = []
+        self.taints: dict[str, list[str]] = {}
+        self.devices_published: list[Device] = []
+        self.devices = NodeDevices(
+            driver=DRIVER,
+            name=PoolName(NODE),
+            tainted=True,
+            publish=self._publish,
+            waiting_for=lambda: "waiting for the NVIDIA driver",
+            metrics=self.metrics,
+            watched=watched,
+            laid_out=laid_out,
+            sharing=sharing,
+            mig_gpus=mig_gpus,
+            own_places=self._own_places,
+            made_devices=lambda: dict(self.made),
+            on_troubles=self.troubles.append,
+        )
+
+    def _own_places(self) -> set[DeviceName]:
+        self.own_asked += 1
+        return self.own
+
+    def _publish(self, pages: Sequence[Page]) -> None:
+        pool = self.devices.pool()
+        devices = [d for page in pages for d in devices_of(page)]
+        sets = [each for page in pages for each in page if isinstance(each, CounterSet)]
+        self.published.append(([d.name for d in devices], {*pool.gpus, *pool.mig_devices, *pool.mig_places}))
+        self.devices_published = devices
+        self.taints = {d.name: [taint.key for taint in d.taints] for d in devices}
+        self.counters = {each.name: {name: c.value for name, c in each.counters.items()} for each in sets}

@@ -1,0 +1,145 @@
+"""A node whose GPUs are had whole, in shares, in MIG devices or by virtual machines, each when a claim gets it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dracaena.api.mig_geometry import places
+from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.passthrough import passthrough_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
+from dracaena.kubelet_plugin.discovery.passthrough import handed_through
+from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.ports import EffectMeans
+from dracaena.kubelet_plugin.prepare.checkpoint import State
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.vfio_binding import VfioBinding
+from support.fake_mig import FakeMigHardware
+from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
+from support.fake_pci_drivers import FakePciDrivers
+from support.killed_steps import KilledSteps
+from support.mig_geometries import divisible_machine
+from support.mig_node import MigNode
+from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, claim_of, share_of
+
+NEVER = 1 << 30
+
+
+@contextmanager
+def vfio_node(folder: Path) -> Iterator[VfioNode]:
+    """Two GPUs of Hopper, each with a sound card in its IOMMU group."""
+    machine = divisible_machine(2)
+    gpus = tuple(dataclasses.replace(g, pci_bus_id=f"0000:{0x18 + g.index:02x}:00.0") for g in machine.gpus)
+    mig = MigNode(FakeMigHardware(dataclasses.replace(machine, gpus=gpus)))
+    try:
+        yield VfioNode(folder, mig)
+    finally:
+        mig.library.close()
+
+
+class VfioNode:
+    """One plugin after the other on one hardware. restart() is a kill: files, drivers and instances stay."""
+
+    def __init__(self, folder: Path, mig: MigNode) -> None:
+        self.folder, self.mig = folder, mig
+        self.machine = mig.hardware.machine
+        self.addresses = [str(gpu.pci_bus_id) for gpu in self.machine.gpus]
+        self.bus = FakePciBus(folder / "sys")
+        for number, address in enumerate(self.addresses):
+            self.bus.add(address, 40 + number, driver="nvidia")
+            self.bus.add(
+                f"{address[:-1]}1", 40 + number, driver="snd_hda_intel", ids=(NVIDIA, 0x22BA), pci_class=AUDIO_CLASS
+            )
+        self.bus.load("vfio-pci")
+        self.claims, self.boot = FakeClaims(), 1
+        self.plant: Callable[[VfioBinding], Any] = lambda binding: binding
+        self.restart()
+
+    def restart(self) -> None:
+        self.mig.start()
+        self.steps = KilledSteps(NEVER)
+        self.drivers = FakePciDrivers(self.bus)
+        binding = VfioBinding(
+            self.drivers, self.drivers.holders, self.drivers.without_gpu_driver, make_whole=self._make_whole
+        )
+        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
+        self.node = PluginNode(
+            self.folder,
+            self.claims,
+            pool=self.read(),
+            boot_id=f"boot-{self.boot}",
+            steps=self.steps,
+            means=means,
+        )
+
+    def reboot(self) -> None:
+        """Cut the power: drivers are bound as they are by themselves, and there is no MIG device."""
+        self.boot += 1
+        self.bus.boot("nvidia", "snd_hda_intel", "vfio-pci")
+        for gpu in self.mig.hardware.gpus:
+            gpu.instances.clear()
+        self.restart()
+        self.node.state.enter_boot()
+
+    def read(self) -> PublishedPool:
+        """What a reading says now; the plugin works with it from look() on."""
+        handed = handed_through(SysfsPci(str(self.bus.root)).read(), lambda _address: True).gpus
+        gpus = tuple(gpu for gpu in self.machine.gpus if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia")
+        self.mig.left_out = {gpu.uuid for gpu in self.machine.gpus} - {gpu.uuid for gpu in gpus}
+        divided = divided_gpus("all", self.machine)
+        now = as_published(dataclasses.replace(self.machine, gpus=gpus, passthrough=handed, mig_devices=()), divided)
+        return node_pool(now, DRIVER, PoolName(NODE), divided=divided)
+
+    def look(self) -> None:
+        self.node.pool = self.read()
+
+    def _make_whole(self, address: str) -> None:
+        means = self.mig.whole
+        assert isinstance(means, EffectMeans)
+        for gpu in self.machine.gpus:
+            if gpu.pci_bus_id == address:
+                name = gpu_device_name(gpu.uuid)
+                means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())
+
+    def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
+        results = [
+            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
+            for number, device in enumerate(devices)
+        ]
+        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        self.claims.put(claim)
+        return claim
+
+    def whole(self, name: str, ordinal: int = 0) -> ResourceClaim:
+        return self.claim(name, gpu_device_name(self.machine.gpus[ordinal].uuid))
+
+    def share(self, name: str, ordinal: int = 0) -> ResourceClaim:
+        fields = share_of("10Gi", share_id=f"share-{name}")
+        return self.claim(name, gpu_device_name(self.machine.gpus[ordinal].uuid), config=BEST_EFFORT, **fields)
+
+    def part(self, name: str, ordinal: int = 0, start: int = 0) -> ResourceClaim:
+        gpu = self.machine.gpus[ordinal]
+        found = places(gpu.uuid, gpu.mig_profiles)
+        return self.claim(
+            name,
+            next(p.device_name for p in found if (p.profile.name, p.placement.start) == ("1g.10gb", start)),
+        )
+
+    def vfio(self, name: str, *ordinals: int) -> ResourceClaim:
+        return self.claim(name, *(passthrough_device_name(self.addresses[number]) for number in ordinals or (0,)))
+
+    def done(self) -> list[PreparedClaim]:
+        found, _ = self.node.checkpoints.load_all()
+        return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]
+
+    def drivers_of(self, ordinal: int) -> tuple[str | None, str | None]:
+        """The drivers of a GPU and of its sound card."""
+        address = self.addresses[ordinal]
+        return self.bus.driver_of(address), self.bus.driver_of(f"{address[:-1]}1")

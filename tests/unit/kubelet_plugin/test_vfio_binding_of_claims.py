@@ -1,0 +1,284 @@
+"""GPUs that are had whole, in shares, in MIG devices or by virtual machines: never in two ways at once, whatever is
+killed when, and with the NVIDIA driver in the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.vfio_binding import FUNCTIONS, VfioBinding
+from support.killed_steps import StopError
+from support.plugin import reference_to
+from support.seeds import sampled
+from support.vfio_node import NEVER, VfioNode, vfio_node
+
+HOST, MACHINE = ("nvidia", "snd_hda_intel"), ("vfio-pci", "vfio-pci")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[VfioNode]:
+    with vfio_node(tmp_path) as made:
+        yield made
+
+
+def prepare(node: VfioNode, claim: ResourceClaim) -> None:
+    node.node.state.prepare(reference_to(claim))
+
+
+def unprepare(node: VfioNode, claim: ResourceClaim) -> None:
+    node.node.state.unprepare(reference_to(claim))
+
+
+def test_a_gpu_is_bound_when_a_claim_gets_it_and_back_when_that_ends(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [MACHINE, MACHINE]
+    spec = json.loads(node.node.files()["cdi/gpu.dracaena.dev-claim_machine-uid.json"])
+    paths = [[n["path"] for n in device["containerEdits"]["deviceNodes"]] for device in spec["devices"]]
+    assert paths == [["/dev/vfio/vfio", "/dev/vfio/40"], ["/dev/vfio/vfio", "/dev/vfio/41"]]
+    variable = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
+    assert spec["devices"][1]["containerEdits"]["env"] == [f"{variable}={node.addresses[1]}"]
+    node.look()  # the NVIDIA driver shows none of them now
+    node.node.state.follow_devices()
+    assert [prepared.claim.name for prepared in node.done()] == ["machine"]
+    node.restart()
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_each_way_to_have_a_gpu_excludes_the_others_before_a_reading_shows_it(node: VfioNode) -> None:
+    ways = [node.whole("whole"), node.share("share"), node.part("part"), node.vfio("machine")]
+    for first in ways:
+        prepare(node, first)
+        for other in ways:
+            if other is not first:
+                with pytest.raises(DeviceHeldError):
+                    prepare(node, other)
+        unprepare(node, first)
+    assert node.drivers_of(0) == HOST
+
+
+def test_a_divided_gpu_leaves_mig_mode_on_its_way(node: VfioNode) -> None:
+    gpu = node.mig.hardware.gpus[0]
+    gpu.mode = gpu.pending = True
+    prepare(node, node.vfio("machine"))
+    assert not gpu.mode
+    gpu = node.mig.hardware.gpus[1]
+    gpu.mode = gpu.pending = True
+    node.mig.hardware.put(1, "1g.10gb", 0)  # a stranger's
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        prepare(node, node.vfio("other", 1))
+    assert node.drivers_of(1) == HOST
+
+
+def test_of_several_gpus_all_are_bound_or_none(node: VfioNode) -> None:
+    node.bus.open_by[node.addresses[1]] = [4711]
+    claim = node.vfio("machine", 0, 1)
+    with pytest.raises(TemporaryError, match=f"{node.addresses[1]} is open in python"):
+        prepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_an_unbind_that_hangs_holds_the_gpu_until_the_process_ends(node: VfioNode) -> None:
+    address = node.addresses[0]
+
+    def opened(path: str) -> None:
+        if path.endswith("nvidia/unbind"):
+            node.bus.open_by[address] = [4711]
+
+    node.drivers.before_write = opened
+    claim, other = node.vfio("machine"), node.whole("other")
+    with pytest.raises(EffectPendingError):
+        prepare(node, claim)
+    node.restart()
+    with pytest.raises(DracaenaError, match=r"python \(PID 4711\)"):
+        unprepare(node, claim)
+    with pytest.raises(DracaenaError):
+        prepare(node, other)
+    node.bus.close(address)
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+    node.look()
+    prepare(node, other)
+
+
+def test_after_a_power_cut_the_journal_of_the_boot_before_is_forgotten(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    node.reboot()
+    assert node.drivers_of(0) == HOST
+    node.bus.written.clear()
+    unprepare(node, claim)
+    assert node.bus.written == []
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+
+
+class Walk:
+    """Random claims on two GPUs, with kills, hangs, drivers that refuse, and power cuts in between."""
+
+    def __init__(self, node: VfioNode, seed: int) -> None:
+        self.node, self.chance = node, random.Random(seed)
+        self.claims: list[ResourceClaim] = []
+        self.granted = 0
+
+    def step(self) -> None:
+        chance, node = self.chance, self.node
+        for kill in ("steps", "drivers"):
+            getattr(node, kill).left = chance.randrange(1, 20) if chance.random() < 0.2 else NEVER
+        node.bus.refusing = {chance.choice(["nvidia", "vfio-pci"]): errno.EIO} if chance.random() < 0.1 else {}
+        if chance.random() < 0.15:
+            node.bus.open_by[chance.choice(node.addresses)] = [4711]
+        try:
+            with suppress(DracaenaError):
+                self._act()
+        except StopError:
+            node.restart()
+        node.steps.left = node.drivers.left = NEVER
+        if chance.random() < 0.5:
+            self._quiet()
+        self.check()
+
+    def _act(self) -> None:
+        act = self.chance.random()
+        if act < 0.5 or not self.claims:
+            self._prepare()
+        elif act < 0.85:
+            self._unprepare(self.chance.choice(self.claims))
+        elif act < 0.93:
+            self.node.look()
+            self.node.node.state.follow_devices()
+        elif act < 0.97:
+            self.node.restart()
+            self.node.node.state.recover(())
+        else:
+            self.node.reboot()
+
+    def _prepare(self) -> None:
+        chance, node = self.chance, self.node
+        if self.claims and chance.random() < 0.4:
+            claim = chance.choice(self.claims)
+        else:
+            name, gpu = f"c{len(self.node.claims.by_key)}", chance.randrange(2)
+            made: Callable[[], ResourceClaim] = chance.choice(
+                [
+                    lambda: node.whole(name, gpu),
+                    lambda: node.share(name, gpu),
+                    lambda: node.part(name, gpu, chance.randrange(7)),
+                    lambda: node.vfio(name, gpu),
+                    lambda: node.vfio(name, 0, 1),
+                ]
+            )
+            claim = made()
+            self.claims.append(claim)
+        prepare(node, claim)
+        self.granted += 1
+
+    def _unprepare(self, claim: ResourceClaim) -> None:
+        unprepare(self.node, claim)
+        self.claims.remove(claim)
+
+    def _quiet(self) -> None:
+        for address in self.node.addresses:
+            self.node.bus.close(address)
+        self.node.bus.refusing = {}
+
+    def check(self) -> None:
+        """Look at what claims have against what the hardware says."""
+        for ordinal, address in enumerate(self.node.addresses):
+            kinds = {kind for prepared in self.node.done() for kind in _kinds(prepared.devices, address)}
+            assert len(kinds) <= 1, f"{address} is had in two ways: {kinds}"
+            if kinds:
+                wanted = MACHINE if kinds == {"vfio"} else HOST
+                assert self.node.drivers_of(ordinal) == wanted, f"{address} is had {kinds}"
+            if self.node.drivers_of(ordinal) != HOST:
+                journaled = {e.device for c in self.node.node.checkpoints.load_by_boot()[0] for e in c.prepared.effects}
+                name = f"vfio-{address.replace(':', '-').replace('.', '-')}"
+                assert name in journaled, f"{address} is not as it was, and no journal says so"
+
+    def end(self) -> None:
+        """End all claims: everything is as it was before."""
+        self._quiet()
+        self.node.restart()
+        for claim in list(self.claims):
+            self._unprepare(claim)
+        assert [self.node.drivers_of(0), self.node.drivers_of(1)] == [HOST, HOST]
+        assert [self.node.mig.hardware.layout(ordinal) for ordinal in range(2)] == [[], []]
+        assert self.node.node.checkpoints.load_all() == ((), ())
+
+
+def _kinds(devices: Sequence[Any], address: str) -> Iterator[str]:
+    for device in devices:
+        if device.pci_bus_id == address:
+            share = "share" if device.share_id is not None else "whole"
+            yield "vfio" if device.is_passthrough else "mig" if not device.is_whole_gpu else share
+
+
+def walk(node: VfioNode, seed: int, steps: int = 25) -> Walk:
+    made = Walk(node, seed)
+    for _ in range(steps):
+        made.step()
+    made.end()
+    return made
+
+
+@pytest.mark.parametrize("seed", sampled(range(1000), 4))
+def test_no_gpu_is_had_in_two_ways_and_all_are_back_in_the_end(node: VfioNode, seed: int) -> None:
+    assert walk(node, seed).granted > 0
+
+
+class Planted:
+    """Effect means with a fault."""
+
+    def __init__(self, binding: VfioBinding) -> None:
+        self.binding = binding
+
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        return self.binding.apply_noting(effect, others, note)
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        self.binding.undo(effect, others)
+
+
+class JournalsAfterwards(Planted):
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        return self.binding.apply_noting(effect, others, lambda _outcome: None)
+
+
+class ForgetsASoundCard(Planted):
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        def short(outcome: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+            return {**outcome, FUNCTIONS: str(outcome.get(FUNCTIONS, "")).partition(" ")[0]}
+
+        return short(self.binding.apply_noting(effect, others, lambda outcome: note(short(outcome))))
+
+
+class DoesNotUndo(Planted):
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fault", [JournalsAfterwards, ForgetsASoundCard, DoesNotUndo])
+def test_a_planted_fault_is_found(node: VfioNode, fault: type[Planted]) -> None:
+    node.plant = fault
+    node.restart()
+    with pytest.raises(AssertionError):  # noqa: PT012 - one of the seeds
+        for seed in range(4):
+            walk(node, seed)
