@@ -13,10 +13,12 @@ from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages, slice_specs
+from support.machines import plain_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 
-NODES: Final = ("worker-1", "worker-2", "machines-1")
-"""A node of eight whole GPUs, one of eight GPUs of which three are divided, and one with two GPUs for virtual machines.
+NODES: Final = ("worker-1", "worker-2", "machines-1", "guest-1")
+"""A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines, and
+one with a GPU that computes confidentially.
 """
 
 _GIB: Final = 1 << 30
@@ -37,6 +39,7 @@ def page_cluster() -> list[dict[str, Any]]:
     """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
     for_machines = with_passthrough(NO_GPUS, [passthrough_gpu(0), passthrough_gpu(1)])
     machines = {"worker-1": _whole(), "worker-2": divided_machine(), "machines-1": for_machines}
+    machines["guest-1"] = plain_machine(1, minor=0, cc_capable=True, cc_mode="on")
     return [_slice(name, machine) for name, machine in machines.items()]
 
 

@@ -96,8 +96,12 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
     assert "The node needs the labels in kubeletPlugin.nodeSelector" in notes
 
 
+OFF_BY_DEFAULT = ("share", "vfio", "confidential")
+"""Classes with a switch of their own."""
+
+
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
-    every = render(tmp_path, "--set", "deviceClasses.share=true", "--set", "deviceClasses.vfio=true")
+    every = render(tmp_path, *(word for name in OFF_BY_DEFAULT for word in ("--set", f"deviceClasses.{name}=true")))
     rendered = {one["metadata"]["name"]: one["spec"] for one in objects(every, "DeviceClass")}
     files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
     assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
@@ -105,7 +109,7 @@ def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_cluster_that_shares_no_gpus_and_has_no_virtual_machines_has_no_classes_for_them(tmp_path: Path) -> None:
     names = {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
-    assert not names & {"share.gpu.dracaena.dev", "vfio.gpu.dracaena.dev"}
+    assert not names & {f"{name}.gpu.dracaena.dev" for name in OFF_BY_DEFAULT}
 
 
 def test_pods_come_to_the_gate_in_the_namespaces_that_the_value_says(tmp_path: Path) -> None:
@@ -128,14 +132,13 @@ def test_what_the_controller_may_do_at_the_gate_is_confined_also_where_no_new_po
 
 
 def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_path: Path) -> None:
-    """A class without the name would be a way around a quota by that name."""
-    values = (
-        "--set", "deviceClasses.share=true", "--set", "deviceClasses.vfio=true",
-        "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu",
-    )  # fmt: skip
+    """A class without the name would be a way around a quota by that name. Confidential GPUs are not to be had by it:
+    kube-scheduler takes the newest class of a name, and of those the first, for every pod."""
+    switches = [word for name in OFF_BY_DEFAULT for word in ("--set", f"deviceClasses.{name}=true")]
+    values = (*switches, "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
     classes = objects(render(tmp_path, *values), "DeviceClass")
     named = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in classes}
-    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", "share", "vfio")}
+    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", *OFF_BY_DEFAULT)}
     whole = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "pcie-switch.gpu.dracaena.dev")
     assert named == {**of_others, **dict.fromkeys(whole, "nvidia.com/gpu")}
     by_default = objects(render(tmp_path), "DeviceClass")
