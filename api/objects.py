@@ -208,6 +208,7 @@ class PodSpec(Wire, frozen=True):
     topology_spread_constraints: list[dict[str, Any]] = []
     scheduling_group: SchedulingGroup | None = None
     volumes: list[PodVolume] = []
+    runtime_class_name: str = ""
 
 
 class PodCondition(Wire, frozen=True):

@@ -393,10 +393,10 @@ class DeviceState:
         self._guard.refuse_stale(plan)
         plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
         self._guard.refuse_held(plan, pool)
-        crowded = self._guard.crowded(plan, self._reporter.consumers_of(plan))
-        if crowded is not None:
-            raise PrepareError(crowded)
-        return plan
+        fitted = self._guard.fitted(plan, self._reporter.consumers_of(plan))
+        if isinstance(fitted, str):
+            raise PrepareError(fitted)
+        return fitted
 
     def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
         """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""

@@ -17,6 +17,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import ReadMinors
+from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
 from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
 from dracaena.kubelet_plugin.prepare.mps_containers import crowded_container
@@ -58,6 +59,7 @@ class LastGuard:
         claim_reconciler: ClaimReconciler,
         read_minors: ReadMinors,
         changing: Callable[[], Collection[DeviceName]] = tuple,
+        guest_runtimes: GuestRuntimes = NO_GUESTS,
     ) -> None:
         """`changing` returns, with the lock held, the whole GPUs of which nothing is given to anybody now."""
         self._checkpoints = checkpoints
@@ -65,6 +67,7 @@ class LastGuard:
         self._claim_reconciler = claim_reconciler
         self._read_minors = read_minors
         self._changing = changing
+        self._guest_runtimes = guest_runtimes
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
@@ -131,12 +134,20 @@ class LastGuard:
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
-    def crowded(self, plan: PreparedClaim, pods: Sequence[Pod]) -> str | None:
-        """Return why a container of a claim's pods would have too much at a time, None when none would. The caller
-        holds the lock."""
-        if not plan.effects:
-            return None
-        return crowded_container(plan, (c.prepared for c in self._checkpoints.load_all()[0]), pods)
+    def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
+        """Return the plan as the pods of its claim need it, or why they cannot be given it: a container would have too
+        much at a time, or is in a virtual machine without what it would need. The caller holds the lock.
+
+        What a GPU for virtual machines needs depends on the RuntimeClass, so none is given to pods that are not known.
+        """
+        unknown = set(plan.consumers).difference(pod.metadata.uid for pod in pods)
+        if unknown and any(device.is_passthrough for device in plan.devices):
+            raise TemporaryError(
+                f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, was not read yet: what it gets "
+                "depends on its RuntimeClass"
+            )
+        others = (c.prepared for c in self._checkpoints.load_all()[0]) if plan.effects else ()
+        return crowded_container(plan, others, pods) or fitted_to_pods(plan, pods, self._guest_runtimes)
 
 
 def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:

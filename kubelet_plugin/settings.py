@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, TextForm, option
 
 CONTROLLER = "controller"
@@ -24,6 +25,10 @@ XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas bet
 PCI_ADDRESSES = TextForm(
     r"(all|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](,[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])*)",
     "PCI addresses as in /sys/bus/pci/devices with commas between them, or `all`",
+)
+RUNTIME_CLASSES = TextForm(
+    r"([a-z0-9][-.a-z0-9]*\*?(,[a-z0-9][-.a-z0-9]*\*?)*)?",
+    "names of RuntimeClasses with commas between them, `*` at the end for any rest, or nothing",
 )
 
 
@@ -119,6 +124,12 @@ class PluginSettings:
         "between them",
         form=PCI_ADDRESSES,
     )
+    guest_runtime_classes: str = option(
+        "kata,kata-*",
+        help="RuntimeClasses that run pods in virtual machines, names with commas between them, `*` at the end for any "
+        "rest; such pods get GPUs for virtual machines alone",
+        form=RUNTIME_CLASSES,
+    )
     mps_root: str = option(
         "",
         help="folder of the MPS supervisor (`dracaena mps`), which serves shares whose config says strategy MPS; "
@@ -170,3 +181,8 @@ class PluginSettings:
     claim_status: bool = option(True, help="say in status.devices of each claim which GPUs it has")
     log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
     log_format: str = option("json", help="form of log lines", choices=("json", "text"))
+
+    @property
+    def guest_runtimes(self) -> GuestRuntimes:
+        """What guest_runtime_classes says."""
+        return GuestRuntimes.parse(self.guest_runtime_classes)

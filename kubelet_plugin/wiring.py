@@ -324,7 +324,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     paths = node.paths
     folders = claim_folders(node.settings, paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
-    limits: PodLimits | None
+    limits: PodLimits | None = None
 
     def follow_limits(prepared: Sequence[PreparedClaim]) -> None:
         if limits is not None:
@@ -362,6 +362,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
             changing=layouts.changing,
+            guest_runtimes=node.settings.guest_runtimes,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
@@ -376,7 +377,6 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
-    limits = None
     if gpus.limiter is not None:
         limits = PodLimits(
             checkpoints=checkpoints,

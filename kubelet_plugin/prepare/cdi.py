@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
-from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, KindOf, edits_of
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, KindOf, edits_of
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
-from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
+from dracaena.kubelet_plugin.prepare.device_nodes import VFIO_NODE, ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import SymbolicLink, device_hooks
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
@@ -51,8 +51,10 @@ def claim_spec(
     """Return the CDI spec of a claim as JSON. `nodes` has an entry for each of its devices.
 
     `gpu_driver_edits` bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA
-    runtime from injecting GPUs of its own choice. Raises ValueError when the result breaks a rule of CDI, which is an
-    error of ours.
+    runtime from injecting GPUs of its own choice. A pod in a virtual machine gets nothing but the nodes of its GPUs,
+    which its runtime makes devices of that machine: variables reach the containers inside, where PCI addresses are
+    others and `void` would keep the guest's own NVIDIA runtime from its GPUs. Raises ValueError when the result breaks
+    a rule of CDI, which is an error of ours.
     """
     edits = gpu_driver_edits if gpu_driver_edits is not None else GpuDriverEdits()
     # A device may answer two requests; each share of one has edits of its own.
@@ -61,7 +63,7 @@ def claim_spec(
         "cdiVersion": LEAST_VERSION,
         "kind": cdi_kind(driver),
         "containerEdits": {
-            "env": ["NVIDIA_VISIBLE_DEVICES=void", *edits.environment],
+            **({} if prepared.in_guest else {"env": ["NVIDIA_VISIBLE_DEVICES=void", *edits.environment]}),
             **({"deviceNodes": [_node(node) for node in nodes.control]} if nodes.control else {}),
             **edits.document(),
         },
@@ -69,8 +71,8 @@ def claim_spec(
             {
                 "name": cdi_device_name(prepared.claim.uid, name, share_id),
                 "containerEdits": {
-                    **_device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
-                    **_edits_of_kind(_joined(device, prepared, kind_of)),
+                    **_device_edits(device, _given(prepared, nodes.devices[name]), nodes.drm.get(name, ()), edits),
+                    **_edits_of_kind(NO_EDITS if prepared.in_guest else _joined(device, prepared, kind_of)),
                 },
             }
             for (name, share_id), device in devices.items()
@@ -81,6 +83,11 @@ def claim_spec(
     if problems:
         raise ValueError(f"CDI spec of claim {prepared.claim}: {'; '.join(problems)}")
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _given(prepared: PreparedClaim, nodes: Sequence[DeviceNode]) -> Sequence[DeviceNode]:
+    """Return the nodes that a device's containers get. What opens VFIO itself stays with who starts the machine."""
+    return [node for node in nodes if node.path != VFIO_NODE.path] if prepared.in_guest else nodes
 
 
 def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) -> ContainerEdits:

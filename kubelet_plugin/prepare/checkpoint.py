@@ -136,6 +136,7 @@ class _Body(msgspec.Struct, omit_defaults=True):
     aside: str | None = None
     planned: bool = True
     effects: list[_Effect] = []
+    in_guest: bool = False
 
 
 def file_name(uid: ClaimUid) -> str:
@@ -196,6 +197,7 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         aside=checkpoint.aside,
         planned=checkpoint.planned,
         effects=[_effect_document(effect) for effect in prepared.effects],
+        in_guest=prepared.in_guest,
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
     document["devices"] = [
@@ -216,6 +218,7 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
             consumers=tuple(PodUid(uid) for uid in body.consumers),
             metadata=None if body.metadata is None else ClaimMetadata(body.metadata.pod_claim_name),
             effects=tuple(_effect(effect) for effect in body.effects),
+            in_guest=body.in_guest,
         ),
         answered=body.answered,
         aside=body.aside,

@@ -143,6 +143,8 @@ class PreparedClaim:
     """Its devices with the numbers that they had before: containers that were started then still have those nodes."""
     effects: tuple[Effect, ...] = ()
     """What was changed on the node for it, or may have been, in the order in which it was."""
+    in_guest: bool = False
+    """Whether its pods run in virtual machines of their own, by their RuntimeClass."""
 
     def check(self) -> None:
         """State the invariants; raise ValueError naming the first that does not hold."""

@@ -37,6 +37,7 @@ from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletVi
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
@@ -136,6 +137,7 @@ def make_pod(
     phase: str = "Running",
     node: str = NODE,
     version: str = "1",
+    runtime_class: str = "",
 ) -> Pod:
     """A pod. containers and init: container → (name in the pod, request); claims and generated: name → claim."""
 
@@ -155,6 +157,7 @@ def make_pod(
         },
         "spec": {
             "nodeName": node,
+            "runtimeClassName": runtime_class,
             "containers": [container(item) for item in containers.items()],
             "initContainers": [container(item) for item in (init or {}).items()],
             "resourceClaims": [
@@ -416,6 +419,7 @@ class PluginNode:
                 claim_reconciler=reconciler,
                 read_minors=lambda: self.minors,
                 changing=lambda: self.changing,
+                guest_runtimes=GuestRuntimes.parse("kata,kata-*"),
             ),
             reporter=self.reporter,
             unprepares=Unprepares(self.clock),

@@ -411,3 +411,49 @@ def test_a_guard_that_compares_known_addresses_alone_is_found(tmp_path: Path, mo
 def _run_all(folder: Path) -> None:
     for seed in range(12):
         run_in_any_order(folder / str(seed), seed)
+
+
+def test_the_runtime_class_of_the_pod_decides_what_its_containers_get(tmp_path: Path) -> None:
+    """A pod of Kata gets the groups and nothing else; KubeVirt's launcher, a pod of the host, all that it reads."""
+    claim = passthrough_claim(numbers=(0, 1), reserved_for={"pod": "pod-uid"})
+    node = node_of(tmp_path, claim, gpu_driver_edits=no_driver, control_nodes=tuple)
+    node.pods.add(make_pod(runtime_class="kata-qemu-nvidia-gpu"))
+    node.state.prepare(reference_to(claim))
+    spec = spec_of(node)
+    assert spec["containerEdits"] == {}
+    assert [device["containerEdits"] for device in spec["devices"]] == [
+        {"deviceNodes": [{"path": "/dev/vfio/40"}]},
+        {"deviceNodes": [{"path": "/dev/vfio/41"}]},
+    ]
+    again = PluginNode(tmp_path, node.claims, node.pods, pool=POOL, gpu_driver_edits=no_driver, control_nodes=tuple)
+    (node.folder / "cdi" / f"{DRIVER}-claim_claim-uid.json").unlink()
+    again.state.recover(())  # while its pod runs, from the checkpoint alone
+    assert spec_of(again) == spec
+    again.state.unprepare(reference_to(claim))
+    node.pods.add(make_pod())
+    again.state.prepare(reference_to(claim))
+    spec = spec_of(again)
+    assert spec["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert spec["devices"][0]["containerEdits"]["env"] == [f"{H100}=0000:20:00.0,0000:21:00.0"]
+    assert {"path": "/dev/vfio/vfio"} in spec["devices"][0]["containerEdits"]["deviceNodes"]
+
+
+def test_a_gpu_for_virtual_machines_waits_until_it_is_known_which_runtime_its_pod_has(tmp_path: Path) -> None:
+    claim = passthrough_claim(reserved_for={"late": "late-uid"})
+    node = node_of(tmp_path, claim, gpu_driver_edits=no_driver)
+    with pytest.raises(
+        TemporaryError, match="pod UID late-uid, for which claim default/claim is reserved, was not read"
+    ):
+        node.state.prepare(reference_to(claim))
+    assert not (tmp_path / "cdi").exists() or not list((tmp_path / "cdi").iterdir())
+    node.pods.add(make_pod("late", runtime_class="kata"))
+    assert node.state.prepare(reference_to(claim)).in_guest
+
+
+def test_a_gpu_of_the_host_is_refused_to_a_pod_in_a_virtual_machine(tmp_path: Path) -> None:
+    claim = make_claim(reserved_for={"pod": "pod-uid"})
+    node = node_of(tmp_path, claim, pool=make_pool())
+    node.pods.add(make_pod(runtime_class="kata-clh"))
+    with pytest.raises(DracaenaError, match="in which there is no NVIDIA driver of this node"):
+        node.state.prepare(reference_to(claim))
+    assert files_below(tmp_path) == {} or not any("claim-uid" in name for name in files_below(tmp_path))

@@ -1,0 +1,58 @@
+"""Pods that run in virtual machines of their own (Kata Containers): what they can be given.
+
+Their container runtime takes the device nodes of a container from its CDI spec, as any other does. A node of VFIO it
+turns into a device of the virtual machine; of the host's NVIDIA driver nothing is in there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRuntimes:
+    """Which RuntimeClasses run a pod in a virtual machine. The name is all that a pod says of it."""
+
+    names: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GuestRuntimes:
+        """Return those of a list of names with commas between them; a `*` at the end stands for any rest."""
+        words = [word for word in text.split(",") if word]
+        return cls(
+            frozenset(word for word in words if not word.endswith("*")),
+            tuple(sorted(word.removesuffix("*") for word in words if word.endswith("*"))),
+        )
+
+    def run(self, pod: Pod) -> bool:
+        """Whether a pod runs in a virtual machine."""
+        name = pod.spec.runtime_class_name
+        return bool(name) and (name in self.names or name.startswith(self.prefixes))
+
+
+NO_GUESTS = GuestRuntimes()
+
+
+def fitted_to_pods(plan: PreparedClaim, pods: Sequence[Pod], runtimes: GuestRuntimes) -> PreparedClaim | str:
+    """Return the plan for a claim as its pods need it, or why they cannot be given it, in words for their owner."""
+    guests = [pod for pod in pods if runtimes.run(pod)]
+    if not guests:
+        return plan
+    guest = guests[0]
+    where = f"pod {guest.key} runs in a virtual machine (RuntimeClass {guest.spec.runtime_class_name})"
+    of_host = [device for device in plan.devices if not device.is_passthrough]
+    if of_host:
+        return (
+            f"{where}, in which there is no NVIDIA driver of this node: request {of_host[0].request} has "
+            f"{of_host[0].device}; ask for a GPU for virtual machines (class vfio.<driver name>, docs/vm.md), or leave "
+            "out runtimeClassName"
+        )
+    other = next((pod for pod in pods if pod not in guests), None)
+    if other is not None:
+        return f"{where} and pod {other.key} does not, and both use claim {plan.claim}: give each a claim of its own"
+    return replace(plan, in_guest=True)
