@@ -64,7 +64,7 @@ device-test: $(VENV)/dev.stamp ## try a real GPU, down to CUDA in a container an
 page-test: $(VENV)/dev.stamp ## the controller's page in a real headless Chromium, which has to be here (PAGE_SCREENSHOTS=folder)
 	@PYTHONPATH=tests $(RUN) -m pytest -q -s -n 0 tests/page/in_chromium.py
 
-pictures: $(VENV)/dev.stamp ## take the pictures of the controller's page anew into docs/pictures, with a headless Chromium, which has to be here
+pictures: $(VENV)/dev.stamp ## take the pictures of page and dashboards anew into docs/pictures (needs a headless Chromium here; builds Prometheus with Go)
 	@PYTHONPATH=tests $(RUN) -m page.pictures docs/pictures
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")

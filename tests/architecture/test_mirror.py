@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "tests" / "unit"
 
-TOOLS = ("bench", "conformance", "e2e", "support", "transcripts")
+TOOLS = ("bench", "conformance", "e2e", "page", "support", "transcripts")
 """Packages that lie in tests/."""
 
 NOT_PYTHON = {"chart": "deploy", "docs": "docs"}

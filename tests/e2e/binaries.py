@@ -131,6 +131,12 @@ def helm(root: Path) -> Path:
     return _of_all(root, "helm", "helm")
 
 
+def prometheus(root: Path) -> Path:
+    """Return the folder of prometheus and promtool, after building them if they are not there. Raises BuildError."""
+    with _lock(root):
+        return _built(root, next(step for step in _FOR_ALL if step.folder == "prometheus"))
+
+
 def is_built(root: Path, version: str) -> bool:
     """Tell whether all programs for tests on a version of Kubernetes are in the cache."""
     return (root / _set_key(version)).is_dir()

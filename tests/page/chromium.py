@@ -39,6 +39,7 @@ class Browser:
 
     def open(self, url: str, *, width: int = 1280, height: int = 900) -> None:
         """Open an address in a new tab, and wait until all of its files are there."""
+        self._session = ""  # tabs are made by the browser, not by the tab before
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -1,32 +1,48 @@
-"""Pictures of the page for the docs: `make pictures`. It shows the demo's cluster in a real headless Chromium.
+"""Pictures for the docs: `make pictures`. All are taken in a real headless Chromium.
 
-The dashboards have none: only Grafana draws them, and it is no program that this repository builds.
+The page shows the demo's cluster. The dashboards are drawn by ourselves, for Grafana is no program that this repository
+builds: their queries are answered by a real Prometheus, which is filled with three made-up hours.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import structlog
 
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.scenario import NODES, WAITING, load_manifests
 from page.chromium import Browser, browser
+from page.drawn_dashboard import WIDTH, CannotDrawError, Source, draw
+from page.filled_prometheus import FilledPrometheus, filled_prometheus
+from page.made_up_hours import END, SHOWN, write_scrapes
+from support.dashboards import NAMES, dashboard
 from support.embedded_cluster import apply_in_order, wait_settled
 
-WIDTH: Final = 1100
-"""CSS pixels of the window: what a page of docs shows without making it smaller is about 900."""
-
-MOST_BYTES: Final = 150_000
+MOST_BYTES: Final = 250_000
 """Of a picture: whoever clones the repository gets all that there ever were."""
 
 NODE: Final = "h100-pcie"
 POD: Final = "default/finetune"
 
+CHOSEN: Final = {"nodes": {"node": "h100-a"}}
+"""What the viewer of a dashboard has chosen; of the other variables all."""
+
 
 def main(folder: Path) -> int:
     """Write the pictures into a folder and return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # made-up GPUs get lost
+    with browser() as tab:
+        try:
+            take_dashboards(tab, folder)
+        except CannotDrawError as error:
+            sys.stderr.write(f"pictures: {error}\n")
+            return 1
     with DemoCluster(NODES) as cluster, browser() as tab:
         manifests = load_manifests()
         apply_in_order(cluster, manifests)
@@ -38,15 +54,15 @@ def main(folder: Path) -> int:
         tab.prefer("light")
         tab.wait_for("document.getElementById('live').textContent === 'live'")
         tab.wait_for(f"document.querySelectorAll('#waiting button').length === {len(WAITING)}")
-        take(tab, folder)
+        take_page(tab, folder)
     too_large = [path.name for path in sorted(folder.glob("*.png")) if path.stat().st_size > MOST_BYTES]
     if too_large:
         sys.stderr.write(f"pictures: {', '.join(too_large)} of {folder} have more than {MOST_BYTES} bytes\n")
     return 1 if too_large else 0
 
 
-def take(tab: Browser, folder: Path) -> None:
-    """Take all of them: sizes are fixed, so that a picture replaces another without moving the text around it."""
+def take_page(tab: Browser, folder: Path) -> None:
+    """Take all of the page: sizes are fixed, so that a picture replaces another without moving the text around it."""
     tab.screenshot(folder / "page.png", of="body", size=(WIDTH, 940))
     tab.value(f"document.querySelector('[data-node={NODE}]').open = true")
     tab.wait_for(f"document.querySelectorAll('[data-node={NODE}] .gpu').length === 8")
@@ -54,6 +70,38 @@ def take(tab: Browser, folder: Path) -> None:
     tab.value(f"[...document.querySelectorAll('.gpu button')].find((each) => each.textContent === '{POD}').click()")
     tab.wait_for("document.getElementById('pod').open && !!document.getElementById('pod-state')")
     tab.screenshot(folder / "pod.png", of="#pod", size=(830, 720))
+
+
+def take_dashboards(tab: Browser, folder: Path) -> None:
+    """Take each dashboard, drawn. Raises CannotDrawError where a panel has no data."""
+    with tempfile.TemporaryDirectory() as files:
+        samples = Path(files) / "samples.txt"
+        write_scrapes(samples)
+        begin_s, end_s = (END - SHOWN).timestamp(), END.timestamp()
+        with filled_prometheus(samples, Path(files), begin_s=begin_s, end_s=end_s) as server:
+            for name in NAMES:
+                made = dashboard(name)
+                drawing = Path(files) / f"{name}.html"
+                source = Source(begin_s, end_s, server.ask)
+                subtitle = ", ".join(f"{variable} {value}" for variable, value in CHOSEN.get(name, {}).items())
+                page = draw(made, chosen(name, made, server), source, subtitle=subtitle)
+                drawing.write_text(page, encoding="utf-8")
+                tab.open(drawing.as_uri(), width=WIDTH)
+                tab.screenshot(folder / f"dashboard-{name}.png", of="body")
+
+
+def chosen(name: str, made: Any, server: FilledPrometheus) -> dict[str, str]:
+    """Return a value for each variable of a dashboard. Raises CannotDrawError where it offers none to choose."""
+    values: dict[str, str] = {}
+    for variable in made["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        offered = server.label_values(variable["query"]["query"].replace("$namespace", ".+"))
+        wanted = CHOSEN.get(name, {}).get(variable["name"])
+        if not offered or wanted not in (None, *offered):
+            raise CannotDrawError(f"{name}: the variable {variable['name']} offers {offered}, not {wanted}")
+        values[variable["name"]] = wanted or "|".join(offered)
+    return values
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "dracaena" / "files" / "dashboards"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 """Folder and names are what the template takes into ConfigMaps."""
-_LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
+LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
 
 def dashboard(name: str) -> Any:
@@ -25,6 +25,6 @@ def queries(made: Any) -> Iterator[str]:
             yield target["expr"]
     for variable in made["templating"]["list"]:
         if variable["type"] == "query":
-            found = _LABEL_VALUES.fullmatch(variable["query"]["query"])
+            found = LABEL_VALUES.fullmatch(variable["query"]["query"])
             assert found, variable
             yield f"count by ({found[2]}) ({found[1]})"

@@ -61,6 +61,8 @@ class FakeActivity:
     gpm: bool = False
     """Whether it is of Hopper or later."""
     tensor_percent: float = 0.0
+    gpm_means: float = 1.0
+    """All the other means of GPM."""
     processes: list[FakeProcess] = field(default_factory=list)
     graphics: list[FakeProcess] = field(default_factory=list)
     mps_clients: list[FakeProcess] = field(default_factory=list)
@@ -199,11 +201,12 @@ class ExportingNvml(FakeNvml):
 
     def _nvmlGpmMetricsGet(self, asked: Any) -> int:
         ordinal = (ctypes.cast(asked._obj.sample2, ctypes.c_void_p).value or 0) - _SAMPLE - 1
+        does = self.activity[ordinal]
         for place in range(asked._obj.numMetrics):
             metric = asked._obj.metrics[place]
             metric.nvmlReturn = OK
             is_tensor = metric.metricId == pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
-            metric.value = self.activity[ordinal].tensor_percent if is_tensor else 1.0
+            metric.value = does.tensor_percent if is_tensor else does.gpm_means
         return int(OK)
 
 
