@@ -8,7 +8,7 @@ import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -40,71 +40,54 @@ class ExporterAccess:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def exporter_access(port: int, *, ca_file: str, server_name: str, password_file: str) -> ExporterAccess:
-    """Return what some settings say. Files are read once. Raises BadInputError."""
-    headers = {}
-    if password_file:
-        line = _text(password_file).strip()
-        user, _, password = line.partition(":")
-        if not (user and password) or "\n" in line:
-            raise BadInputError(f"file {password_file}: expected one line USER:PASSWORD")
-        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-    tls = None
-    if ca_file:
-        tls = _trusting(ca_file)
-    return ExporterAccess(port, tls, server_name, headers)
+class ExporterAccessFiles:
+    """What settings say about asking exporters, with their files as they are now: authorities and passwords are
+    replaced while the controller runs. One thread."""
+
+    def __init__(self, port: int, *, ca_file: str, server_name: str, password_file: str) -> None:
+        """Read the files once, to tell at the start what cannot be used. Raises BadInputError."""
+        self._port, self._server_name = port, server_name
+        self._ca_file, self._password_file = ca_file, password_file
+        self._trusted: str | None = None
+        """The file's text of which `_tls` was made."""
+        self._tls: ssl.SSLContext | None = None
+        self.now()
+
+    def now(self) -> ExporterAccess:
+        """Return what the files say now. Costs two small readings while they stay the same. Raises BadInputError for a
+        file that cannot be used: what it said before is no longer meant."""
+        headers = {}
+        if self._password_file:
+            headers["Authorization"] = _authorization(self._password_file)
+        if self._ca_file and (text := _text(self._ca_file)) != self._trusted:
+            self._tls = _trusting(self._ca_file, text)
+            self._trusted = text
+        return ExporterAccess(self._port, self._tls, self._server_name, headers)
 
 
 class HttpExporters:
-    """Exporters that are asked in the same way."""
+    """Exporters that are asked in the same way. `access` returns how, for each question; it may raise BadInputError."""
 
-    def __init__(self, access: ExporterAccess, clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, access: Callable[[], ExporterAccess], clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
         self._access, self._clock, self._timeout_s = access, clock, timeout_s
 
     def usage(self, address: str) -> bytes:
         """Return what an exporter serves as /usage. Raises ExporterError, after TIMEOUT_S at the latest, however slowly
-        it answers."""
+        it answers. Raises BadInputError where a file of the settings cannot be used."""
+        access = self._access()
         try:
-            with self._cut_off(address) as connection:
-                return self._ask(connection, address)
+            with self._cut_off((address, access.port)) as connection:
+                return _ask(connection, address, access)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ExporterError(f"{address} gave no answer: {str(error) or type(error).__name__}") from error
 
-    def _ask(self, plain: socket.socket, address: str) -> bytes:
-        access = self._access
-        tls, name = access.tls, access.server_name or address
-        with plain if tls is None else tls.wrap_socket(plain, server_hostname=name) as connection:
-            asking = http.client.HTTPConnection(address, access.port)
-            asking.sock = connection
-            asking.request("GET", "/usage", headers=dict(access.headers))
-            with contextlib.closing(asking.getresponse()) as answer:  # it holds the connection open, too
-                if answer.status != http.client.OK:
-                    raise ExporterError(f"{address} {self._refusal(answer.status)}")
-                body = answer.read(MOST_BYTES + 1)
-        if len(body) > MOST_BYTES:
-            raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
-        return body
-
-    def _refusal(self, status: int) -> str:
-        """Return what a status says of the settings, in words that follow the address."""
-        if status == http.client.UNAUTHORIZED:
-            if "Authorization" in self._access.headers:
-                return "refuses the user and password of the controller"
-            return "asks for a password: set page-exporters-password-file"
-        if status == http.client.FORBIDDEN:
-            return "answered with status 403: it may ask for a client certificate, and the controller shows none"
-        if status == http.client.BAD_REQUEST and self._access.tls is None:  # what HTTPS servers answer to HTTP
-            return "expects HTTPS: set page-exporters-ca-file"
-        return f"answered with status {status}"
-
     @contextlib.contextmanager
-    def _cut_off(self, address: str) -> Iterator[socket.socket]:
+    def _cut_off(self, target: tuple[str, int]) -> Iterator[socket.socket]:
         """Yield a connection that ends after a while, whatever is done with it: the time-out of a socket begins anew
         with each byte. What it took to connect counts."""
         timeout_s = self._timeout_s
         deadline_s = self._clock.monotonic() + timeout_s
         late = f"not all of it came within {timeout_s:g} s"
-        target = (address, self._access.port)
         with socket.create_connection(target, timeout=timeout_s) as plain, plain.dup() as handle:
             was_cut = threading.Event()
 
@@ -129,10 +112,46 @@ class HttpExporters:
                 raise TimeoutError(late)
 
 
-def _trusting(ca_file: str) -> ssl.SSLContext:
+def _ask(plain: socket.socket, address: str, access: ExporterAccess) -> bytes:
+    tls, name = access.tls, access.server_name or address
+    with plain if tls is None else tls.wrap_socket(plain, server_hostname=name) as connection:
+        asking = http.client.HTTPConnection(address, access.port)
+        asking.sock = connection
+        asking.request("GET", "/usage", headers=dict(access.headers))
+        with contextlib.closing(asking.getresponse()) as answer:  # it holds the connection open, too
+            if answer.status != http.client.OK:
+                raise ExporterError(f"{address} {_refusal(answer.status, access)}")
+            body = answer.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
+        raise ExporterError(f"{address} answered with more than {MOST_BYTES >> 20} MiB")
+    return body
+
+
+def _refusal(status: int, access: ExporterAccess) -> str:
+    """Return what a status says of the settings, in words that follow the address."""
+    if status == http.client.UNAUTHORIZED:
+        if "Authorization" in access.headers:
+            return "refuses the user and password of the controller"
+        return "asks for a password: set page-exporters-password-file"
+    if status == http.client.FORBIDDEN:
+        return "answered with status 403: it may ask for a client certificate, and the controller shows none"
+    if status == http.client.BAD_REQUEST and access.tls is None:  # what HTTPS servers answer to HTTP
+        return "expects HTTPS: set page-exporters-ca-file"
+    return f"answered with status {status}"
+
+
+def _authorization(password_file: str) -> str:
+    line = _text(password_file).strip()
+    user, _, password = line.partition(":")
+    if not (user and password) or "\n" in line:
+        raise BadInputError(f"file {password_file}: expected one line USER:PASSWORD")
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _trusting(ca_file: str, text: str) -> ssl.SSLContext:
     """Return what trusts the authorities of a file and no others."""
     # Without this check ssl would trust the authorities of the system where a file is empty.
-    if _CERTIFICATE not in _text(ca_file):
+    if _CERTIFICATE not in text:
         raise BadInputError(f"file {ca_file} holds no certificate of an authority: expected a line {_CERTIFICATE}")
     try:
         return ssl.create_default_context(cafile=ca_file)

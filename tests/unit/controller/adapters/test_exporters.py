@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import socket
 import threading
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from dracaena.api.errors import BadInputError
-from dracaena.controller.adapters.exporters import MOST_BYTES, ExporterError, HttpExporters, exporter_access
+from dracaena.controller.adapters.exporters import MOST_BYTES, ExporterAccessFiles, ExporterError, HttpExporters
 from dracaena.controller.views.node_use import read_usage
 from dracaena.process.clock import Clock, SystemClock
 from support.certificates import write_authority, write_server
@@ -38,8 +39,8 @@ def access(
     timeout_s: float = 10.0,
     clock: Clock | None = None,
 ) -> HttpExporters:
-    settings = exporter_access(port, ca_file=str(ca), server_name=name, password_file=str(password))
-    return HttpExporters(settings, clock or SystemClock(), timeout_s=timeout_s)
+    settings = ExporterAccessFiles(port, ca_file=str(ca), server_name=name, password_file=str(password))
+    return HttpExporters(settings.now, clock or SystemClock(), timeout_s=timeout_s)
 
 
 def busy(node: ExportingNode) -> None:
@@ -243,7 +244,7 @@ def test_a_file_without_an_authority_is_told_at_the_start(tmp_path: Path, text: 
 def test_a_file_of_authorities_may_have_comments_in_any_language_and_only_these_are_trusted(tmp_path: Path) -> None:
     write_authority(tmp_path / "ca.crt")
     (tmp_path / "ca.crt").write_text("# Behörde\n" + (tmp_path / "ca.crt").read_text(), encoding="utf-8")
-    tls = exporter_access(1, ca_file=str(tmp_path / "ca.crt"), server_name="", password_file="").tls
+    tls = ExporterAccessFiles(1, ca_file=str(tmp_path / "ca.crt"), server_name="", password_file="").now().tls
     assert tls is not None
     assert len(tls.get_ca_certs()) == 1
 
@@ -254,3 +255,51 @@ def test_files_that_are_not_there_are_told_at_the_start(tmp_path: Path) -> None:
         access(1, absent)
     with pytest.raises(BadInputError, match=f"^file {absent} cannot be read: .*No such file"):
         access(1, password=absent)
+
+
+def test_files_are_read_again_when_authority_and_password_are_replaced(tmp_path: Path) -> None:
+    def serve(ca: str, password: str) -> str:
+        write_server(tmp_path, ca=ca)
+        hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+        tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
+        (tmp_path / "web.yml").write_text(yaml.safe_dump({"tls_server_config": tls, "basic_auth_users": {"u": hashed}}))
+        return str(tmp_path / "web.yml")
+
+    authorities, password = tmp_path / "ca.crt", tmp_path / "password"
+    write_authority(authorities)
+    password.write_text("u:old\n")
+    files = ExporterAccessFiles(1, ca_file=str(authorities), server_name="", password_file=str(password))
+    port = 1
+    asked = HttpExporters(lambda: dataclasses.replace(files.now(), port=port), SystemClock(), timeout_s=10.0)
+    with short_folder() as folder, exporting_node(folder, web_config_file=serve("ca", "old")) as node:
+        port = node.program.http_port
+        assert read_usage(HOST, asked.usage(LOCAL)) == ()
+        assert files.now().tls is files.now().tls, "what stays the same is not made anew"
+    with short_folder() as folder, exporting_node(folder, web_config_file=serve("other", "new")) as node:
+        port = node.program.http_port
+        with pytest.raises(ExporterError, match=GAVE_NONE + ".*certificate verify failed"):
+            asked.usage(LOCAL)
+        write_authority(authorities, ca="other")
+        with pytest.raises(ExporterError, match=HERE + "refuses the user and password of the controller$"):
+            asked.usage(LOCAL)
+        password.write_text("u:new\n")
+        assert read_usage(HOST, asked.usage(LOCAL)) == ()
+
+
+@pytest.mark.parametrize(("name", "text"), [("ca.crt", ""), ("ca.crt", None), ("password", ""), ("password", None)])
+def test_a_file_that_can_no_longer_be_used_is_told_and_nothing_is_asked_as_before(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    write_authority(tmp_path / "ca.crt")
+    (tmp_path / "password").write_text("u:p\n")
+    asked = access(1, tmp_path / "ca.crt", tmp_path / "password")
+    if text is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInputError, match=f"^file {tmp_path / name}\\b"):
+        asked.usage(LOCAL)
+    write_authority(tmp_path / "ca.crt")
+    (tmp_path / "password").write_text("u:p\n")
+    with pytest.raises(ExporterError, match=GAVE_NONE):
+        asked.usage(LOCAL)
