@@ -26,11 +26,15 @@ test: $(VENV)/dev.stamp ## all tests, those of units beside the others; what eac
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target UNIT_PRIORITY="nice -n 10" unit integration
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
-	@$(UNIT_PRIORITY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/architecture
+	@$(UNIT_PRIORITY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal $(UNIT_TESTS)
 
-unit-image-python: ## unit tests on the image's Python (IMAGE_PYTHON=3.13) in .venv-3.13; fails where that Python is not here
+UNIT_TESTS := tests/unit tests/architecture
+# Of what the image holds. The others look at this repository: its pages, its chart, its benches, its other tests.
+IMAGE_UNIT_TESTS = $(filter-out %/__pycache__,$(wildcard $(patsubst src/dracaena/%/,tests/unit/%,$(wildcard src/dracaena/*/))))
+
+unit-image-python: ## unit tests of the programs on the image's Python (IMAGE_PYTHON=3.13) in .venv-3.13; fails where that Python is not here
 	@$(IMAGE_PYTHON_PROGRAM); [ -n "$$python" ] || { echo "make $@: no Python $(IMAGE_PYTHON) here, neither on PATH nor of pyenv" >&2; exit 1; }; \
-		$(MAKE) --no-print-directory VENV=.venv-$(IMAGE_PYTHON) PYTHON="$$python" unit
+		$(MAKE) --no-print-directory VENV=.venv-$(IMAGE_PYTHON) PYTHON="$$python" UNIT_TESTS="$(IMAGE_UNIT_TESTS)" unit
 
 image-python: ## print the path of the image's Python on this machine; nothing where it is not here
 	@$(IMAGE_PYTHON_PROGRAM); echo "$$python"
