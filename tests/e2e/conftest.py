@@ -16,7 +16,7 @@ from e2e.kubernetes import IS_1_36
 from e2e.leftovers import restore
 from e2e.made_up import MadeUpCluster
 from e2e.processes import Program
-from e2e.run import BINARIES, LOGS, MISSING, SKIPPED, TESTS
+from e2e.run import BINARIES, CHART, CONTROL_PLANE, INSTALL_TESTS, LOGS, MISSING, NODE, PLACE, SKIPPED, TESTS
 
 collect_ignore = ["test_gated_fields.py", "test_pod_groups.py", "test_skipped_calls.py"] if IS_1_36 else []
 """What a version does not have is no test of it."""
@@ -27,7 +27,11 @@ _LOG_SIZES = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip everything when the world of its own is not there: say why, and how to get it."""
+    """Leave out what belongs elsewhere. Skip everything when the world of its own is not there: say why, and how to get
+    it."""
+    if place := os.environ.get(PLACE):
+        config.hook.pytest_deselected(items=[item for item in items if _place(item) != place])
+        items[:] = [item for item in items if _place(item) == place]
     if BINARIES not in os.environ:
         reason = os.environ.get(MISSING) or "runs only under `make e2e`"
         for item in (item for item in items if TESTS in item.path.parents):
@@ -110,6 +114,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
     passed, failed = len(_reports(config, "passed")), len(_reports(config, "failed", "error"))
     reporter.write_line(f"{passed} passed, {failed} failed, {skipped.total()} skipped")
+
+
+def _place(item: pytest.Item) -> str:
+    """Return where a test belongs."""
+    if INSTALL_TESTS in item.path.parents:
+        return CHART
+    return NODE if "cluster" in getattr(item, "fixturenames", ()) else CONTROL_PLANE
 
 
 def _programs(config: pytest.Config) -> tuple[Program, ...]:

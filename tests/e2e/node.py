@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -97,19 +98,21 @@ class Node:
     def stop(self) -> None:
         """End both programs and all containers."""
         self.kubelet.stop()
+        left = _containers()
         self._end_containers()
         self.containerd.stop()
-        _remove_empty_cgroups()
+        _remove_cgroups(left)
 
     def power_off(self) -> None:
         """Lose everything that a machine loses at once: programs, containers, mounts, what is in memory."""
         self.kubelet.kill()
         self.containerd.kill()
+        lost = _containers()
         self._end_containers()
         _unmount_below(RUNTIME_STATE, NETWORK_NAMESPACES, self.kubelet_root)
         for folder in (RUNTIME_STATE, NETWORK_NAMESPACES, CDI_ROOT):
             shutil.rmtree(folder, ignore_errors=True)
-        _remove_empty_cgroups()
+        _remove_cgroups(lost)
 
     def power_on(self) -> None:
         """Start again in a new boot."""
@@ -227,10 +230,28 @@ def _unmount_below(*roots: Path) -> None:
             subprocess.run(["umount", "--lazy", str(target)], check=False, capture_output=True)
 
 
-def _remove_empty_cgroups() -> None:
-    """Remove what lost containers leave behind; the kernel keeps every cgroup that is in use."""
-    for top in (*CGROUPS.glob("k8s.io"), *CGROUPS.glob("*/k8s.io")):  # version 2, version 1
+def _containers() -> list[str]:
+    """Return the ids of the containers that this node's runtime holds: it has a folder for each."""
+    return [path.name for path in RUNTIME_STATE.glob("io.containerd.runtime.v2.task/k8s.io/*")]
+
+
+def _remove_cgroups(containers: Sequence[str]) -> None:
+    """Remove what lost containers leave behind. Others' stay, also empty ones: another node on this machine may have
+    made one for a container that is about to come into it."""
+    for top in _container_cgroups():
+        for container in containers:
+            remove_empty_folders(top / container)
+
+
+def remove_empty_cgroups() -> None:
+    """Remove what runs that were killed have left behind. The kernel keeps every cgroup that is in use."""
+    for top in _container_cgroups():
         remove_empty_folders(top)
+
+
+def _container_cgroups() -> Iterator[Path]:
+    """Return the folders of all containers: one in version 2, one for each controller in version 1."""
+    return itertools.chain(CGROUPS.glob("k8s.io"), CGROUPS.glob("*/k8s.io"))
 
 
 def remove_empty_folders(top: Path) -> None:

@@ -1,7 +1,8 @@
 """`make e2e`: check the machine, build what is not in the cache, run the tests in worlds of their own.
 
-There are two, one after the other: a cluster on which our programs run as processes, and one on which the chart is
-installed. Each is left out when no test in it is asked for. KUBERNETES names the version (binaries.VERSIONS).
+There are three, two of them at once: a node on which our programs run as processes, a control plane whose nodes are
+made up, and a cluster on which the chart is installed. Each is left out when no test in it is asked for. KUBERNETES
+names the version (binaries.VERSIONS).
 
 Exit code: 0 all passed, 1 a test failed, 2 another version was asked for than there are, 77 a test was skipped, for
 example all of them for want of a prerequisite.
@@ -10,21 +11,22 @@ example all of them for want of a prerequisite.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from e2e import binaries, isolation, prerequisites
+from e2e import binaries, isolation, node, prerequisites
 from e2e.install import image
-from e2e.processes import end_with_parent
+from e2e.worlds import INTERRUPTED, World, run_all, total
 
 TESTS = Path(__file__).parent
 INSTALL_TESTS = TESTS / "install"
@@ -32,35 +34,51 @@ INSTALL_TESTS = TESTS / "install"
 MISSING = "DRACAENA_E2E_MISSING"
 """Environment variable for conftest.py: why no test can run."""
 
+PLACE = "DRACAENA_E2E_PLACE"
+"""Environment variable for conftest.py: only tests that belong there are run."""
+
 BINARIES = "DRACAENA_E2E_BINARIES"
 LOGS = "DRACAENA_E2E_LOGS"
 IMAGE_ARCHIVE = "DRACAENA_E2E_IMAGE"
 
+CHART, CONTROL_PLANE, NODE = PLACES = ("chart", "control-plane", "node")
+"""Where tests run, the one that takes longest first. A test belongs to the chart by its folder, to the node when it
+uses one with a kubelet, and else to the control plane."""
+
 SKIPPED = 77
 """Exit code that test drivers (automake, meson) read as `could not run`. make turns it into its own 2."""
 
-INTERRUPTED = 130
-"""Exit code of a shell for what Ctrl-C ended."""
+AT_ONCE = 2
+"""Worlds side by side. Each waits for its programs for more than half of its time; a third one would make tests with
+limits of seconds wait for a core on a machine with two."""
+
+MOST_AT_ONCE = 5
+"""All that there are with those of a second version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tests of one place on one version of Kubernetes."""
+
+    place: str
+    version: str
+    tests: tuple[str, ...]
+    """Files and folders; those in them that belong to other places are left out."""
+    name: str
 
 
 def main() -> int:
     """Run the command line and return the exit code."""
-    parser = argparse.ArgumentParser(prog="make e2e", description="End-to-end tests on real Kubernetes programs.")
-    parser.add_argument(
-        "--check", action="store_true", help="say what is missing and stop; exit code 77 if anything is"
-    )
-    parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
-    parser.add_argument(
-        "--core", action="store_true", help="only what meets the API server, kube-scheduler and kubelet head on"
-    )
-    options, pytest_options = parser.parse_known_args()
+    options, pytest_options = _parser().parse_known_args()
     cache = binaries.cache_root(os.environ)
     try:
         version = binaries.kubernetes_version(os.environ)
     except binaries.BuildError as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 2
-    missing = prerequisites.missing(built=binaries.is_built(cache, version))
+    selections = _selections(version, core=options.core, and_core_on=options.and_core_on)
+    versions = sorted({one.version for one in selections})
+    missing = prerequisites.missing(built=all(binaries.is_built(cache, each) for each in versions))
     missing_for_image = (*prerequisites.missing_for_chart(), *image.missing(cache))
     for line in (*missing, *missing_for_image):
         sys.stdout.write(f"e2e: missing: {line}\n")
@@ -68,17 +86,19 @@ def main() -> int:
     if options.check:
         return SKIPPED if missing or missing_for_image else 0
     if missing:
-        return _run(_PYTEST, [str(TESTS), *pytest_options], {MISSING: "; ".join(missing)})
-    cluster_tests = _CORE if options.core else _CLUSTER_WORLD
-    wants_cluster = options.build_only or _selects(cluster_tests, pytest_options)
-    wants_chart = not options.core and (options.build_only or _selects(_CHART_WORLD, pytest_options))
+        command = (*_PYTEST, *_OPTIONS, str(TESTS), *pytest_options)
+        return run_all([World("tests", cache, command, {MISSING: "; ".join(missing)})], at_once=1)[0]
+    if pytest_options and not options.build_only:
+        # With nothing asked for, pytest says so.
+        selections = [one for one in selections if _selects(one, pytest_options)] or selections[-1:]
     signal.signal(signal.SIGTERM, _interrupt)
+    logs = cache / "logs"
     try:
-        folder = binaries.build(cache, version)
-        archive = image.build(cache) if wants_chart and not missing_for_image else None
-        logs = cache / "logs"
+        folders = {each: binaries.build(cache, each) for each in versions}
+        wants_image = not missing_for_image and any(one.place == CHART for one in selections)
+        archive = image.build(cache) if wants_image else None
         if not options.build_only:
-            _make_fresh(logs)
+            _make_fresh(logs, selections)
     except (binaries.BuildError, image.ImageError, OSError) as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 1
@@ -88,26 +108,25 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on the kernel ends all that we start
     if options.build_only:
         return 0
-    environment = {BINARIES: str(folder), LOGS: str(logs), binaries.VARIABLE: version}
-    codes: list[int] = []
-    reports = (logs / "cluster.xml", logs / "chart.xml")
-    if wants_cluster or not wants_chart:  # with nothing asked for, pytest says so
-        arguments = [*cluster_tests, f"--junitxml={reports[0]}", *pytest_options]
-        codes.append(_run(isolation.command(()), arguments, environment))
-    if wants_chart:
-        arguments = [*_CHART_WORLD, f"--junitxml={reports[1]}", *pytest_options]
-        if archive is None:
-            codes.append(_run(_PYTEST, arguments, {MISSING: "; ".join(missing_for_image)}))
-        else:
-            codes.append(_run(isolation.command(()), arguments, environment | {IMAGE_ARCHIVE: str(archive)}))
+    for_chart = {MISSING: "; ".join(missing_for_image)} if archive is None else {IMAGE_ARCHIVE: str(archive)}
+    worlds = [_world(one, folders[one.version], logs / one.name, for_chart, pytest_options) for one in selections]
+    codes = run_all(worlds, at_once=options.at_once)
+    node.remove_empty_cgroups()
     if len(codes) > 1:
-        sys.stdout.write(f"{_total(reports)}\n")
+        sys.stdout.write(f"{total(worlds)}\n")
     return max(codes, key=lambda code: (code not in (0, SKIPPED), code))
 
 
 _PYTEST = (sys.executable, "-P", "-m", "pytest")
-_CLUSTER_WORLD = (str(TESTS), f"--ignore={INSTALL_TESTS}")
-_CHART_WORLD = (str(INSTALL_TESTS),)
+
+# The cluster starts within the time of the first test. By signal a test that hangs fails and the others run; a socket
+# that it was cut off from is no error that would be told after the counts. Skips are told at the very end, once for
+# each reason. The slowest tests say where the minutes of a run go: below 5 s a test waits for programs, as most do.
+_OPTIONS = (
+    *("-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:unraisableexception"),
+    *("--timeout=300", "--timeout-method=signal", "--durations=15", "--durations-min=5"),
+)
+
 _CORE = tuple(
     str(TESTS / f"test_{name}.py")
     for name in ("kubernetes", "claims", "scheduling", "taint", "writes", "take_back", "transcripts")
@@ -115,46 +134,66 @@ _CORE = tuple(
 """On a second version: its rules of claims, binds and writes, and a pod at its kubelet."""
 
 
-_SLOWEST = ("--durations=15", "--durations-min=5")
-"""Printed at the end of each world: where the minutes of a run go. Below 5 s a test waits for programs, as most do."""
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make e2e", description="End-to-end tests on real Kubernetes programs.")
+    parser.add_argument(
+        "--check", action="store_true", help="say what is missing and stop; exit code 77 if anything is"
+    )
+    parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
+    parser.add_argument(
+        "--core", action="store_true", help="only what meets the API server, kube-scheduler and kubelet head on"
+    )
+    parser.add_argument("--and-core-on", choices=binaries.VERSIONS, help="also what --core runs, on this version")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        choices=range(1, MOST_AT_ONCE + 1),
+        default=AT_ONCE,
+        help="worlds that run side by side (%(default)s); with 1 each prints as it goes",
+    )
+    return parser
 
 
-def _selects(arguments: Sequence[str], options: Sequence[str]) -> bool:
-    """Tell whether any test of a world is asked for."""
-    command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *options]
-    done = subprocess.run(command, capture_output=True, check=False)
+def _selections(version: str, *, core: bool, and_core_on: str | None) -> list[Selection]:
+    """Return all that is asked for by options of our own, what takes longest first."""
+    found = [] if core else [Selection(place, version, (str(TESTS),), place) for place in PLACES]
+    for each in dict.fromkeys(filter(None, (version if core else None, and_core_on))):
+        found += [Selection(place, each, _CORE, f"{place}-core-{each}") for place in PLACES if place != CHART]
+    return found
+
+
+def _selects(selection: Selection, options: Sequence[str]) -> bool:
+    """Tell whether any test of a selection is asked for by pytest's options."""
+    command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *selection.tests, *options]
+    environment = {**os.environ, **_whereabouts(selection)}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
     return done.returncode != pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def _total(reports: Sequence[Path]) -> str:
-    """Return the counts of all worlds together. A world that was cut off has no report: its exit code tells."""
-    suites = [suite for path in reports if path.exists() for suite in ET.parse(path).iter("testsuite")]
-    tests, failed, errors, skipped = (
-        sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
-    )
-    return f"{tests - failed - errors - skipped} passed, {failed + errors} failed, {skipped} skipped"
+def _whereabouts(selection: Selection) -> dict[str, str]:
+    return {PLACE: selection.place, binaries.VARIABLE: selection.version}
 
 
-def _make_fresh(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def _world(
+    selection: Selection, programs: Path, logs: Path, for_chart: Mapping[str, str], pytest_options: Sequence[str]
+) -> World:
+    """Return the world of a selection. Where the image is missing its tests only say so, which needs no namespaces."""
+    environment = {BINARIES: str(programs), LOGS: str(logs), **_whereabouts(selection)}
+    start = isolation.command(())
+    if selection.place == CHART:
+        environment |= for_chart
+        start = list(_PYTEST) if MISSING in for_chart else start
+    world = World(selection.name, logs, (), environment)
+    command = (*start, *_OPTIONS, f"--junitxml={world.report}", *selection.tests, *pytest_options)
+    return dataclasses.replace(world, command=command)
 
 
-def _run(command: Sequence[str], options: Sequence[str], environment: Mapping[str, str]) -> int:
-    # The cluster starts within the time of the first test. By signal a test that hangs fails and the others run; a
-    # socket that it was cut off from is no error that would be told after the counts.
-    limits = ["--timeout=300", "--timeout-method=signal", "-p", "no:unraisableexception"]
-    # Skips are told at the very end, once for each reason.
-    process = subprocess.Popen(
-        [*command, "-q", "-rfE", *limits, *_SLOWEST, "-p", "no:cacheprovider", *options],
-        env={**os.environ, **environment},
-        preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
-    )
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue  # the tests got it too, and end their programs in order
+def _make_fresh(logs: Path, selections: Sequence[Selection]) -> None:
+    """Remove what earlier runs have left outside of their worlds, and make the folders of this one."""
+    shutil.rmtree(logs, ignore_errors=True)
+    for one in selections:
+        (logs / one.name).mkdir(parents=True)
+    node.remove_empty_cgroups()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from e2e import node
 from e2e.node import remove_empty_folders
 
 
@@ -46,3 +47,20 @@ def test_a_tree_that_another_removes_meanwhile_is_no_trouble(tmp_path: Path, mon
 
 def test_a_tree_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     remove_empty_folders(tmp_path / "none")
+
+
+@pytest.mark.parametrize("place", ["k8s.io", "memory/k8s.io"], ids=["version 2", "version 1"])
+def test_a_node_removes_the_cgroups_of_its_own_containers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Another node's are empty too before its containers come in. What is left when no node runs goes altogether."""
+    cgroups, state = tmp_path / "cgroup", tmp_path / "containerd"
+    monkeypatch.setattr(node, "CGROUPS", cgroups)
+    monkeypatch.setattr(node, "RUNTIME_STATE", state)
+    for name in ("mine", "another's"):
+        (cgroups / place / name / "within").mkdir(parents=True)
+    (state / "io.containerd.runtime.v2.task" / "k8s.io" / "mine").mkdir(parents=True)
+    node._remove_cgroups(node._containers())
+    assert [path.name for path in (cgroups / place).iterdir()] == ["another's"]
+    node.remove_empty_cgroups()
+    assert not (cgroups / place).exists()

@@ -1,29 +1,66 @@
-"""The two worlds of one run: which of them has tests to run, and how their counts are told together."""
+"""The worlds of one run: which tests are in which."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from e2e import run
 
-SUITE = '<testsuites><testsuite name="pytest" tests="{0}" failures="{1}" errors="{2}" skipped="{3}"/></testsuites>'
+ROOT = Path(__file__).parents[3]
 
 
-def report(folder: Path, name: str, *counts: int) -> Path:
-    path = folder / name
-    path.write_text(SUITE.format(*counts), encoding="utf-8")
-    return path
+COLLECT = """
+import sys, pytest
+from e2e.conftest import _place
+
+class Places:
+    def pytest_collection_finish(self, session):
+        print(*(f"{_place(item)} {item.path.name}" for item in session.items), sep="\\n")
+
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", sys.argv[1]], plugins=[Places()]))
+"""
 
 
-def test_counts_of_both_worlds_are_added(tmp_path: Path) -> None:
-    reports = (report(tmp_path, "a.xml", 10, 1, 1, 2), report(tmp_path, "b.xml", 5, 0, 0, 1))
-    assert run._total(reports) == "10 passed, 2 failed, 3 skipped"
+def selection(place: str, test: str) -> run.Selection:
+    return run.Selection(place, "1.37", (str(run.TESTS / test),), place)
 
 
-def test_a_world_without_a_report_adds_nothing(tmp_path: Path) -> None:
-    assert run._total((report(tmp_path, "a.xml", 3, 0, 0, 0), tmp_path / "none.xml")) == "3 passed, 0 failed, 0 skipped"
+def test_each_test_is_where_it_has_what_it_needs() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-P", "-c", COLLECT, str(run.TESTS)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    found = {tuple(line.split()) for line in done.stdout.splitlines() if line.startswith(run.PLACES)}
+    files = {place: {name for where, name in found if where == place} for place in run.PLACES}
+    assert {"test_kubernetes.py", "test_restarts.py", "test_node_health.py"} <= files[run.NODE]
+    assert {"test_take_back_race.py", "test_both_servers.py", "test_transcripts.py"} <= files[run.CONTROL_PLANE]
+    assert files[run.CHART] == {path.name for path in run.INSTALL_TESTS.glob("test_*.py")}
 
 
 def test_a_world_is_left_out_when_no_test_of_it_is_asked_for() -> None:
-    assert run._selects(run._CHART_WORLD, ["-k", "test_upgrade_under_load_loses_nothing"])
-    assert not run._selects(run._CHART_WORLD, ["-k", "no_such_test_anywhere"])
+    assert run._selects(selection(run.CONTROL_PLANE, "test_writes.py"), ["-k", "namespace"])
+    assert not run._selects(selection(run.NODE, "test_writes.py"), ["-k", "namespace"])
+    assert not run._selects(selection(run.CONTROL_PLANE, "test_writes.py"), ["-k", "no_such_test_anywhere"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["chart", "control-plane", "node"]),
+        ({"core": True}, ["control-plane-core-1.37", "node-core-1.37"]),
+        (
+            {"and_core_on": "1.36"},
+            ["chart", "control-plane", "node", "control-plane-core-1.36", "node-core-1.36"],
+        ),
+    ],
+)
+def test_the_longest_world_comes_first_and_another_version_last(
+    options: dict[str, object], expected: list[str]
+) -> None:
+    found = run._selections("1.37", **{"core": False, "and_core_on": None, **options})  # type: ignore[arg-type]
+    assert [one.name for one in found] == expected
+    assert {one.version for one in found if "core" not in one.name} <= {"1.37"}
