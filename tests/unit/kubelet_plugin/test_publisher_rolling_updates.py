@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ from support.publishing_world import FATES, PublishingWorld, ViolationError
 
 STEPS = 60
 INSTANCES = 4
-SEEDS = range(80, 110)
-"""Each fault below is found in one of these; of those before, none finds all of them."""
+SEEDS = (87, 103, 106, *range(80, 86))
+"""Each fault below is found in one of the first two of these; two of the faults in no other of 80 to 109."""
 
 
 def run(seed: int, folder: Path) -> None:
@@ -46,7 +46,7 @@ def run(seed: int, folder: Path) -> None:
         world.end()
 
 
-def violation(seeds: range, tmp_path: Path) -> str | None:
+def violation(seeds: Iterable[int], tmp_path: Path) -> str | None:
     """Return the first that is found."""
     for seed in seeds:
         folder = tmp_path / str(seed)
