@@ -174,9 +174,9 @@ class Allocator:
 
         Claims that are allocated already pin the pod to their nodes, and their GPUs count as part of its set. The
         answer depends on nothing but the arguments (share ids aside). Combinations of alternatives are tried in order
-        of preference, and the first that any node can serve wins. Cost: one step for each bucket and for each node that
-        is refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
-        asked before; more where the rules have to be asked (walk.node_rules). On `barred` nodes nothing is given,
+        of preference, and the first that any node can serve wins. Cost: one step for each node that is refused before
+        one fits, and the comparison of candidates for each kind and mask of free GPUs that was never asked before; more
+        where the rules have to be asked, and for pods of families (Walk.best). On `barred` nodes nothing is given,
         for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
         `preempting`: what pods of lower priority take of cpu and the like counts as free.
 

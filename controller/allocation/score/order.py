@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -26,6 +27,9 @@ pods of 4 leave NVSwitches to them."""
 
 NEAR_USUAL_UNITS: Final = 4
 """The same for the usual bandwidth, in 1 / PRICE_UNITS of it: a sixteenth."""
+
+LATER_BY_NAME: Final = "equal, and later by name"
+"""What is said of a node that is equal in all parts."""
 
 _PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
@@ -383,3 +387,15 @@ def first_difference(one: int, other: int) -> int | None:
     """
     different = one ^ other
     return (different.bit_length() - 1) // _PART_BITS if different else None
+
+
+def first_differences(one: int, others: Sequence[int]) -> Iterator[tuple[int | None, int, int]]:
+    """Yield each first_difference() from ranks that ascend and do not come before `one`, with where the ranks begin
+    that have it, and where they end. Cost: a search for each part."""
+    start = 0
+    while start < len(others):
+        place = first_difference(one, others[start])
+        bits = 0 if place is None else _PART_BITS * (place + 1)  # the parts before these are equal
+        end = bisect_left(others, ((one >> bits) + 1) << bits, start)
+        yield place, start, end
+        start = end

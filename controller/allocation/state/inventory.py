@@ -1,6 +1,6 @@
 """What there is and what is taken, in the order in which decisions look at it.
 
-Nodes stand in buckets by (kind, free devices): a decision looks at buckets, and thousands of equal nodes cost one look.
+Nodes stand in buckets by (kind, free devices): decisions look at buckets, and thousands of equal nodes cost one look.
 Every change moves only the nodes that it touches.
 """
 
@@ -107,7 +107,7 @@ class Inventory:
         self.holdings = Holdings(driver, self.allowed_drivers)  # for reading; hold() changes it
         self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
-        self._buckets = NodeBuckets()
+        self.node_buckets = NodeBuckets(remembers_empty=True)  # for reading
         self._problems: Counter[bool] = Counter()  # by Problem.passing
         self._rules = TaintRules(driver)
         self._foreign: dict[str, ResourceSlice] = {}
@@ -130,12 +130,7 @@ class Inventory:
     @property
     def buckets(self) -> Buckets:
         """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
-        return self._buckets.by_kind
-
-    @property
-    def buckets_by_free_gpus(self) -> Buckets:
-        """The same for who asks for whole GPUs: what is left of shared ones does not count. Do not change it."""
-        return self._buckets.by_free_gpus
+        return self.node_buckets.by_kind
 
     @property
     def outside(self) -> Mapping[str, int]:
@@ -338,7 +333,8 @@ class Inventory:
                 buckets.add(name, state)
             cliques.put(name, self._clique(name), state)
         assert buckets.by_kind == self.buckets, "buckets hold the nodes by their state, in the order of names"
-        assert buckets.by_free_gpus == self.buckets_by_free_gpus, "whole GPUs are found by what is free"
+        assert buckets.by_free_gpus == self.node_buckets.by_free_gpus, "whole GPUs are found by what is free"
+        self.node_buckets.check()
         assert outside == self._outside, "nodes outside are counted"
         assert dict(cliques.cliques()) == dict(self.cliques.cliques()), "cliques hold their nodes by their state"
         problems = Counter(problem.passing for contents in self._contents.values() for problem in contents.problems)
@@ -469,7 +465,7 @@ class Inventory:
         if before == after:
             return
         if isinstance(before, NodeState):
-            self._buckets.take_out(name, before)
+            self.node_buckets.take_out(name, before)
         elif before is not None:
             self._outside[before] -= 1
             if not self._outside[before]:
@@ -480,7 +476,7 @@ class Inventory:
         name = self.nodes.get(name).node.metadata.name  # one object everywhere: names are compared by the thousand
         self._states[name] = after
         if isinstance(after, NodeState):
-            self._buckets.add(name, after)
+            self.node_buckets.add(name, after)
         else:
             self._outside[after] += 1
 

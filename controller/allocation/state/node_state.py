@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -111,13 +112,24 @@ class NodeState:
 Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
 """Kind → what is free (NodeState.key) → names of the nodes, ascending."""
 
+EverBuckets = dict[tuple[NodeKind, tuple[int, Hashable]], tuple[int, list[str]]]
+"""Kind and what is free → number of the bucket, and names of the nodes that are in that state now, ascending."""
+
+SPARE_EMPTY: Final = 1_024
+"""Empty buckets that are remembered, besides three for each with nodes: 300 bytes each. Four kinds of nodes with 8 GPUs
+have 1,024 states in all."""
+
 
 class NodeBuckets:
     """Nodes by what they are and what is free. Part of its owner. Cost: a search in one bucket for each call."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, remembers_empty: bool = False) -> None:
         self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         self._whole: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        self._remembers_empty, self._most, self._number = remembers_empty, SPARE_EMPTY, 0
+        self.ever: EverBuckets = {}
+        """With `remembers_empty` all buckets of by_free_gpus, and those of the same kinds that are empty now: they fill
+        again. Numbers ascend and never come again, nor does a bucket once it is forgotten. Do not change it."""
 
     @property
     def by_kind(self) -> Buckets:
@@ -132,20 +144,40 @@ class NodeBuckets:
 
     def add(self, name: str, state: NodeState) -> None:
         """Put a node in that is not there."""
-        by_state = self._buckets.setdefault(state.kind, {})
-        insort(by_state.setdefault(state.key, []), name)
+        by_state, key = self._buckets.setdefault(state.kind, {}), state.key
         if _has_shares_alone(state.kind):
-            insort(self._whole.setdefault(state.kind, {}).setdefault((state.free, None), []), name)
-        else:
-            self._whole[state.kind] = by_state
+            insort(by_state.setdefault(key, []), name)
+            by_state, key = self._whole.setdefault(state.kind, {}), (state.free, None)
+        self._whole[state.kind] = by_state
+        if key not in by_state:
+            by_state[key] = self._bucket(state.kind, key)
+        insort(by_state[key], name)
 
     def take_out(self, name: str, state: NodeState) -> None:
         """Take a node out that was added with this state."""
         _take_out(self._buckets, state.kind, state.key, name)
         if _has_shares_alone(state.kind):
             _take_out(self._whole, state.kind, (state.free, None), name)
-        elif state.kind not in self._buckets:
-            del self._whole[state.kind]
+        if state.kind not in self._buckets:
+            self._whole.pop(state.kind, None)
+            self.ever = {place: bucket for place, bucket in self.ever.items() if place[0] is not state.kind}
+
+    def check(self) -> None:
+        """State what must always hold. For tests: slow."""
+        there = {(kind, key): id(names) for kind, of in self._whole.items() for key, names in of.items()}
+        filled = {place: id(names) for place, (_, names) in self.ever.items() if names}
+        assert not self._remembers_empty or filled == there, "the buckets with nodes are among those that ever were"
+
+    def _bucket(self, kind: NodeKind, key: tuple[int, Hashable]) -> list[str]:
+        """Return an empty bucket: the one that was there before, if there was one."""
+        if not self._remembers_empty:
+            return []
+        if (kind, key) not in self.ever:
+            if len(self.ever) >= self._most:
+                self.ever = {place: bucket for place, bucket in self.ever.items() if bucket[1]}
+                self._most = 4 * len(self.ever) + SPARE_EMPTY
+            self._number += 1
+        return self.ever.setdefault((kind, key), (self._number, []))[1]
 
 
 def _has_shares_alone(kind: NodeKind) -> bool:

@@ -1,32 +1,36 @@
 """What nodes can give to pods that ask alike, remembered by the kind of node and its free devices.
 
-A decision looks at every bucket of the inventory, so a look must cost one step: the question is resolved once for a
-decision, the kind once for all its buckets, and then the mask of free devices is the only key. Which devices of a kind
-each request may use is asked once, and only of kinds that a decision comes to (eligible): taints and selectors
-decide. Selectors that read what tells devices of equal nodes apart are left to node_rules. Last, what all nodes that
-were not taken had to give (Census).
+An answer is worked out once for each mask of free devices of a kind, and the buckets of the inventory stand in the
+order of the answers (Ranking), so that a decision looks at the best of them alone. Which devices of a kind each request
+may use is asked once, and only of kinds that a decision comes to (eligible): taints and selectors decide. Selectors
+that read what tells devices of equal nodes apart are left to node_rules. Last, what all nodes that were not taken had
+to give (Census).
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
+from itertools import takewhile
 from typing import Final
 
 from dracaena.api.decision import part_in_words
 from dracaena.api.objects import Taint, Toleration
+from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.matching import first_untolerated
+from dracaena.controller.allocation.nodes.node_filter import Names
 from dracaena.controller.allocation.request import Eligibility, Question
 from dracaena.controller.allocation.score.box import mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.order import first_difference, one_number
+from dracaena.controller.allocation.score.order import LATER_BY_NAME, first_difference, first_differences, one_number
 from dracaena.controller.allocation.state.device_kind import groups
-from dracaena.controller.allocation.state.node_state import NodeKind
+from dracaena.controller.allocation.state.node_state import SPARE_EMPTY, NodeBuckets, NodeKind
 from dracaena.controller.allocation.walk.partitions.question import PartQuestion, part_question
 
 
@@ -271,8 +275,8 @@ class Answers:
 
     def __init__(self, engine: Engine, selectors: CelSelectors | None = None) -> None:
         self.selectors = selectors or CelSelectors(Features())
-        self._engine = engine
-        self._by_question: OrderedDict[Question, dict[NodeKind, KindAnswers]] = OrderedDict()
+        self.engine = engine
+        self._by_question: OrderedDict[Question, QuestionAnswers] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
@@ -287,11 +291,11 @@ class Answers:
         """Return what answers a question, for the time of one decision."""
         known = self._by_question.get(question)
         if known is None:
-            known = self._by_question[question] = {}
+            known = self._by_question[question] = QuestionAnswers(self, question)
             self._count += 1  # so that questions which find no node are forgotten too
         self._by_question.move_to_end(question)
         self._forget(but=question)
-        return QuestionAnswers(self, self._engine, question, known)
+        return known
 
     def count_one(self) -> None:
         """Note that an answer was added."""
@@ -300,10 +304,8 @@ class Answers:
     def _forget(self, but: Question) -> None:
         """Forget the questions not asked for longest, and at last all answers to this one."""
         while self._count > MAX_ANSWERS:
-            question = next(iter(self._by_question))
-            kinds = self._by_question[question]
-            self._count -= sum(len(answers.known) for answers in kinds.values())
-            kinds.clear()
+            question, answers = next(iter(self._by_question.items()))
+            self._count -= answers.forget()
             if question == but:
                 break
             self._count -= 1
@@ -311,40 +313,146 @@ class Answers:
 
 
 class QuestionAnswers:
-    """Answers to one question, by kind."""
+    """Answers to one question, by kind, and the buckets of an inventory in their order."""
 
-    __slots__ = ("_answers", "_engine", "_kinds", "_question")
+    __slots__ = ("_kinds", "_owner", "_question", "_ranking")
 
-    def __init__(
-        self, answers: Answers, engine: Engine, question: Question, kinds: dict[NodeKind, KindAnswers]
-    ) -> None:
-        self._answers = answers
-        self._engine = engine
+    def __init__(self, owner: Answers, question: Question) -> None:
+        self._owner = owner
         self._question = question
-        self._kinds = kinds
+        self._kinds: dict[NodeKind, KindAnswers] = {}
+        self._ranking = Ranking(self.of_kind)
 
     def of_kind(self, kind: NodeKind) -> KindAnswers:
         """Return the answers of one kind of node."""
         known = self._kinds.get(kind)
         if known is None:
-            known = self._kinds[kind] = KindAnswers(self._answers, self._engine, self._question, kind)
+            known = self._kinds[kind] = KindAnswers(self._owner, self._owner.engine, self._question, kind)
         return known
 
+    def ranking(self, buckets: NodeBuckets, effort: Effort) -> Ranking:
+        """Return the buckets in the order of these answers, until they change. `buckets` remember empty ones. Cost: a
+        step for each bucket that has nodes for the first time since this was last asked, and a look at each that has
+        none yet."""
+        self._ranking.follow(buckets, effort)
+        return self._ranking
 
-LATER_BY_NAME: Final = "equal, and later by name"
+    def forget(self) -> int:
+        """Forget all; return how many answers there were."""
+        count = sum(len(answers.known) for answers in self._kinds.values())
+        self._kinds.clear()
+        self._ranking = Ranking(self.of_kind)
+        return count
+
+
+class Ranking:
+    """The buckets of an inventory in the order of what their nodes give to one question.
+
+    That is decided by what the nodes are and what is free there. So when a node comes to another state, nothing changes
+    here: it stands in another bucket. Only a bucket that never was before has to be put in its place, once it has a
+    node. Empty ones stay.
+    """
+
+    __slots__ = ("_answers_of", "_buckets", "_last", "_unranked", "answers", "names", "nothing", "ranks", "reasons")
+
+    def __init__(self, answers_of: Callable[[NodeKind], KindAnswers]) -> None:
+        self._answers_of = answers_of
+        self._start(None)
+
+    def _start(self, buckets: NodeBuckets | None) -> None:
+        self._buckets, self._last = buckets, 0  # the number of the last bucket that was read
+        self._unranked: list[tuple[NodeKind, int, Sequence[str]]] = []  # that had no node yet when they were read
+        self.ranks: list[int] = []
+        """Of the buckets whose nodes give something, ascending. Equal ones stand in any order."""
+        self.names: list[Sequence[str]] = []
+        """The nodes of each of these, ascending."""
+        self.answers: list[NodeAnswer] = []
+        """What they give."""
+        self.reasons: list[tuple[NodeKind, str]] = []
+        """Of the buckets whose nodes give nothing: their kind, and why."""
+        self.nothing: list[Sequence[str]] = []
+        """The nodes of each of these, ascending."""
+
+    def follow(self, buckets: NodeBuckets, effort: Effort) -> None:
+        """Take in the buckets that are new (NodeBuckets.ever). When it raises OverdueError, the next call goes on."""
+        count = len(self.ranks) + len(self.nothing) + len(self._unranked)
+        if buckets is not self._buckets or count > 2 * len(buckets.ever) + SPARE_EMPTY:  # many were forgotten
+            self._start(buckets)
+        new = takewhile(lambda bucket: bucket[1][0] > self._last, reversed(buckets.ever.items()))
+        self._unranked += [(kind, free, names) for (kind, (free, _)), (_, names) in new]
+        self._last = next(reversed(buckets.ever.values()), (self._last,))[0]
+        if not any(names for _, _, names in self._unranked):
+            return
+        ready = [bucket for bucket in self._unranked if bucket[2]]
+        self._unranked = [bucket for bucket in self._unranked if not bucket[2]]
+        try:
+            while ready:
+                self._rank(*ready[-1], effort)
+                ready.pop()
+        finally:
+            self._unranked += ready
+
+    def _rank(self, kind: NodeKind, free: int, names: Sequence[str], effort: Effort) -> None:
+        effort.charge(1, Work.SETS)
+        answer = self._answers_of(kind).of(free)
+        if answer.best is None:
+            self.reasons.append((kind, answer.reason))
+            self.nothing.append(names)
+            return
+        place = bisect(self.ranks, answer.rank)
+        self.ranks.insert(place, answer.rank)
+        self.names.insert(place, names)
+        self.answers.insert(place, answer)
+
+
+NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
+
+
+@dataclass(frozen=True, slots=True)
+class Unvisited:
+    """Nodes that a walk did not come to, in buckets, as they stood when it ended."""
+
+    ranks: Sequence[int] = ()
+    """Of the buckets whose nodes give something, ascending."""
+    reasons: Sequence[tuple[NodeKind, str]] = ()
+    """Of the other buckets (Ranking)."""
+    counts: Sequence[int] = ()
+    """Nodes of each bucket, those with a rank first. Not where some nodes are selected."""
+    names: Sequence[Sequence[str]] = ()
+    """The nodes themselves where some are."""
+    selected: Names | None = None
+    """The nodes that the pod's node selectors leave; None: all."""
+
+    @classmethod
+    def of(cls, ranking: Ranking, place: int, selected: Names | None) -> Unvisited:
+        """Return what stands from a place on, and all that gives nothing. Cost: a copy of a number for each bucket,
+        or of all names where some are selected: they are counted when somebody wants to know."""
+        buckets = [*ranking.names[place:], *ranking.nothing]
+        ranks, reasons = ranking.ranks[place:], tuple(ranking.reasons)
+        if selected is None:
+            return cls(ranks, reasons, counts=list(map(len, buckets)))
+        return cls(ranks, reasons, names=list(map(tuple, buckets)), selected=frozenset(selected))
+
+    def counted(self) -> Sequence[int]:
+        """Return how many of the nodes of each bucket are selected. Cost: where not all are, a step for each node."""
+        selected = self.selected
+        return self.counts if selected is None else [len(selected.intersection(names)) for names in self.names]
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node but
-    the winner's is counted once; Walk.census() states for which reason."""
+    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it until somebody
+    asks. Each node but the winner's is counted once; Walk.census() states for which reason."""
 
+    nodes: int = 0
+    """All but the winner's. Those that count nowhere else are not selected."""
     filtered: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that offer devices of ours."""
     outside: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that offer none."""
     behind: tuple[tuple[int, int], ...] = ()
     """Rank of nodes that come after the winner, as one number → how many have it."""
+    unvisited: Unvisited = Unvisited()
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
@@ -354,6 +462,12 @@ class Census:
         worse: Counter[int | None] = Counter()
         for other, count in self.behind:
             worse[first_difference(rank, other)] += count
+        unvisited = self.unvisited.counted()
+        for place, start, end in first_differences(rank, self.unvisited.ranks):
+            worse[place] += sum(unvisited[start:end])
+        for (_, reason), count in zip(self.unvisited.reasons, unvisited[len(self.unvisited.ranks) :], strict=True):
+            counts[reason] += count
         for place, count in worse.items():
             counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(names[place])}"] += count
+        counts[NOT_SELECTED] += self.nodes - counts.total()
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))

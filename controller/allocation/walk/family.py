@@ -77,7 +77,7 @@ class FamilyPreference:
 
         Cost: a step for each bucket of the inventory and of each of its cliques; for other buckets one for each node.
         """
-        if buckets is not self._inventory.buckets and buckets is not self._inventory.buckets_by_free_gpus:
+        if buckets is not self._inventory.buckets and buckets is not self._inventory.node_buckets.by_free_gpus:
             yield from self._cut_by_name(buckets)
             return
         for _, own in self._inventory.cliques.cliques():

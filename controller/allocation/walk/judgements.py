@@ -8,14 +8,15 @@ of each kind is judged once for each thing that is asked, whatever pods and clai
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.score.choices import Choice
-from dracaena.controller.allocation.score.order import Score
+from dracaena.controller.allocation.score.order import LATER_BY_NAME, Score
 from dracaena.controller.allocation.state.node_state import NodePool, NodeState
 
 UNSCORED: Final = 1 << 4096
@@ -76,6 +77,35 @@ class Judgement:
     score: Score | None = None
     rank: int = 0
     """Sorts nodes, best first; of those that give something."""
+
+
+class Judged(NamedTuple):
+    """Nodes of which it is known what they give, but not which devices."""
+
+    state: NodeState
+    judgement: Judgement
+
+
+WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
+WORSE_FOR_PARTS: Final = "where GPUs could be cut into less afterwards"
+
+
+def worse_in(winner: NodeChoice, other: Judged | NodeChoice, seen: Callable[[Score], Score] | None) -> str:
+    """Say of nodes that give something why the winner came first. `seen` returns the other score as the pod's family
+    sees it; None: as it is."""
+    if winner.shares is not None or winner.parts is not None:
+        return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
+    best, score = (_score_of(found) for found in (winner, other))
+    if score is not None and seen is not None:
+        score = seen(score)
+    part = None if best is None or score is None else best.first_difference(score)
+    return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
+
+
+def _score_of(found: Judged | NodeChoice) -> Score | None:
+    if isinstance(found, Judged):
+        return found.judgement.score
+    return None if found.best is None else found.best.score
 
 
 class NodeJudge(Protocol):

@@ -11,28 +11,32 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
-from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.legal.outcome import NeedsPerson
 from dracaena.controller.allocation.nodes.node_filter import Names
-from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer, QuestionAnswers
+from dracaena.controller.allocation.walk.answers import Census, NodeAnswer, QuestionAnswers, Ranking, Unvisited
 from dracaena.controller.allocation.walk.family import FamilyPreference
-from dracaena.controller.allocation.walk.judgements import FIRST, UNSCORED, Judgement, NodeChoice, NodeJudge
+from dracaena.controller.allocation.walk.judgements import (
+    FIRST,
+    UNSCORED,
+    Judged,
+    Judgement,
+    NodeChoice,
+    NodeJudge,
+    worse_in,
+)
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
-NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
 NOT_BETTER: Final = "that can give nothing better, and were not asked"
 BY_NAME: Final = "that come later by name, and were not asked"
 NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
-WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
 TRIED_BEFORE: Final = "asked in vain by an earlier try"
-WORSE_FOR_PARTS: Final = "where GPUs could be cut into less afterwards"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
 PATIENCE: Final = 64
@@ -40,8 +44,7 @@ PATIENCE: Final = 64
 decisions never come to a node without."""
 
 FEW: Final = 8
-"""Where selectors leave less than one node in this many, these are put into buckets of their own; else all buckets are
-looked at, and other nodes are skipped. Both give the same answer."""
+"""Where selectors leave less than one node in this many, they get buckets of their own; else the others are skipped."""
 
 LATER: Final = 1 << 5000
 """Added to the bound of a node that an earlier try found unable to serve the pod: it comes after all others."""
@@ -51,23 +54,16 @@ SECOND_LOOKS: Final = 2
 as much as a small decision."""
 
 
-class _Judged(NamedTuple):
-    """Nodes of which it is known what they give, but not which devices."""
-
-    state: NodeState
-    judgement: Judgement
-
-
-_Gives = NodeAnswer | NodeState | _Judged | NodeChoice
+_Gives = NodeAnswer | NodeState | Judged | NodeChoice
 """What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
-which devices it gives (_Judged); or what the one node gives (NodeChoice)."""
+which devices it gives (Judged); or what the one node gives (NodeChoice)."""
 
 _States = Mapping[tuple[int, Hashable], Sequence[str]]
 """Of one kind: what is free and the rest of the state → names of nodes (inventory.Buckets)."""
 
 _Group = tuple[int, str, int, Sequence[str], _Gives]
 """Bound; the next node by name; its place among the names; names, ascending; what is known. A plain tuple: a decision
-makes one for each bucket. No two groups have a node in common, so the first two parts decide their order."""
+may make one for each bucket. No two groups have a node in common, so the first two parts decide their order."""
 
 
 class Walk:
@@ -100,6 +96,8 @@ class Walk:
         self._with_room: Names | None = None
         """The nodes that may have enough of cpu and the like, once it is worth knowing; None: any."""
         self._heap: list[_Group] = []
+        self._ranking: Ranking | None = None  # further groups, from the place on that follows
+        self._place = 0
         self._visited: _Group | None = None  # last
         self._end: tuple[int, str] | None = None
         """Where best() ended: after all nodes that come before this bound and name."""
@@ -120,17 +118,22 @@ class Walk:
 
         For a request for whole GPUs, other devices of a node are considered only when no node has enough whole ones.
         When the decision is overdue, this is the best of the nodes tried until then; if none of them gave anything,
-        OverdueError goes on to the caller. Cost: a step for each bucket, and a look at the filter for each visited
-        node. The rules are asked once for each state, or for each visited node where nodes in one state may differ.
+        OverdueError goes on to the caller. Cost: a look at the filter for each visited node. The rules are asked once
+        for each state, or for each visited node where nodes in one state may differ. A step for each bucket, unless
+        there is a Ranking of them: for whole GPUs, and a pod of no family whose selectors leave a FEWth of the nodes.
         """
         buckets = self._buckets()
         parts = [buckets] if self._family is None else list(self._family.cut(buckets))
         if not self._is_exact:
             return self._best_by_rules(parts)
-        self._begin(self._exact_groups(parts))
+        if self._family is None and buckets is self._inventory.node_buckets.by_free_gpus:
+            self._ranking = self._answers.ranking(self._inventory.node_buckets, self._effort)
+        else:
+            self._begin(self._exact_groups(parts))
         found = self._next(None)
         if found is not None or self._nobody_has_room():
             return found
+        self._take_from_ranking(whole=True)
         mixed = [{kind: by_state for kind, by_state in part.items() if kind.is_mixed} for part in parts]
         if not any(mixed) and not any(state.kind.is_mixed for _, state, _ in self._beside()):
             return None
@@ -150,7 +153,8 @@ class Walk:
         asked for, as far as all nodes in its state tell; it comes after the winner; it has too little of what is no
         device; it is none for the pod for another reason; it cannot serve the claims.
 
-        Cost: a step for each group and each node that was refused; with node selectors one for each node.
+        Cost: a step for each node that was refused and each group, or with node selectors for each node; what is left
+        of a ranking is copied (Unvisited.of).
         """
         reasons = Counter(reason for _, reason in self._refused)
         for _, reason, names in self._without:
@@ -170,22 +174,17 @@ class Walk:
                 ranks.append((group[0], count))
             else:
                 reasons[self._word(winner, group)] += count
-        outside = dict(self._inventory.outside)
-        counted = reasons.total() + sum(outside.values()) + sum(count for _, count in ranks)
-        reasons[NOT_SELECTED] += len(self._inventory.nodes) - 1 - counted
-        return Census(dict(+reasons), outside, tuple(ranks))
+        left = Unvisited() if self._ranking is None else Unvisited.of(self._ranking, self._place, self._selected)
+        others, outside = len(self._inventory.nodes) - 1, dict(self._inventory.outside)
+        return Census(others, dict(+reasons), outside, tuple(ranks), left)
 
     # The walk
 
     def _begin(self, groups: list[_Group]) -> None:
-        self._heap = groups
-        if self._selected is not None:
-            self._heap = [
-                (rank, names[first], first, names, gives)
-                for rank, _, place, names, gives in groups
-                if (first := self._selected_from(names, place)) < len(names)
-            ]
+        self._heap = groups if self._selected is None else []
         heapq.heapify(self._heap)
+        for rank, _, place, names, gives in groups if self._selected is not None else ():
+            self._push(rank, names, place, gives)
 
     def _best_by_rules(self, parts: Iterable[Buckets]) -> NodeChoice | None:
         self._by_rules = True
@@ -206,8 +205,8 @@ class Walk:
 
     def _next(self, looks: int | None) -> NodeChoice | None:
         """Walk on to the next node in order that gives something; ask the rules about at most so many groups."""
-        while self._heap:
-            group = self._visited = heapq.heappop(self._heap)
+        while (group := self._pop()) is not None:
+            self._visited = group
             rank, name, place, names, gives = group
             if not isinstance(gives, NodeChoice):
                 unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
@@ -228,6 +227,27 @@ class Walk:
                 self._end = self._end or (rank, name)
                 return found
         return None
+
+    def _pop(self) -> _Group | None:
+        """Take out the first group by bound and name; None: there is none left."""
+        self._take_from_ranking(whole=False)
+        return heapq.heappop(self._heap) if self._heap else None
+
+    def _take_from_ranking(self, *, whole: bool) -> None:
+        """Put the buckets of the ranking among the groups that may hold the first node; `whole`: all that are left."""
+        ranking, heap, selected = self._ranking, self._heap, self._selected
+        if ranking is None:
+            return
+        ranks = ranking.ranks
+        while self._place < len(ranks) and (whole or not heap or ranks[self._place] <= heap[0][0]):
+            place, self._place = self._place, self._place + 1
+            names = ranking.names[place]
+            if names and (selected is None or not selected.isdisjoint(names)):
+                self._push(ranks[place], names, 0, ranking.answers[place])
+        if whole:
+            nothing = zip(ranking.reasons, ranking.nothing, strict=True)
+            self._without += [(kind, reason, names) for (kind, reason), names in nothing if names]
+            self._ranking = None
 
     def _visit(self, group: _Group) -> NodeChoice | None:
         """Return what the next node of a group gives, if that is as good as the bound. Whatever else is known then goes
@@ -271,7 +291,7 @@ class Walk:
             return
         assert isinstance(gives, NodeState)
         if known.refusal is None:
-            self._push(self._rank_of(known.rank, names[0]), names, place, _Judged(gives, known))
+            self._push(self._rank_of(known.rank, names[0]), names, place, Judged(gives, known))
         else:
             self._without.append((gives.kind, self._rules.refusal(known), names[place:]))
 
@@ -304,6 +324,7 @@ class Walk:
 
     def _leave_out_short(self) -> None:
         """Leave out the nodes that have no room."""
+        self._take_from_ranking(whole=True)
         groups, self._heap = self._heap, []
         for rank, _, place, names, gives in groups if not self._nobody_has_room() else ():
             self._push(rank, self._roomy(rank, names[place:], gives), 0, gives)
@@ -323,15 +344,14 @@ class Walk:
         return self._with_room is not None and not self._with_room
 
     def _best_until_now(self) -> NodeChoice:
-        """Return the best of the nodes that were asked before the time was over, else raise OverdueError."""
+        """Return the best of the nodes that were asked in time, else raise OverdueError."""
         best: _Group | None = min(
             (group for group in self._heap if isinstance(group[4], NodeChoice)), key=lambda one: one[:2], default=None
         )
         if best is None or not isinstance(best[4], NodeChoice):
             raise OverdueError
         self._heap = [group for group in self._heap if group is not best]
-        if self._visited is not None:
-            self._heap.append(self._visited)
+        self._heap += () if self._visited is None else (self._visited,)
         heapq.heapify(self._heap)
         self._end = best[:2]
         return replace(best[4], cut_off=True)
@@ -353,7 +373,7 @@ class Walk:
         if selected is not None and len(selected) * FEW < len(nodes):
             return _gathered(self._inventory, selected)
         self._selected = selected
-        return self._inventory.buckets_by_free_gpus if self._is_exact else self._inventory.buckets
+        return self._inventory.node_buckets.by_free_gpus if self._is_exact else self._inventory.buckets
 
     def _beside(self) -> Iterator[tuple[str, NodeState, int]]:
         """Yield the nodes where the pod holds GPUs already: they are part of its set there, and nowhere else."""
@@ -429,7 +449,7 @@ class Walk:
                 if unfit is None and known.refusal is not None:
                     self._without.append((state.kind, self._rules.refusal(known), names[place:] if place else names))
                 elif unfit is None:
-                    groups.append((self._rank_of(known.rank, name), name, place, names, _Judged(state, known)))
+                    groups.append((self._rank_of(known.rank, name), name, place, names, Judged(state, known)))
                 if unfit is None:
                     return
                 self._refused.append((name, unfit))
@@ -462,25 +482,13 @@ class Walk:
     def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
         rank, name, _, _, gives = group
-        if isinstance(gives, (_Judged, NodeChoice)):
-            if winner.shares is not None or winner.parts is not None:
-                return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
-            best, other = _score_of(winner), _score_of(gives)
-            if other is not None and self._family is not None:
-                other = self._family.score(other, name)
-            part = None if best is None or other is None else best.first_difference(other)
-            return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
+        if isinstance(gives, (Judged, NodeChoice)):
+            return worse_in(winner, gives, None if self._family is None else partial(self._family.score, node=name))
         if rank >= LATER:
             return TRIED_BEFORE
         if self._end is not None and (rank, name) < self._end:
             return NOT_IN_TIME
         return BY_NAME if self._rules.is_first_fit else NOT_BETTER
-
-
-def _score_of(found: _Judged | NodeChoice) -> Score | None:
-    if isinstance(found, _Judged):
-        return found.judgement.score
-    return None if found.best is None else found.best.score
 
 
 def _gathered(inventory: Inventory, names: Iterable[str]) -> Buckets:

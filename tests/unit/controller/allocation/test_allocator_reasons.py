@@ -29,14 +29,15 @@ from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.score.order import LATER_BY_NAME
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk
-from dracaena.controller.allocation.walk.answers import LATER_BY_NAME
+from dracaena.controller.allocation.walk.answers import NOT_SELECTED
 from dracaena.controller.allocation.walk.judgements import UNSCORED
 from dracaena.controller.allocation.walk.lasting import LastingLacks
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import facts_of
-from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
+from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice, request
 from support.allocation import pod as plain_pod

@@ -272,7 +272,7 @@ def test_nodes_that_differ_in_their_shares_alone_are_one_to_who_wants_whole_gpus
     ]
     inventory = cluster(*held, a=SWITCHED, b=SWITCHED, c=SWITCHED, d=SWITCHED)
     (by_state,) = inventory.buckets.values()
-    (by_free,) = inventory.buckets_by_free_gpus.values()
+    (by_free,) = inventory.node_buckets.by_free_gpus.values()
     assert len(by_state) == 4
     assert list(by_free.values()) == [["a", "b", "c", "d"]]
 

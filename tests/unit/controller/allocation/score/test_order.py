@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
 
 from dracaena.api.config.v1alpha1 import NicAlignment, NodeStrategy, NumaAlignment, Objective, TopologyPolicy
-from dracaena.controller.allocation.score.order import Order, Prices, Score, order_of
+from dracaena.controller.allocation.score.order import (
+    Order,
+    Prices,
+    Score,
+    first_difference,
+    first_differences,
+    one_number,
+    order_of,
+)
 
 BEST = Score(
     bandwidth_gb_s=100,
@@ -193,3 +202,16 @@ def test_prices_that_differ_by_little_are_about_the_same(
 ) -> None:
     assert PRICES.is_near(Prices(shares, usual_gb_s)) == is_near
     assert not PRICES.is_near(None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_ranks_with_one_first_difference_are_those_of_looking_at_each(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = sorted(tuple(rng.choice((-5, 0, 1, 2**40)) for _ in range(4)) for _ in range(rng.randrange(1, 60)))
+    ranks = [one_number(rank) for rank in parts]
+    found = list(first_differences(ranks[0], ranks))
+    assert [place for place, start, end in found for _ in range(start, end)] == [
+        first_difference(ranks[0], rank) for rank in ranks
+    ]
+    assert [start for _, start, _ in found] == [0, *(end for _, _, end in found[:-1])]
+    assert len({place for place, _, _ in found}) == len(found), "one search for each part"

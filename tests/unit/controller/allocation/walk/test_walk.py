@@ -18,8 +18,9 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
+from dracaena.controller.allocation.walk.answers import NOT_SELECTED
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_SELECTED, Walk
+from dracaena.controller.allocation.walk.walk import NO_ROOM, Walk
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
 from support.clusters import CLASSES, SMALL

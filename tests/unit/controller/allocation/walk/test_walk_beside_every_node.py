@@ -18,7 +18,7 @@ from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.walk.walk import NOT_SELECTED
+from dracaena.controller.allocation.walk.answers import NOT_SELECTED
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
