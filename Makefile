@@ -115,7 +115,7 @@ proto: $(VENV)/dev.stamp ## generate the gRPC code anew from proto/**/*.proto
 	@$(RUN) -m dracaena.proto.generate
 
 schemas: $(VENV)/dev.stamp ## write docs/schemas/*.json anew, the JSON Schemas for editors and readers of podlist.json
-	@for name in manifest topologypolicy gpuconfig podlist; do $(BIN)/dracaena schema $$name > docs/schemas/$$name.json || exit $$?; done
+	@for name in manifest topologypolicy gpuconfig vfioconfig podlist; do $(BIN)/dracaena schema $$name > docs/schemas/$$name.json || exit $$?; done
 
 lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and hashes)
 	@$(BIN)/python -m pip install --quiet uv

@@ -9,7 +9,7 @@ from typing import Any
 from dracaena.cli.commands import Commands, add_driver_name
 
 PODLIST = "podlist"
-NAMES = ("manifest", "topologypolicy", "gpuconfig", PODLIST)
+NAMES = ("manifest", "topologypolicy", "gpuconfig", "vfioconfig", PODLIST)
 """EDITOR_SCHEMAS of dracaena.api.config.v1alpha1.schemas, which takes long to import, and that of podlist.json."""
 
 _DESCRIPTION = """\

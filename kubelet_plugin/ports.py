@@ -291,6 +291,10 @@ class PciDrivers(Protocol):
         """Whether the kernel has a PCI driver of this name."""
         ...
 
+    def has_iommufd(self) -> bool:
+        """Whether the kernel offers iommufd (/dev/iommu)."""
+        ...
+
     def is_writing(self, gpu: str) -> bool:
         """Whether an earlier write for a GPU, by its address, has not returned yet."""
         ...

@@ -16,6 +16,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER, PciFunction, functions_of_gpu, why_not_on_demand
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
+from dracaena.kubelet_plugin.prepare.device_nodes import IOMMU_NODE
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 
 FUNCTIONS: Final = "functions"
@@ -70,6 +71,8 @@ class VfioBinding:
             ):
                 return {}
             noted = {FUNCTIONS: " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
+            if effect.parameters.get("iommufd") and not self._drivers.has_iommufd():
+                raise TemporaryError(f"/dev/iommu is missing, so {effect.device} is not bound: {IOMMU_NODE.remedy}")
             self._check_targets(functions)
             self._make_whole(gpu)
             note({**noted, STATE: UNBINDING})

@@ -28,6 +28,7 @@ from dracaena.kubelet_plugin.prepare.device_nodes import (
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 _DRM_NAME = re.compile(r"(card|renderD|controlD)[0-9]{1,10}", re.ASCII)
+_VFIO_NAME = re.compile(r"vfio[0-9]{1,10}", re.ASCII)
 _NUMBERS = re.compile(r"([0-9]{1,10}):([0-9]{1,10})", re.ASCII)
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _MAJOR = re.compile(r"\s*([0-9]{1,10}) (\S+)", re.ASCII)
@@ -123,7 +124,7 @@ class DeviceNodes:
             control = tuple(wanted for wanted in controls if self._look(root.seen + wanted.path) is not None)
             return ClaimNodes(_named(control, root), plain_nodes(devices, root.host))
         majors = self._majors()
-        by_device = {device.device: wanted_nodes(device) for device in devices}
+        by_device = {device.device: wanted_nodes(device, self._vfio_device(device)) for device in devices}
         control = tuple(wanted for wanted in controls if wanted.required or self._problem(wanted, root, majors) is None)
         every = dict.fromkeys((*control, *(wanted for nodes in by_device.values() for wanted in nodes)))
         roots = {wanted.path: self._root_of(device, root) for device in devices for wanted in by_device[device.device]}
@@ -171,7 +172,20 @@ class DeviceNodes:
         if not device.is_passthrough:
             return None
         folder = self._pci / (device.pci_bus_id or "")
-        return vfio_problem(device, _link(folder / "driver"), _link(folder / "iommu_group"))
+        found = vfio_problem(device, _link(folder / "driver"), _link(folder / "iommu_group"))
+        if found is None and device.iommufd and self._vfio_device(device) is None:
+            return (
+                f"the kernel shows no VFIO device of GPU {device.device} in {folder}/vfio-dev, by which iommufd opens "
+                "it: it needs Linux 6.6 with CONFIG_VFIO_DEVICE_CDEV; or leave `iommu: IOMMUFD` out of the VfioConfig"
+            )
+        return found
+
+    def _vfio_device(self, device: PreparedDevice) -> str | None:
+        """Return the name of a GPU's own node below /dev/vfio/devices, None while there is none."""
+        if not device.iommufd:
+            return None
+        names = _names(self._pci / (device.pci_bus_id or "") / "vfio-dev")
+        return next((name for name in names if _VFIO_NAME.fullmatch(name)), None)
 
     def _majors(self) -> Mapping[str, int]:
         """Return the majors of character devices by driver (/proc/devices); none if it cannot be read."""

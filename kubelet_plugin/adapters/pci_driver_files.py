@@ -81,6 +81,10 @@ class PciDriverFiles:
         """See PciDrivers."""
         return (self._root / "bus/pci/drivers" / driver).is_dir()
 
+    def has_iommufd(self) -> bool:
+        """See PciDrivers."""
+        return (self._root / "class/misc/iommu").is_dir()
+
     def is_writing(self, gpu: str) -> bool:
         """See PciDrivers."""
         try:

@@ -109,6 +109,7 @@ class _Device(msgspec.Struct, omit_defaults=True):
     cores: int = 0
     iommu_group: int | None = None
     resource: str = ""
+    iommufd: bool = False
 
 
 class _Effect(msgspec.Struct, omit_defaults=True):
@@ -256,6 +257,7 @@ def _device(document: _Device) -> PreparedDevice:
         cores=document.cores,
         iommu_group=document.iommu_group,
         resource=document.resource,
+        iommufd=document.iommufd,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.confidential import CC_ENABLED_MODES, CC_ON
+from dracaena.api.config.v1alpha1 import GpuConfig, VfioConfig
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.resource_objects import ResourceClaim
@@ -42,12 +43,16 @@ def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: Deco
         AskedDevice(
             result.request,
             DeviceName(result.device),
-            is_required=any(config.confidential is not None for config in configs_for(result.request, configs)),
+            is_required=any(_requires_it(config) for config in configs_for(result.request, configs)),
         )
         for result in allocation.devices.results
         if result.driver == pool.driver and not result.admin_access
     ]
     return tuple(each for each in found if each.is_required or (is_enabled and not each.is_passthrough))
+
+
+def _requires_it(config: GpuConfig | VfioConfig) -> bool:
+    return isinstance(config, GpuConfig) and config.confidential is not None
 
 
 def why_not_ready(asked: AskedDevice, state: ConfidentialState) -> str | None:

@@ -73,6 +73,15 @@ CONTROL_NODES = (
 drive displays the fourth, which exists where the module nvidia-modeset is loaded. Minors: nv.h, uvm_ioctl.h."""
 
 
+IOMMU_NODE = WantedNode(
+    "/dev/iommu",
+    ("misc",),
+    None,
+    "this node has no iommufd: run `modprobe iommufd` as root (Linux 6.2, CONFIG_IOMMUFD), or leave "
+    "`iommu: IOMMUFD` out of the claim's VfioConfig",
+)
+"""Of every container with a GPU that is opened by iommufd. The kernel numbers it as it likes."""
+
 VFIO_NODE = WantedNode("/dev/vfio/vfio", ("misc",), 196, "run `modprobe vfio` as root on the node")
 """Of every container with a GPU for virtual machines: what its IOMMU groups are joined in. Minor: VFIO_MINOR of Linux'
 miscdevice.h."""
@@ -102,10 +111,14 @@ def device_node(path: str, dev_root: str) -> DeviceNode:
     return DeviceNode(path, f"{root}{path}" if root else None)
 
 
-def wanted_nodes(device: PreparedDevice) -> tuple[WantedNode, ...]:
+def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tuple[WantedNode, ...]:
     """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances; for a GPU
-    for virtual machines that of VFIO and that of its IOMMU group.
+    for virtual machines that of VFIO and that of its IOMMU group, or that of iommufd and its own, which is called
+    `vfio_device` now.
     """
+    if device.iommufd:
+        own = () if vfio_device is None else (f"/dev/vfio/devices/{vfio_device}",)
+        return (IOMMU_NODE, *(WantedNode(path, ("vfio-dev",), None, BIND) for path in own))
     if device.is_passthrough:
         return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, BIND))
     gpu = WantedNode(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, SHARED_GPU_CAPACITIES
-from dracaena.api.config.v1alpha1 import GpuConfig, merged_sharing
+from dracaena.api.config.v1alpha1 import GpuConfig, Iommu, VfioConfig, merged_iommu, merged_sharing
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
 from dracaena.api.passthrough import pci_bus_id_in
@@ -38,6 +38,8 @@ _FROM_CLASS = "FromClass"
 
 _SHARE_ID = re.compile("[A-Za-z0-9-]{1,63}")
 """The API wants a UUID; it becomes a part of names that container runtimes take."""
+
+_Config = tuple[AllocationConfig, GpuConfig | VfioConfig]
 
 DecodeConfig = Callable[[msgspec.Raw], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
@@ -78,9 +80,10 @@ def plan_claim(
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
+    devices = [_opened_as_asked(device, configs) for device in devices]
     effects: list[Effect] = []
     for device in (d for d in devices if not d.admin_access):  # whoever looks changes nothing
-        sharing = merged_sharing(configs_for(device.request, configs))
+        sharing = merged_sharing(c for c in configs_for(device.request, configs) if isinstance(c, GpuConfig))
         made = kind_of(device.device, device.share_id).effects(device, reference.uid, pool, sharing)
         if isinstance(made, CannotEnforce):
             reasons.append(f"request {device.request}: {made.reason}")
@@ -92,6 +95,14 @@ def plan_claim(
     plan = PreparedClaim(reference, tuple(devices), consumers, effects=for_pods(effects, consumers))
     reasons += [f"the allocation of claim {reference} counts wrong: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
+
+
+def _opened_as_asked(device: PreparedDevice, configs: Sequence[_Config]) -> PreparedDevice:
+    """Return a GPU for a virtual machine with the way in which its launcher opens it; others as they are."""
+    if not device.is_passthrough:
+        return device
+    iommu = merged_iommu(c for c in configs_for(device.request, configs) if isinstance(c, VfioConfig))
+    return dataclasses.replace(device, iommufd=iommu is Iommu.IOMMUFD)
 
 
 def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
@@ -210,12 +221,13 @@ def _why_not_counted(result: DeviceResult) -> str | None:
 
 def read_configs(
     allocation: AllocationResult, driver: str, decode_config: DecodeConfig
-) -> tuple[list[tuple[AllocationConfig, GpuConfig]], list[str]]:
-    """Return the GpuConfigs for our driver, those of classes first, and what is wrong with any opaque config for it.
+) -> tuple[list[_Config], list[str]]:
+    """Return the GpuConfigs and VfioConfigs for our driver, those of classes first, and what is wrong with any opaque
+    config for it.
 
     Configs of other drivers are not ours to judge.
     """
-    found: list[tuple[AllocationConfig, GpuConfig]] = []
+    found: list[_Config] = []
     reasons = []
     for position, config in enumerate(allocation.devices.config):
         if config.opaque is None or config.opaque.driver != driver:
@@ -225,12 +237,12 @@ def read_configs(
         except BadInputError as error:
             reasons.append(f"{_config_place(config, position)}: {error}")
             continue
-        if isinstance(read, GpuConfig):
+        if isinstance(read, GpuConfig | VfioConfig):
             found.append((config, read))
     return sorted(found, key=lambda each: each[0].source != _FROM_CLASS), reasons
 
 
-def configs_for(request: str, configs: Sequence[tuple[AllocationConfig, GpuConfig]]) -> list[GpuConfig]:
+def configs_for(request: str, configs: Sequence[_Config]) -> list[GpuConfig | VfioConfig]:
     """Return the configs that hold for a request of a result, in their order. One for a request holds for its
     sub-requests.
     """

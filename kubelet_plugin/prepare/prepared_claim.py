@@ -77,6 +77,8 @@ class PreparedDevice:
     """Of a GPU for virtual machines: number of /dev/vfio/<number>; None: no VFIO driver has it now."""
     resource: str = ""
     """Of such a GPU: what KubeVirt calls the product (api.passthrough)."""
+    iommufd: bool = False
+    """Of such a GPU: whether it is opened by iommufd instead of its group."""
 
     @property
     def physical_gpu(self) -> DeviceName:

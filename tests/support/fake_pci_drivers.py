@@ -45,6 +45,9 @@ class FakePciDrivers:
     def is_loaded(self, driver: str) -> bool:
         return (self.bus.root / "bus/pci/drivers" / driver).is_dir()
 
+    def has_iommufd(self) -> bool:
+        return (self.bus.root / "class/misc/iommu").is_dir()
+
     def is_writing(self, gpu: str) -> bool:
         return self.bus.is_hanging(gpu)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dracaena.api.config.v1alpha1.decode import decode_config
 from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
-from dracaena.api.config.v1alpha1.merge import merged, merged_sharing
+from dracaena.api.config.v1alpha1.merge import merged, merged_iommu, merged_sharing
 from dracaena.api.config.v1alpha1.nvidia import instead_of, is_of_nvidia
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
@@ -15,6 +15,7 @@ from dracaena.api.config.v1alpha1.types import (
     Enforcement,
     GpuConfig,
     GpuSharing,
+    Iommu,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
@@ -25,6 +26,7 @@ from dracaena.api.config.v1alpha1.types import (
     Siblings,
     TimeSliceInterval,
     TopologyPolicy,
+    VfioConfig,
 )
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "Enforcement",
     "GpuConfig",
     "GpuSharing",
+    "Iommu",
     "LinkBandwidth",
     "NicAlignment",
     "NodeStrategy",
@@ -48,9 +51,11 @@ __all__ = [
     "TimeSliceInterval",
     "TopologyPolicy",
     "UnreadableTextError",
+    "VfioConfig",
     "decode_config",
     "instead_of",
     "is_of_nvidia",
     "merged",
+    "merged_iommu",
     "merged_sharing",
 ]

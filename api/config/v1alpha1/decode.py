@@ -22,6 +22,7 @@ from dracaena.api.config.v1alpha1.types import (
     Enforcement,
     GpuConfig,
     GpuSharing,
+    Iommu,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
@@ -32,6 +33,7 @@ from dracaena.api.config.v1alpha1.types import (
     Siblings,
     TimeSliceInterval,
     TopologyPolicy,
+    VfioConfig,
 )
 from dracaena.api.json_text import deeper_than
 
@@ -44,7 +46,10 @@ MOST_BYTES: Final = 64 << 10
 E = TypeVar("E", bound=Enum)
 
 
-def decode_config(parameters: msgspec.Raw | Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
+Config = TopologyPolicy | GpuConfig | VfioConfig
+
+
+def decode_config(parameters: msgspec.Raw | Mapping[str, Any]) -> Config:
     """Read the parameters of an opaque config whose driver is ours: JSON text, or what a manifest was read to.
 
     Raises ConfigError with path, value seen and what was expected: for text that is too long, too deep or no JSON
@@ -86,7 +91,7 @@ def _is_deep(document: Any) -> bool:
     return bool(level)
 
 
-def _config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
+def _config(parameters: Mapping[str, Any]) -> Config:
     if parameters.get("apiVersion") != API_VERSION:
         instead = f": {instead_of(parameters)}" if is_of_nvidia(parameters) else ""
         raise ConfigError("$.apiVersion", parameters.get("apiVersion"), f"{API_VERSION!r}{instead}")
@@ -96,6 +101,8 @@ def _config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     problem = best_match(_validator(kind).iter_errors(parameters))
     if problem is not None:
         raise _config_error(problem)
+    if kind == "VfioConfig":
+        return VfioConfig(_choice(Iommu, parameters.get("iommu")))
     return _gpu_config(parameters) if kind == "GpuConfig" else _topology_policy(parameters)
 
 

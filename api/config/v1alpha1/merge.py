@@ -12,9 +12,11 @@ from dracaena.api.config.v1alpha1.types import (
     NO_SHARING,
     GpuConfig,
     GpuSharing,
+    Iommu,
     LinkBandwidth,
     Requirement,
     TopologyPolicy,
+    VfioConfig,
 )
 
 T = TypeVar("T", TopologyPolicy, LinkBandwidth, GpuSharing)
@@ -40,6 +42,12 @@ def merged_sharing(configs: Iterable[GpuConfig]) -> GpuSharing:
     for config in configs:
         sharing = _over(sharing, config.sharing)
     return sharing
+
+
+def merged_iommu(configs: Iterable[VfioConfig]) -> Iommu:
+    """Return what holds of several configs: what the last one that says it says. Classes come first."""
+    said = [config.iommu for config in configs if config.iommu is not None]
+    return said[-1] if said else Iommu.GROUP
 
 
 def check_policy(policy: TopologyPolicy) -> None:

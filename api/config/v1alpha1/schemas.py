@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 
-KINDS: Final = ("TopologyPolicy", "GpuConfig")
+KINDS: Final = ("TopologyPolicy", "GpuConfig", "VfioConfig")
 MANIFEST: Final = "manifest"
 """Name of the schema of a DeviceClass, ResourceClaim or ResourceClaimTemplate with parameters for our driver."""
 EDITOR_SCHEMAS: Final = (MANIFEST, *(kind.lower() for kind in KINDS))
@@ -58,7 +58,10 @@ def _manifest(driver: str) -> dict[str, Any]:
             "parameters": {
                 "required": ["apiVersion", "kind"],
                 **_if_equal("kind", "GpuConfig", _ref("GpuConfig")),
-                "else": _ref("TopologyPolicy"),
+                "else": {
+                    **_if_equal("kind", "VfioConfig", _ref("VfioConfig")),
+                    "else": _ref("TopologyPolicy"),
+                },
             },
             **definitions,
         },

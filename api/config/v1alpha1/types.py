@@ -191,6 +191,23 @@ class Confidentiality(Enum):
     """It must be in mode on when its claim is prepared, and take work."""
 
 
+class Iommu(Enum):
+    """By which device nodes the launcher of a virtual machine opens a GPU."""
+
+    GROUP = "Group"
+    """/dev/vfio/vfio and /dev/vfio/<group>. What holds when no config says anything."""
+    IOMMUFD = "IOMMUFD"
+    """/dev/iommu and /dev/vfio/devices/vfio<n> (Linux 6.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VfioConfig:
+    """How a GPU for a virtual machine is handed to its container. Read by the kubelet plugin; the controller validates
+    it. Says nothing of other devices. None: the config does not say."""
+
+    iommu: Iommu | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
     """How a GPU is prepared. Read by the kubelet plugin. The controller validates it, and lets shares of one GPU have

@@ -15,6 +15,7 @@ from dracaena.api.config.v1alpha1 import (
     Enforcement,
     GpuConfig,
     GpuSharing,
+    Iommu,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
@@ -25,8 +26,10 @@ from dracaena.api.config.v1alpha1 import (
     Siblings,
     TimeSliceInterval,
     TopologyPolicy,
+    VfioConfig,
     decode_config,
     merged,
+    merged_iommu,
     merged_sharing,
 )
 from dracaena.api.config.v1alpha1.types import MAX_GB_S
@@ -120,9 +123,13 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             {"apiVersion": API_VERSION, "kind": "MigConfig"},
             "$.kind",
-            "$.kind: 'MigConfig', expected one of 'TopologyPolicy', 'GpuConfig'",
+            "$.kind: 'MigConfig', expected one of 'TopologyPolicy', 'GpuConfig', 'VfioConfig'",
         ),
-        ({"apiVersion": API_VERSION, "kind": ["x"]}, "$.kind", "expected one of 'TopologyPolicy', 'GpuConfig'"),
+        (
+            {"apiVersion": API_VERSION, "kind": ["x"]},
+            "$.kind",
+            "expected one of 'TopologyPolicy', 'GpuConfig', 'VfioConfig'",
+        ),
         (
             policy(requirement="nvlnk"),
             "$.requirement",
@@ -217,7 +224,7 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("kind", ["topologypolicy", "gpuconfig"])
+@pytest.mark.parametrize("kind", ["topologypolicy", "gpuconfig", "vfioconfig"])
 def test_the_schemas_are_package_data_and_refer_to_nothing_outside(kind: str) -> None:
     folder = resources.files("dracaena.api.config.v1alpha1")
     text = folder.joinpath(f"{kind}.schema.json").read_text(encoding="utf-8")
@@ -336,3 +343,18 @@ def test_of_several_configs_the_last_that_says_something_holds_field_by_field() 
     assert merged_sharing(configs) == GpuSharing(SharingStrategy.TIME_SLICING, Enforcement.BEST_EFFORT)
     assert merged_sharing([*configs, gpu_config(enforcement="Required")]).is_required
     assert merged_sharing([]) == NO_SHARING
+
+
+def test_how_a_gpu_for_a_virtual_machine_is_opened_is_what_the_last_config_says() -> None:
+    def config(**fields: str) -> VfioConfig:
+        read = decode_config({"apiVersion": API_VERSION, "kind": "VfioConfig", **fields})
+        assert isinstance(read, VfioConfig)
+        return read
+
+    assert merged_iommu([]) is merged_iommu([config()]) is Iommu.GROUP
+    assert merged_iommu([config(iommu="IOMMUFD"), config()]) is Iommu.IOMMUFD
+    assert merged_iommu([config(iommu="IOMMUFD"), config(iommu="Group")]) is Iommu.GROUP
+    with pytest.raises(ConfigError, match=r"\$.iommu: 'iommufd', expected one of 'Group', 'IOMMUFD'"):
+        config(iommu="iommufd")
+    with pytest.raises(ConfigError, match=r"\$.sharing: .*expected no such field"):
+        config(sharing="MPS")

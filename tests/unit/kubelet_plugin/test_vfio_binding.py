@@ -215,6 +215,16 @@ def test_without_the_module_nothing_is_written(bus: FakePciBus) -> None:
     assert bus.written == []
 
 
+def test_for_iommufd_nothing_is_bound_on_a_node_without_it(journal: Journaled) -> None:
+    journal.effect = replace(journal.effect, parameters={"address": GPU, "iommufd": True})
+    with pytest.raises(TemporaryError, match=r"/dev/iommu is missing.*run `modprobe iommufd`"):
+        journal.apply()
+    assert journal.bus.written == []
+    (journal.bus.root / "class/misc/iommu").mkdir(parents=True)
+    journal.apply()
+    assert drivers_of(journal.bus) == MACHINE
+
+
 def test_the_variant_that_a_product_needs_is_taken_and_vfio_pci_never_in_its_place(bus: FakePciBus) -> None:
     journal = Journaled(bus)
     aliases = [

@@ -91,3 +91,6 @@ def test_what_is_read_is_what_the_kernel_says(bus: FakePciBus) -> None:
     aliases.write_text("alias vfio_pci:v000010DEd00002330sv*sd*bc*sc*i* some_vfio_pci\n")
     assert made.vfio_driver(GPU).name == "some-vfio-pci"
     assert [str(address) for address in made.read().functions] == [GPU]
+    assert not made.has_iommufd()
+    (bus.root / "class/misc/iommu").mkdir(parents=True)
+    assert made.has_iommufd()

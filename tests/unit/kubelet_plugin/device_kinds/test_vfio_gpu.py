@@ -297,6 +297,41 @@ def test_a_node_that_is_another_devices_by_now_is_not_given(tmp_path: Path, kern
     assert not files_below(tmp_path / "node/cdi")
 
 
+def by_iommufd(name: str = "claim", iommu: str = "IOMMUFD") -> ResourceClaim:
+    parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "VfioConfig", "iommu": iommu}
+    results = [{"request": "vm", "driver": DRIVER, "pool": NODE, "device": passthrough_gpu(0).device_name}]
+    config = {"source": "FromClaim", "requests": [], "opaque": {"driver": DRIVER, "parameters": parameters}}
+    return claim_of(name, {"results": results, "config": [config]})
+
+
+def test_a_claim_can_ask_for_iommufd_and_gets_the_gpus_own_node(tmp_path: Path) -> None:
+    own = bus_of(tmp_path).device(passthrough_gpu(0).pci_bus_id) / "vfio-dev/vfio3"
+    own.mkdir(parents=True)
+    put(tmp_path, "dev/iommu", b"10:124")
+    nodes = nodes_of(tmp_path, **{"vfio": "10:196", "n40": "239:3", "devices/vfio3": "240:3"})
+    put(tmp_path, "proc/devices", PROC_DEVICES.replace("Block", "240 vfio-dev\n 10 misc\n\nBlock").encode())
+    claim = by_iommufd()
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes.of_claim)
+    prepared = node.state.prepare(reference_to(claim))
+    assert given(node)[0] == (["/dev/iommu", "/dev/vfio/devices/vfio3"], [f"{H100}=0000:20:00.0"])
+    again = node_of(tmp_path / "node", claim, claim_nodes=nodes.of_claim)
+    assert again.state.prepare(reference_to(claim)) == prepared, "its checkpoint says so"
+    by_group = by_iommufd(iommu="Group")
+    node = node_of(tmp_path / "other", by_group)
+    node.state.prepare(reference_to(by_group))
+    assert given(node)[0][0] == ["/dev/vfio/vfio", "/dev/vfio/40"]
+
+
+def test_a_node_without_iommufd_says_so_and_gives_nothing_in_its_place(tmp_path: Path) -> None:
+    nodes, claim = nodes_of(tmp_path, vfio="10:196", n40="239:3"), by_iommufd()
+    for words in ("/dev/iommu is missing: .*this node has no iommufd", "no VFIO device of GPU .* Linux 6.6"):
+        node = node_of(tmp_path / "node", claim, claim_nodes=nodes.of_claim)
+        with pytest.raises(DeviceNodesMissingError, match=words):
+            node.state.prepare(reference_to(claim))
+        put(tmp_path, "dev/iommu", b"10:124")
+    assert not files_below(tmp_path / "node/claims")
+
+
 def test_a_lost_spec_is_not_written_again_for_a_gpu_that_is_not_in_vfio_any_more(tmp_path: Path) -> None:
     bus, claim = bus_of(tmp_path), passthrough_claim()
     node = node_of(tmp_path / "node", claim, claim_nodes=nodes_of(tmp_path, vfio="10:196", n40="239:3").of_claim)
