@@ -144,10 +144,11 @@ so what another attribute says too is left out."""
 
 VFIO_ATTRIBUTES = (
     TYPE, PRODUCT_NAME, VENDOR_ID, DEVICE_ID, IOMMU_GROUP, ORDINAL, NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, PCIE_SWITCH,
-    HOST_BRIDGE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+    HOST_BRIDGE, CC_MODE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
 )  # fmt: skip
 """All attributes of a GPU for virtual machines, in the order in which they are published. The NVIDIA driver does not
-have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name."""
+have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name, of
+the mode of confidential computing a label of the Node."""
 
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""

@@ -15,3 +15,13 @@ CC_MODES: Final = (CC_OFF, CC_ON, CC_DEVTOOLS)
 
 CC_ENABLED_MODES: Final = frozenset({CC_ON, CC_DEVTOOLS})
 """Modes in which a GPU takes no work before the driver has been told that it was attested."""
+
+MODE_STATE_LABEL: Final = "nvidia.com/cc.mode.state"
+"""Label of a Node in which NVIDIA's manager of these modes says the one that it has set and verified, or `failed`."""
+READY_STATE_LABEL: Final = "nvidia.com/cc.ready.state"
+"""Label in which it says whether confidential pods may come: `true` or `false`."""
+
+
+def cc_mode_label(driver: str) -> str:
+    """Return the label of a Node that says in which mode an admin wants its GPUs."""
+    return f"{driver}/cc-mode"

@@ -38,6 +38,8 @@ class PassthroughGpu:
     """Whether a VFIO driver has it now."""
     on_demand: bool = False
     """Whether it is bound when a claim gets it, and back afterwards: until then the NVIDIA driver may have it."""
+    cc_mode: str | None = None
+    """One of dracaena.api.confidential.CC_MODES, as a label of the Node says; None: nobody does."""
 
     @property
     def device_name(self) -> DeviceName:

@@ -265,6 +265,7 @@ def _passthrough_values(
     yield table.IOMMU_GROUP, gpu.iommu_group
     yield table.PCIE_ROOT, gpu.pcie_root
     yield table.PCI_BUS_ID, gpu.pci_bus_id
+    yield table.CC_MODE, gpu.cc_mode
     yield from _link_values(machine.topology, groups, ordinal)
 
 

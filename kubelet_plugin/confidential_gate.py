@@ -6,13 +6,13 @@ were attested, and comes up in whichever mode the hardware is in by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import ReadPool
 from dracaena.kubelet_plugin.prepare.confidential import asked_devices, why_not_ready
@@ -46,11 +46,17 @@ class ConfidentialGate:
     """
 
     def __init__(
-        self, read_pool: ReadPool, decode_config: DecodeConfig, read_state: Callable[[], ConfidentialState]
+        self,
+        read_pool: ReadPool,
+        decode_config: DecodeConfig,
+        read_state: Callable[[], ConfidentialState],
+        labels: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """`read_state` asks the driver, `labels` returns those of the Node."""
         self._read_pool = read_pool
         self._decode_config = decode_config
         self._read_state = read_state
+        self._labels = labels
 
     def refuse(self, claim: ResourceClaim) -> None:
         """Raise NotConfidentialError for a claim with a GPU that no container can be given now, with all reasons; other
@@ -59,16 +65,19 @@ class ConfidentialGate:
         asked = asked_devices(claim, self._read_pool(), self._decode_config)
         if not asked:
             return
-        unknown = ConfidentialState()
-        of_driver = unknown if all(each.is_passthrough for each in asked) else self._read_state()
-        states = (unknown if each.is_passthrough else of_driver for each in asked)
+        of_guests = state_by_labels(self._labels())
+        of_driver = ConfidentialState() if all(each.is_passthrough for each in asked) else self._read_state()
+        states = (of_guests if each.is_passthrough else of_driver for each in asked)
         reasons = [why for each, state in zip(asked, states, strict=True) if (why := why_not_ready(each, state))]
         if reasons:
             raise NotConfidentialError("; ".join(reasons))
 
 
 def confidential_gate(
-    source: ConfidentialSource | None, live: LiveMachine | None, read_pool: ReadPool
+    source: ConfidentialSource | None,
+    live: LiveMachine | None,
+    read_pool: ReadPool,
+    labels: Callable[[], Mapping[str, str]] = dict,
 ) -> ConfidentialGate:
     """Return the gate of a node whose driver is asked through `source` in the thread of `live`; a recorded machine has
     none.
@@ -84,4 +93,4 @@ def confidential_gate(
         modes = {gpu.cc_mode for gpu in read_pool().gpus.values()}
         return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
 
-    return ConfidentialGate(read_pool, decode_config, of_recording if source is None else by_driver)
+    return ConfidentialGate(read_pool, decode_config, of_recording if source is None else by_driver, labels)

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from dracaena.api import limits
+from dracaena.api.confidential import MODE_STATE_LABEL, cc_mode_label
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlace
@@ -18,6 +19,7 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
+from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_by_labels
 from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig_on_demand import (
     DividedGpus,
@@ -75,10 +77,12 @@ class NodeDevices:
         own_places: Callable[[], Collection[DeviceName]] = tuple,
         made_devices: Callable[[], Mapping[DeviceName, MadeDevice]] = dict,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
+        labels: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`sharing` is the setting of that name, `mig_gpus` the one where `mig` is onDemand. `own_places` returns the
         places where MIG devices of claims lie or may lie, `made_devices` those that must be there. `on_troubles` is
-        told at each take() which devices cannot be published and what of the settings is unclear.
+        told at each take() which devices cannot be published and what of the settings is unclear. `labels` returns
+        those of the Node.
         """
         self._driver, self._name, self._tainted = driver, name, tainted
         self._publish = publish
@@ -92,6 +96,9 @@ class NodeDevices:
         self._taken: Mapping[str, Mapping[str, int]] = {}
         self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
         self._on_troubles = on_troubles
+        self._labels = labels
+        self._modes: Mapping[str, str] = {}  # labels of confidential computing, as they were taken last
+        self._read: Machine | None = None  # the last reading that could be published, without what they say
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
@@ -113,10 +120,13 @@ class NodeDevices:
 
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
+        read, self._modes = machine, _of_confidential(self._labels(), self._driver)
+        machine = with_modes_by_labels(machine, self._modes)
         self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
         self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})
+        self._read = read
 
     def _use(
         self,
@@ -156,6 +166,7 @@ class NodeDevices:
                     trouble(TroubleKind.MIG_UNCLEAR, f"setting `mig-gpus` of this node: {problem}", subject)
                     for subject, problem in divided.problems.items()
                 ),
+                *mode_troubles(machine, self._modes, self._driver),
                 *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
             )
         )
@@ -165,10 +176,14 @@ class NodeDevices:
             self._publish_tainted()
 
     def look_again(self) -> None:
-        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing. Called
-        for each reading that is the same, by the thread that calls take(): a place counts as ours for some time after
-        it was touched, and a stranger's device that was first read then would never be told.
+        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing, or labels
+        of the Node say another mode of confidential computing. Called for each reading that is the same, by the thread
+        that calls take(): a place counts as ours for some time after it was touched, and a stranger's device that was
+        first read then would never be told.
         """
+        if self._read is not None and self._modes != _of_confidential(self._labels(), self._driver):
+            self.take(self._read)
+            return
         machine = self._machine
         if machine is None:
             return
@@ -226,6 +241,11 @@ class NodeDevices:
             return device
         kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst of its health come first
         return msgspec.structs.replace(device, taints=[*kept, taint])
+
+
+def _of_confidential(labels: Mapping[str, str], driver: str) -> Mapping[str, str]:
+    keys = (MODE_STATE_LABEL, cc_mode_label(driver))
+    return {key: labels[key] for key in keys if key in labels}
 
 
 def gpu_of(device: Device) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dracaena.api.objects import Node, Pod
@@ -61,6 +62,11 @@ class NodeParts:
     release: GpuDriverRelease
     troubles: NodeTroubles
     installation: GpuDriverInstallation | None
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of this Node as the watch last reported them; none before it did."""
+        seen = self.cache.get(self.settings.node_name)
+        return {} if seen is None else seen.metadata.labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,8 +184,7 @@ def _node_cache(
             if new is not None:
                 release.note_labels(new.metadata.labels)
 
-        selector = f"metadata.name={name}"
-        cache = Reflector(view, Node, clock=clock, field_selector=selector, on_change=note_labels)
+        cache = Reflector(view, Node, clock=clock, field_selector=f"metadata.name={name}", on_change=note_labels)
     metrics.node.watch_troubles(cache.resource, cache.troubles)
     return cache
 
@@ -224,6 +223,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         own_places=own_places.names,
         made_devices=own_places.made if asked is not None else dict,  # of a recorded machine none is read
         on_troubles=partial(node.troubles.update, "devices"),
+        labels=node.labels,
     )
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
@@ -369,7 +369,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         effects=effects,
         lock=node.call_lock,
         kind_of=shares.kind_of,
-        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool).refuse,
+        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels).refuse,
     )
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics

@@ -1,11 +1,22 @@
-"""What NVML says of confidential computing, in our words. A number that is not known is not guessed at."""
+"""What NVML says of confidential computing, and labels of the Node, in our words. What is not known is not guessed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from dracaena.api.confidential import CC_DEVTOOLS, CC_OFF, CC_ON
+from dracaena.api.confidential import (
+    CC_DEVTOOLS,
+    CC_MODES,
+    CC_OFF,
+    CC_ON,
+    MODE_STATE_LABEL,
+    READY_STATE_LABEL,
+    cc_mode_label,
+)
+from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
 _CAPABLE = {0: False, 1: True}
 _MODES = {(0, 0): CC_OFF, (0, 1): CC_OFF, (1, 0): CC_ON, (1, 1): CC_DEVTOOLS}
@@ -32,3 +43,37 @@ def cc_mode(facts: ConfidentialFacts) -> str | None:
     if facts.feature is None or facts.dev_tools is None:
         return None
     return _MODES.get((facts.feature, facts.dev_tools))
+
+
+def state_by_labels(labels: Mapping[str, str]) -> ConfidentialState:
+    """Return the state of the GPUs for virtual machines, as NVIDIA's manager of the modes says it in labels of the
+    Node: the driver does not see these GPUs, and their guest is what attests them.
+    """
+    mode, ready = labels.get(MODE_STATE_LABEL), labels.get(READY_STATE_LABEL)
+    return ConfidentialState(
+        mode if mode in CC_MODES else None, None if ready not in ("true", "false") else ready == "true"
+    )
+
+
+def with_modes_by_labels(machine: Machine, labels: Mapping[str, str]) -> Machine:
+    """Return a machine whose GPUs for virtual machines have the mode that the labels say."""
+    mode = state_by_labels(labels).mode
+    return replace(machine, passthrough=tuple(replace(gpu, cc_mode=mode) for gpu in machine.passthrough))
+
+
+def mode_troubles(machine: Machine, labels: Mapping[str, str], driver: str) -> tuple[Trouble, ...]:
+    """Return that GPUs are not in the mode that an admin wants for the node; with_modes_by_labels() comes before."""
+    label = cc_mode_label(driver)
+    wanted = labels.get(label)
+    if wanted is None:
+        return ()
+    if wanted not in CC_MODES:
+        text = f"label {label} of this node is {wanted[:63]!r}, expected one of {', '.join(CC_MODES)}"
+        return (trouble(TroubleKind.CONFIDENTIAL_MODE, text),)
+    modes = [*(gpu.cc_mode for gpu in machine.gpus), *(gpu.cc_mode for gpu in machine.passthrough if gpu.is_bound)]
+    others = sorted({mode or "not known" for mode in modes if mode != wanted})
+    if not others:
+        return ()
+    count = sum(1 for mode in modes if mode != wanted)
+    text = f"label {label} of this node says {wanted}, and the mode of {count} of its {len(modes)} GPUs is"
+    return (trouble(TroubleKind.CONFIDENTIAL_MODE, f"{text} {' or '.join(others)}"),)

@@ -27,6 +27,7 @@ class TroubleKind(enum.Enum):
     MIG_LAYOUT = "MigLayoutFailed"
     FABRIC = "FabricNotReady"
     CONFIDENTIAL_NOT_READY = "ConfidentialNotReady"
+    CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
 
@@ -57,6 +58,9 @@ MENDING = {
     "`nvidia-smi mig -lgi`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
+    TroubleKind.CONFIDENTIAL_MODE: "the plugin changes no mode: let NVIDIA's manager do so (label "
+    "`nvidia.com/cc.mode`) while no pod has a GPU, or correct the label (docs/vm.md); on the node: "
+    "`nvidia-smi conf-compute -q`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dracaena.api.confidential import CC_ENABLED_MODES, CC_ON
+from dracaena.api.confidential import CC_ENABLED_MODES, CC_ON, MODE_STATE_LABEL, READY_STATE_LABEL
 from dracaena.api.config.v1alpha1 import GpuConfig, VfioConfig
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import DEVICE_PREFIX
@@ -64,7 +64,7 @@ def why_not_ready(asked: AskedDevice, state: ConfidentialState) -> str | None:
             "the pod must ask for others"
         )
     if state.mode in CC_ENABLED_MODES and not state.ready:
-        return f"request {asked.request}: {asked.device} {_readiness_in_words(state)}"
+        return f"request {asked.request}: {asked.device} {_readiness_in_words(asked, state)}"
     return None
 
 
@@ -72,11 +72,16 @@ def _mode_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
     if state.mode is not None:
         return f"its mode is {state.mode}"
     if asked.is_passthrough:
-        return "nothing tells the mode of a GPU for virtual machines on this node"
+        return f"nothing tells the mode of GPUs for virtual machines on this node (label {MODE_STATE_LABEL})"
     return "the NVIDIA driver does not tell its mode"
 
 
-def _readiness_in_words(state: ConfidentialState) -> str:
+def _readiness_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
+    if asked.is_passthrough:
+        return (
+            f"is in mode {state.mode}, and label {READY_STATE_LABEL} of this node does not say `true`: NVIDIA's "
+            "manager of these modes must say it; kubelet asks again"
+        )
     seen = "does not tell whether it takes" if state.ready is None else "says that it takes no"
     return (
         f"computes confidentially (mode {state.mode}), and the NVIDIA driver {seen} work: whoever attests the GPUs of "

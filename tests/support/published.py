@@ -20,6 +20,7 @@ class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
     def __init__(self, *, watched: bool = False, laid_out: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
+        self.labels: dict[str, str] = {}
         self.own: set[DeviceName] = set()
         self.own_asked = 0
         self.made: dict[DeviceName, MadeDevice] = {}
@@ -43,6 +44,7 @@ class Node:
             own_places=self._own_places,
             made_devices=lambda: dict(self.made),
             on_troubles=self.troubles.append,
+            labels=lambda: self.labels,
         )
 
     def _own_places(self) -> set[DeviceName]:

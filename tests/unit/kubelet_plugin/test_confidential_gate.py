@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dracaena.api.confidential import MODE_STATE_LABEL, READY_STATE_LABEL
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
@@ -48,7 +49,8 @@ class Driver:
         self.state = READY
         self.error: TemporaryError | None = None
         self.asked = 0
-        self.gate = ConfidentialGate(lambda: pool, decode_config, self._read)
+        self.labels: dict[str, str] = {}
+        self.gate = ConfidentialGate(lambda: pool, decode_config, self._read, lambda: self.labels)
 
     def _read(self) -> ConfidentialState:
         self.asked += 1
@@ -165,8 +167,13 @@ def test_a_driver_that_does_not_answer_lets_nobody_through() -> None:
 
 def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked() -> None:
     driver = Driver(pool_in("on"))
-    with refused("nothing tells the mode of a GPU for virtual machines on this node"):
+    with refused("nothing tells the mode of GPUs for virtual machines on this node"):
         driver.gate.refuse(requiring(VFIO))
+    driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "false"}
+    with refused("is in mode on, and label nvidia.com/cc.ready.state of this node does not say `true`"):
+        driver.gate.refuse(requiring(VFIO))
+    driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "true"}
+    driver.gate.refuse(requiring(VFIO))
     driver.gate.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": VFIO}]}))
     assert driver.asked == 0
 

@@ -17,6 +17,7 @@ from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.node_devices import GONE, DevicesUnknownError
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine
+from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.plugin import DRIVER
 from support.published import Node
 
@@ -43,6 +44,29 @@ def test_another_reading_replaces_the_pool() -> None:
     node.devices.take(replace(MACHINE, mig_devices=()))
     assert not node.devices.pool().mig_devices
     assert len(node.published[-1][0]) == 1
+
+
+def test_a_label_that_changes_the_mode_of_gpus_for_virtual_machines_is_taken_with_the_next_reading() -> None:
+    node = Node()
+    machine = with_passthrough(NO_GPUS, [passthrough_gpu(0)])
+
+    def mode() -> str | None:
+        attribute = node.devices_published[0].attributes.get("ccMode")
+        return None if attribute is None else attribute.string
+
+    node.devices.take(machine)
+    assert mode() is None
+    node.labels = {"nvidia.com/cc.mode.state": "on", f"{DRIVER}/cc-mode": "off"}
+    node.devices.look_again()
+    assert (mode(), [told.reason for told in node.troubles[-1]]) == ("on", ["ConfidentialModeDiffers"])
+    published = len(node.published)
+    node.devices.look_again()
+    node.labels["example.com/other"] = "x"
+    node.devices.look_again()
+    assert len(node.published) == published, "nothing changed"
+    node.labels = {}
+    node.devices.look_again()
+    assert (mode(), node.troubles[-1]) == (None, ())
 
 
 def test_a_reading_that_cannot_be_published_leaves_the_last_one() -> None:
