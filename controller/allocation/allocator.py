@@ -93,6 +93,8 @@ class NoFit:
     """Whether more cpu, memory and the like on some node may be all that it needs."""
     gpus: int = field(default=0, compare=False)
     """Whole GPUs that it asks for, with its most preferred alternatives."""
+    amounts: bool = field(default=False, compare=False)
+    """Whether it asks for amounts of memory or cores, with any alternatives."""
 
 
 def numbered_share_ids() -> Iterator[str]:
@@ -220,9 +222,9 @@ class Allocator:
         refused: Refused | None = None
         is_round_over = False
         kin = None if self._evaluators.first_fit else inventory.kin(pod)
-        gpus = 0
+        gpus, amounts = 0, False
         for number, (combination, facts) in enumerate(self._each_combination(inventory, demand)):
-            gpus = gpus or facts.question.count
+            gpus, amounts = gpus or facts.question.count, amounts or bool(facts.amounts)
             answers = self._answers.to(facts.question)
             rules = partial(self._rules, inventory, demand, combination, facts, answers)
             # Where amounts are asked for, nodes are ranked by what is left of GPUs.
@@ -251,7 +253,7 @@ class Allocator:
                 refused = selector_failure(inventory, demand, combination, answers, self.selectors, self._names)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
-        return NoFit(demand.filter.is_short, gpus) if refused is None else refused
+        return NoFit(demand.filter.is_short, gpus, amounts) if refused is None else refused
 
     def explain(
         self,

@@ -48,7 +48,7 @@ class QuotaForecasts:
         Quotas.node_to_keep().
         """
         namespace = pod.metadata.namespace
-        if no_fit.gpus and self._quotas.has_left(namespace, no_fit.gpus):
+        if no_fit.gpus and self._quotas.has_left(namespace, no_fit.gpus, shares=no_fit.amounts):
             return None
         known = self._known.setdefault(namespace, {})
         asked_s, answer = known.get(shape, (-ASK_AGAIN_S, None))

@@ -15,6 +15,7 @@ from dracaena.api.gpu_quota import (
     MIG_DEVICES,
     MIG_SLICES,
     SHARE_CORES,
+    SHARE_MEMORY,
     Amounts,
     Excess,
     QuotaItem,
@@ -227,14 +228,16 @@ class Quotas:
                 return refused
             barred = {**barred, **dict.fromkeys(used_up, refused.text)}
 
-    def has_left(self, namespace: str, devices: int) -> bool:
-        """Return whether a namespace with a quota may have so many more devices, whatever they are."""
+    def has_left(self, namespace: str, devices: int, *, shares: bool = True) -> bool:
+        """Return whether a namespace with a quota may have so many more devices, whatever they are. `shares`: whether
+        they may be shares of a part of a GPU; where no amounts are asked for, they are whole GPUs or MIG devices."""
         limits, held = self.by_namespace[namespace].limits, self._usage.held(namespace)
         if limits is None:
             return False
         return all(
             one.key in _MOST_OF_ONE and held_of(held, one) + devices * _MOST_OF_ONE[one.key] <= limit
             for one, limit in limits.items()
+            if shares or one.key not in (SHARE_MEMORY, SHARE_CORES)
         )
 
     def _wanted(self, allocation: Allocation) -> Amounts:

@@ -110,6 +110,11 @@ class _Entry:
     others: frozenset[Holding]
     amounts: Amounts
     unknown: frozenset[str]
+    """The pools that have to be known to say what some of it is."""
+
+    def is_known(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> bool:
+        """Whether it is the count of these, and no slice can say more of them."""
+        return not self.unknown and self.devices == devices and self.others == others
 
 
 class QuotaUsage:
@@ -124,6 +129,8 @@ class QuotaUsage:
         self._claims: dict[str, dict[str, _Entry]] = {}  # namespace → claim → what it holds
         self._sums: dict[str, Counter[QuotaItem]] = {}
         self._unknown: dict[str, set[str]] = {}  # pool → claims of which a device there is not known
+        self._asked: _Entry | None = None
+        """What wanted() was asked about last: a decision holds it next, and it is not counted twice for that."""
 
     @property
     def is_empty(self) -> bool:
@@ -145,20 +152,25 @@ class QuotaUsage:
         self._sums.pop(namespace, None)
 
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> None:
-        """Note that a claim holds just this from now on. Cost: O(devices)."""
+        """Note that a claim holds just this from now on. Cost: O(devices), and a comparison where it held the same, of
+        which all was known."""
+        asked, self._asked = self._asked, None
         namespace = _namespace(holder)
         claims = self._claims.get(namespace)
         if claims is None:
             return
-        before = claims.pop(holder, None)
+        before = claims.get(holder)
+        if before is not None and before.is_known(devices, others):
+            return
         if before is not None:
+            del claims[holder]
             self._sums[namespace].subtract(before.amounts)
             self._forget_unknown(holder, before)
         if devices:
-            amounts, unknown = count_amounts(self._driver, devices, others, self._facts_of)
-            claims[holder] = _Entry(devices, others, amounts, unknown)
-            self._sums[namespace].update(amounts)
-            for pool in unknown:
+            entry = asked if asked is not None and asked.is_known(devices, others) else self._count(devices, others)
+            claims[holder] = entry
+            self._sums[namespace].update(entry.amounts)
+            for pool in entry.unknown:
                 self._unknown.setdefault(pool, set()).add(holder)
 
     def count_again(self, pools: Iterable[str] | None) -> frozenset[str]:
@@ -177,7 +189,11 @@ class QuotaUsage:
 
     def wanted(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> Amounts:
         """Return how much something is that is not held yet."""
-        return count_amounts(self._driver, devices, others, self._facts_of)[0]
+        self._asked = self._count(devices, others)
+        return self._asked.amounts
+
+    def _count(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> _Entry:
+        return _Entry(devices, others, *count_amounts(self._driver, devices, others, self._facts_of))
 
     def _forget_unknown(self, holder: str, entry: _Entry) -> None:
         for pool in entry.unknown:

@@ -15,6 +15,7 @@ from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.state.answers import Behind
+from dracaena.controller.state.quotas import Quotas
 from support.allocation import (
     allocated,
     blocks,
@@ -378,7 +379,7 @@ def test_without_a_quota_nothing_is_counted_and_with_one_each_decision_counts_on
     assert len(counted) == 3
     counted.clear()
     assert isinstance(ask(cluster, "q"), Allocation)
-    assert len(counted) == 2, "once for the question, once for what it holds then"
+    assert len(counted) == 1, "what it was asked about is what it holds then"
 
 
 def two_products(world: World) -> None:
@@ -387,6 +388,28 @@ def two_products(world: World) -> None:
     world.cluster.intake.node_changed(None, node("a"))
     world.cluster.intake.slice_changed(None, pool_slice("a", OLD))
     world.cluster.intake.namespace_changed(None, namespace("default", json.dumps({"gpusByProduct": {A100: 0}})))
+
+
+@pytest.mark.parametrize("limit", [{"gpus": 9}, {"gpus": 9, "shareMemory": "1Gi", "shareCores": 0}])
+def test_no_node_is_looked_for_where_a_pod_of_whole_gpus_is_far_from_its_quota(
+    monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
+) -> None:
+    looked_for: list[str] = []
+    find = Quotas.node_to_keep
+
+    def noted(self: Quotas, allocator: Any, pod: Any, *args: Any, **options: Any) -> Any:
+        looked_for.append(pod.metadata.name)
+        return find(self, allocator, pod, *args, **options)
+
+    monkeypatch.setattr(Quotas, "node_to_keep", noted)
+    cluster = cluster_of(limit, shared=True)
+    for name, made in (("a", OLD), ("h", NEW)):
+        taken = holding(claim(f"on-{name}"), name, *(device_name(made, place) for place in range(4)))
+        cluster.intake.claim_changed(None, moved(taken, "elsewhere"))
+    assert isinstance(ask(cluster, "whole", request(count=2)), NoFit)
+    assert looked_for == []
+    ask(cluster, "share", share("gpus", "2Gi", 10))
+    assert looked_for == (["share"] if "shareMemory" in limit else [])
 
 
 def test_a_node_is_kept_for_a_pod_whose_other_product_is_used_up() -> None:
