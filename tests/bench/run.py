@@ -26,6 +26,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "siblings": "bench.siblings",
         "shares": "bench.shares",
         "decision": "bench.decision",
+        "quotas": "bench.quotas",
         "scale": "bench.scale",
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
