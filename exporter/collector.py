@@ -86,6 +86,8 @@ class NodeCollector:
         self._lock = threading.Lock()
         self._quantities = chosen.quantities | SIGNS_OF_USE | SHOWN
         self._last: DriverReading | None = None  # names devices while the driver does not answer
+        self._indices: dict[str, int] = {}
+        """Of each GPU that any reading named, by UUID."""
         self._counters: dict[CounterKey, CounterState] = {}
         self._idle: Mapping[IdleKey, float] = {}
         self._ran_back = 0
@@ -152,6 +154,7 @@ class NodeCollector:
         trouble = trouble or (f"{reading.unnamed} GPUs cannot be named" if reading.unnamed else "")
         self._say("GPU driver", trouble)
         self._last = reading
+        self._indices.update({gpu.uuid: gpu.index for gpu in reading.gpus})
         return reading
 
     def _places_of(self, reading: DriverReading) -> Mapping[int, ProcessPlace]:
@@ -179,6 +182,7 @@ class NodeCollector:
 
     def _state(self, view: NodeView) -> OwnState:
         look = view.look
+        named = {gpu.uuid for gpu in view.reading.gpus} if view.reading is not None else self._indices.keys()
         return OwnState(
             version=__version__,
             driver_up=view.reading is not None,
@@ -186,6 +190,7 @@ class NodeCollector:
             nvml_errors=self._errors.counts(),
             ran_back=self._ran_back,
             faults_of_fields=len(self._chosen.faults),
+            missing={uuid: index for uuid, index in self._indices.items() if uuid not in named},
             podlist=PodlistState(not look.error, look.age_s, dict(self._podlist_errors), len(look.entries)),
         )
 

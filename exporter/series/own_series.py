@@ -41,6 +41,8 @@ class OwnState:
     ran_back: int
     """Values of counters that were lower than the one before, and not shown."""
     faults_of_fields: int
+    missing: Mapping[str, int]
+    """GPUs that an earlier reading named and the last one does not: UUID → index."""
     podlist: PodlistState
 
 
@@ -151,10 +153,16 @@ def state_families(
         MetricFamily(
             "dracaena_exporter_gpu_up",
             "gauge",
-            "1 where a GPU answered to the end of this scrape, else 0.",
+            "1 where a GPU answered to the end of this scrape, else 0; also of one that was named before and is not "
+            "now.",
             tuple(
-                Sample({"gpu": str(gpu.index), "UUID": gpu.uuid, "hostname": hostname}, float(not gpu.lost))
-                for gpu in gpus
+                Sample({"gpu": str(index), "UUID": uuid, "hostname": hostname}, float(is_up))
+                for index, uuid, is_up in sorted(
+                    [
+                        *((gpu.index, gpu.uuid, not gpu.lost) for gpu in gpus),
+                        *((index, uuid, False) for uuid, index in state.missing.items()),
+                    ]
+                )
             ),
         ),
         _one(

@@ -230,6 +230,25 @@ def test_a_gpu_that_is_lost_in_a_scrape_leaves_the_others(folder: Path) -> None:
         assert len(node.scrape().values("DCGM_FI_DEV_POWER_USAGE")) == 3
 
 
+def test_a_lost_gpu_stays_told_after_the_driver_was_opened_anew_without_it(folder: Path) -> None:
+    """As it is five minutes after a loss: a driver that is opened then has another list."""
+    with exporting_node(folder, 3) as node:
+        node.scrape()
+        node.nvml.lost.add(1)
+        for lists in (False, True, True):
+            if not lists:
+                node.nvml.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNKNOWN)
+            scrape = node.scrape()
+            assert scrape.value("dracaena_exporter_driver_up") == lists
+            node.nvml.allow()
+        up = {labels["UUID"]: value for labels, value in scrape.samples["dracaena_exporter_gpu_up"]}
+        assert up == {gpu_uuid(0): 1, gpu_uuid(1): 0, gpu_uuid(2): 1}
+        assert scrape.value("dracaena_exporter_unnamed_gpus") == 1
+        node.nvml.lost.clear()
+        assert node.scrape().values("dracaena_exporter_gpu_up") == [1, 1, 1]
+        assert node.scrape().value("dracaena_exporter_unnamed_gpus") == 0
+
+
 def test_a_driver_that_is_not_there_is_served_too(folder: Path) -> None:
     with exporting_node(folder) as node:
         node.nvml.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
