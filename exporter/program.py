@@ -18,6 +18,7 @@ from dracaena.exporter.series.display import tree_text, usage_json
 from dracaena.exporter.series.families import CONTENT_TYPE, render
 from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
 from dracaena.exporter.settings import ExporterSettings
+from dracaena.exporter.side_by_side import side_by_side
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
@@ -153,7 +154,8 @@ def _nvml(driver_root: str) -> MakeSource:
         from dracaena.exporter.adapters.nvml_devices import NvmlDevices
         from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
 
-        return NvmlDevices(NvmlLibrary(lambda: load_library(driver_root), errors.note, permission))
+        library = NvmlLibrary(lambda: load_library(driver_root), errors.note, permission)
+        return NvmlDevices(library, spread=side_by_side)
 
     return make
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -41,6 +43,15 @@ _PROCESS_CALLS = (
 """Under MPS the first names the server alone, and the last one its clients."""
 
 
+Spread = Callable[[Sequence[Callable[[], GpuReading]]], list[GpuReading]]
+"""Does pieces of work, at once or one after the other, and returns what they give in their order."""
+
+
+def one_by_one(works: Sequence[Callable[[], GpuReading]]) -> list[GpuReading]:
+    """Do one after the other (Spread)."""
+    return [work() for work in works]
+
+
 class _GpuGoneError(Exception):
     """The GPU fell off the bus during this reading."""
 
@@ -59,10 +70,13 @@ class _Known:
 class NvmlDevices:
     """Implements dracaena.exporter.ports.DeviceSource. Keeps NVML open between readings: opening it costs more than
     reading, and events are only received meanwhile.
+
+    One thread calls it, which `spread` may divide by GPU: calls of NVML may come from several threads at once, and what
+    is kept between readings is kept by device.
     """
 
-    def __init__(self, library: NvmlLibrary, clock: Clock | None = None) -> None:
-        self._library = library
+    def __init__(self, library: NvmlLibrary, clock: Clock | None = None, *, spread: Spread = one_by_one) -> None:
+        self._library, self._spread = library, spread
         self._clock = clock or SystemClock()
         self._opened_s = self._clock.monotonic()
         self._is_whole = True  # whether all GPUs answered the last time
@@ -80,12 +94,13 @@ class NvmlDevices:
         self._never: set[tuple[str, str]] = set()
         self._xids: dict[str, int] = {}
         self._utilization_us: dict[str, int] = {}
-        self._doing = ""
+        self._doing: dict[int, str] = {}
+        """Thread → the call that it is in, the oldest first."""
 
     def read(self, wanted: Collection[GpuQuantity]) -> DriverReading:
         """See DeviceSource. A GPU that is lost during the reading has what it told before that."""
         try:
-            self._doing = "nvmlInit"
+            self._doing[threading.get_ident()] = "nvmlInit"
             if not self._is_whole and self._clock.monotonic() - self._opened_s >= REOPEN_S:
                 self._library.close()
             self._library.open()
@@ -97,7 +112,7 @@ class NvmlDevices:
             self._library.close()
             raise
         finally:
-            self._doing = ""
+            self._doing.pop(threading.get_ident(), None)
 
     def obey(self) -> None:
         """See DeviceSource."""
@@ -105,7 +120,7 @@ class NvmlDevices:
 
     def doing(self) -> str:
         """See DeviceSource."""
-        return self._doing or self._health.doing
+        return next(iter(list(self._doing.values())), "") or self._health.doing
 
     def close(self) -> None:
         """See DeviceSource."""
@@ -117,15 +132,15 @@ class NvmlDevices:
             self._known, self._never, self._utilization_us = {}, set(), {}
 
     def _read(self, wanted: frozenset[GpuQuantity]) -> DriverReading:
-        self._doing = "nvmlDeviceGetCount"
-        with self._library.needed(self._doing, "how many GPUs there are"):
+        self._doing[threading.get_ident()] = "nvmlDeviceGetCount"
+        with self._library.needed("nvmlDeviceGetCount", "how many GPUs there are"):
             count: int = pynvml.nvmlDeviceGetCount()
         if GpuQuantity.LAST_XID in wanted:
             self._xids.update({event.uuid: event.xid for event in self._health.events() if event.xid is not None})
         known = [each for each in (self._gpu(index) for index in range(count)) if each is not None]
         if count and not known:
             raise NvmlError("the NVIDIA driver names none of its GPUs")
-        gpus = tuple(self._reading(index, gpu, wanted) for index, gpu in known)
+        gpus = tuple(self._spread([partial(self._reading, index, gpu, wanted) for index, gpu in known]))
         self._is_whole = len(known) == count and not any(gpu.lost for gpu in gpus)
         self._gpm.keep(frozenset(key for gpu in gpus for key in _gpm_keys(gpu)))
         version = self._ask("driver", pynvml.nvmlSystemGetDriverVersion)
@@ -284,7 +299,8 @@ class NvmlDevices:
         name = named or call.__name__
         if (device, name) in self._never:
             return default
-        self._doing = f"{name} of {device}"
+        me = threading.get_ident()
+        self._doing[me] = f"{name} of {device}"
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
@@ -297,6 +313,8 @@ class NvmlDevices:
                 self._never.add((device, name))
         except (UnicodeDecodeError, KeyError):  # a text that is none, a value of a type that there is not
             self._library.note(name, NO_TEXT)
+        finally:
+            del self._doing[me]
         return default
 
 

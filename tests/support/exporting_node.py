@@ -14,10 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.podlist import PODLIST, PodlistEntry, encode_podlist
 from dracaena.api.topology import topology_from_matrix
-from dracaena.exporter.adapters.nvml_devices import NvmlDevices
+from dracaena.exporter.adapters.nvml_devices import NvmlDevices, Spread
 from dracaena.exporter.collector import NvmlErrorCounts
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
+from dracaena.exporter.side_by_side import side_by_side
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from dracaena.process.clock import Clock
@@ -68,8 +69,16 @@ def entry(pod: str, *gpus: str, number: int = 0, container: str = "main", **more
 class ExportingNode:
     """One exporter, to be started by exporting_node()."""
 
-    def __init__(self, folder: Path, nvml: ExportingNvml, clock: Clock | None = None, **settings: Any) -> None:
-        self.folder, self.nvml = folder, nvml
+    def __init__(
+        self,
+        folder: Path,
+        nvml: ExportingNvml,
+        clock: Clock | None = None,
+        *,
+        spread: Spread = side_by_side,
+        **settings: Any,
+    ) -> None:
+        self.folder, self.nvml, self._spread = folder, nvml, spread
         self.proc = folder / "proc"
         self.podlist = folder / "kubelet" / "pod-resources" / PODLIST
         self.podlist.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +92,8 @@ class ExportingNode:
         )
 
     def _source(self, permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:
-        return NvmlDevices(NvmlLibrary(lambda: self.nvml, errors.note, permission))
+        library = NvmlLibrary(lambda: self.nvml, errors.note, permission)
+        return NvmlDevices(library, spread=self._spread)
 
     def list(self, *entries: PodlistEntry) -> None:
         temporary = self.podlist.with_suffix(".new")

@@ -11,12 +11,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.node.measure import percentile_ms
 from bench.report import Floor, Row
+from dracaena.exporter.side_by_side import THREADS, side_by_side
 from support.exporting_node import ExportingNode, entry, gpu_uuid, machine_of, pod_uid
 from support.exporting_nvml import ExportingNvml, FakeProcess
 
@@ -29,11 +33,22 @@ PROCESSES = 2
 WARM_SCRAPES = 10
 """Before any is counted: the first loads what it needs."""
 SCRAPES = 300
+SLOW_SCRAPES = 60
 SCRAPE_EVERY_S = 10.0
 SCRAPE_FLOOR_MS = 50.0
 CPU_FLOOR = 0.5
 """Percent of a core."""
 MEMORY_FLOOR_MIB = 90.0
+
+CALLS_S = {
+    "nvmlDeviceGetTotalEnergyConsumption": 0.0046,
+    "nvmlDeviceGetProcessUtilization": 0.0043 / 2,  # asked twice, first how much there is
+    "nvmlGpmMetricsGet": 0.0030,
+    "nvmlDeviceGetPcieReplayCounter": 0.0007,
+    "nvmlDeviceGetGridLicensableFeatures_v4": 0.0005,
+    "nvmlDeviceGetMigMode": 0.0003,
+}
+"""What single calls take on a real GPU at work (docs/dev/device.md)."""
 
 _TICKS_PER_S = 100
 _MIB = 1 << 20
@@ -51,6 +66,10 @@ class ExporterCosts:
     """Seconds of CPU for each second without scrapes."""
     rss_bytes: int
     series: int
+    one_thread_s: Sequence[float] = ()
+    """Scrapes of GPUs whose calls take CALLS_S, one GPU after the other."""
+    threads_s: Sequence[float] = ()
+    """The same as it is: several at once."""
 
     @property
     def cpu_percent(self) -> float:
@@ -61,12 +80,24 @@ class ExporterCosts:
 def measure(folder: Path, rest_s: float, tell: Callable[[str], None]) -> ExporterCosts:
     """Start an exporter in a process of its own, scrape it, leave it alone, and end it."""
     tell(f"exporter: {SCRAPES} scrapes of {GPUS} GPUs")
-    command = [sys.executable, "-P", "-m", "bench.node.exporter", str(folder)]
+    with _exporter(folder / "quick") as (pid, url):
+        costs = _measure(pid, url, rest_s, tell)
+    tell(f"exporter: {2 * SLOW_SCRAPES} scrapes of GPUs whose calls take their time")
+    for threads in (1, THREADS):
+        with _exporter(folder / f"slow-{threads}", threads) as (_, url):
+            took = [_scrape(url)[0] for _ in range(WARM_SCRAPES + SLOW_SCRAPES)][WARM_SCRAPES:]
+        costs = replace(costs, one_thread_s=took) if threads == 1 else replace(costs, threads_s=took)
+    return costs
+
+
+@contextmanager
+def _exporter(folder: Path, slow_with_threads: int = 0) -> Iterator[tuple[int, str]]:
+    """Run one; yield its process id and the address of its metrics."""
+    command = [sys.executable, "-P", "-m", "bench.node.exporter", str(folder), str(slow_with_threads)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
         try:
             assert process.stdout is not None
-            url = f"http://127.0.0.1:{int(process.stdout.readline())}/metrics"
-            return _measure(process.pid, url, rest_s, tell)
+            yield process.pid, f"http://127.0.0.1:{int(process.stdout.readline())}/metrics"
         finally:
             process.terminate()
 
@@ -96,6 +127,17 @@ def rows(costs: ExporterCosts) -> tuple[list[Row], list[Floor]]:
             Row("exporter: scrape, p99", p99, unit="ms"),
             Row("exporter: CPU of a scrape", costs.cpu_per_scrape_s * 1000, unit="ms"),
             Row("exporter: lines of series", costs.series),
+            *(
+                Row(
+                    f"exporter: scrape of {GPUS} GPUs whose calls take as long as real ones, p{percent}",
+                    percentile_ms(costs.threads_s, percent),
+                    percentile_ms(costs.one_thread_s, percent),
+                    unit="ms",
+                    against="one thread",
+                )
+                for percent in (50, 99)
+                if costs.threads_s
+            ),
         ],
         [
             Floor(f"exporter: scrape of {GPUS} GPUs, p99", p99, SCRAPE_FLOOR_MS, "ms"),
@@ -124,10 +166,26 @@ def _rss_bytes(pid: int) -> int:
     return 0
 
 
-def _serve(folder: Path) -> None:
+class _SlowNvml(ExportingNvml):
+    """Calls take their time without the interpreter's lock, as those of a library in C do."""
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        function = super().__getattr__(symbol)
+        if symbol not in CALLS_S:
+            return function
+
+        def call(*arguments: Any) -> Any:
+            time.sleep(CALLS_S[symbol])
+            return function(*arguments)
+
+        return call
+
+
+def _serve(folder: Path, slow_with_threads: int) -> None:
     """Run an exporter until this process is ended; print its port."""
-    nvml = ExportingNvml(machine_of(GPUS))
-    node = ExportingNode(folder, nvml)
+    nvml = (_SlowNvml if slow_with_threads else ExportingNvml)(machine_of(GPUS))
+    spread = partial(side_by_side, threads=slow_with_threads or THREADS)
+    node = ExportingNode(folder, nvml, spread=spread)
     node.list(*(entry(f"pod-{n}", gpu_uuid(n), number=n) for n in range(GPUS)))
     for number, does in enumerate(nvml.activity):
         does.gpm = True
@@ -146,4 +204,4 @@ if __name__ == "__main__":
     import structlog  # the port must be the first line of standard output, and log lines no part of it
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    _serve(Path(sys.argv[1]))
+    _serve(Path(sys.argv[1]), int(sys.argv[2]))

@@ -19,11 +19,14 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_process_is_measured_that_serves_all_gpus(folder: Path) -> None:
-    with patch.object(exporter, "SCRAPES", 3):
+    with patch.object(exporter, "SCRAPES", 3), patch.object(exporter, "SLOW_SCRAPES", 2):
         costs = exporter.measure(folder, 0.1, lambda _: None)
     assert len(costs.scrapes_s) == 3
     assert costs.series > 24 * exporter.GPUS
     assert costs.rss_bytes > 10 << 20
+    shown = [row for row in exporter.rows(costs)[0] if row.against]
+    assert len(shown) == 2
+    assert min(costs.one_thread_s) > exporter.GPUS * sum(exporter.CALLS_S.values()), "each call takes its time"
 
 
 def test_costs_are_those_of_scrapes_and_of_the_time_between() -> None:

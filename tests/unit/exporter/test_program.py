@@ -214,6 +214,23 @@ def test_a_hung_driver_is_told_in_time_and_its_return_too(folder: Path) -> None:
         wait_for(lambda: node.scrape().values("dracaena_exporter_driver_up") == [1], "the driver is back")
 
 
+def test_gpus_are_read_at_once_and_served_in_their_order(folder: Path) -> None:
+    """No GPU is done before another one is being read."""
+    with exporting_node(folder, 4) as node:
+        node.scrape()
+        symbol = "nvmlDeviceGetPowerUsage"
+        wedge = node.nvml.wedged[symbol] = threading.Event()
+        scrapes: list[Scrape] = []
+        scraping = threading.Thread(target=lambda: scrapes.append(node.scrape()))
+        scraping.start()
+        try:
+            wait_for(lambda: node.nvml.calls.count(symbol) == 8, "all four GPUs are asked")
+        finally:
+            wedge.set()
+            scraping.join()
+        assert [labels["gpu"] for labels, _ in scrapes[0].samples["DCGM_FI_DEV_POWER_USAGE"]] == ["0", "1", "2", "3"]
+
+
 def test_a_gpu_that_is_lost_in_a_scrape_leaves_the_others(folder: Path) -> None:
     with exporting_node(folder, 3) as node:
         node.list(entry("a", gpu_uuid(1)))
