@@ -6,15 +6,19 @@ nvidia-smi are told by a lock. Whatever is open after that is not ours to close,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
+from dracaena.api.errors import DracaenaError
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 
 OTHERS_S: Final = 5.0
 """Longest wait for other processes of ours to close the driver: they look once a second."""
+CLOSE_S: Final = 5.0
+"""Longest wait for NVML to be closed: it takes some tenths of a second, and may wait for a reading."""
 LENT_S: Final = 30.0
 """Longest that the driver's thread may take for all of it: that wait and two writes, with some seconds to spare."""
 
@@ -32,6 +36,11 @@ class GpuDriverLending:
         self._ask = ask
         self._close = close
         self._lend = lend
+
+    def open_anew(self) -> None:
+        """Close NVML, which shows the GPUs that were there when it was opened: whoever asks next opens it again."""
+        with contextlib.suppress(DracaenaError):  # a driver that hangs is closed when it answers, and looked at then
+            self._ask("closing NVML, as GPUs have moved", self._close, CLOSE_S)
 
     def __call__(self, what: str, work: Callable[[], None]) -> None:
         """See WithoutGpuDriver. Raises EffectPendingError where the driver does not answer: the work may still come."""

@@ -24,13 +24,19 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
     that were prepared before have to be undone.
     """
     divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
-    if gpus.source is None or gpus.live is None:
+    live = gpus.live
+    if gpus.source is None or live is None:
         return divided
     lending = GpuDriverLending(
-        gpus.live.ask,
+        live.ask,
         gpus.source.close,
         lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S),
     )
+
+    def moved() -> None:
+        lending.open_anew()
+        live.read_soon()
+
     binding = VfioBinding(
         PciDriverFiles(
             node.paths.gpu_locks / "writes", modules=str(Path(seen_host_root(node.settings), "lib/modules"))
@@ -38,7 +44,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
         PciHolders().holders,
         lending,
         make_whole=lambda address: _make_whole(gpus, divided, address),
-        changed=gpus.live.read_soon,
+        changed=moved,
     )
     return {**divided, VFIO_BIND: binding}
 

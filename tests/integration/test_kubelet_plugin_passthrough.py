@@ -4,18 +4,24 @@ without any driver (support.nvml_world)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import taint_key
+from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
+from support.fake_nvml import FakeNvml, gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
+from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, World, http
@@ -111,6 +117,82 @@ def test_the_nodes_of_vfio_are_the_hosts_where_a_driver_container_has_those_of_t
         whole, machine = (device["containerEdits"]["deviceNodes"] for device in node.spec(claim)["devices"])
         assert whole[0]["hostPath"] == f"{container}{whole[0]['path']}"
         assert machine == [{"path": "/dev/vfio/vfio"}, {"path": "/dev/vfio/7"}]
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
+LAST = len(RECORDED.gpus) - 1
+"""Ordinal of the GPU that goes to a virtual machine on demand."""
+ADDRESS = str(gpu_address(RECORDED, LAST))
+
+
+def without_the_last() -> FakeNvml:
+    """The driver as it is while VFIO has the last GPU."""
+    topology = RECORDED.topology
+    pairs = tuple(topology.link(a, b) for a, b in combinations(range(LAST), 2))
+    nics = tuple(replace(nic, levels=nic.levels[:LAST]) for nic in topology.nics)
+    fewer = replace(topology, gpu_count=LAST, pairs=pairs, numa_nodes=topology.numa_nodes[:LAST], nics=nics)
+    return FakeNvml(replace(RECORDED, gpus=RECORDED.gpus[:LAST], topology=fewer))
+
+
+@pytest.fixture
+def kernel(world: World) -> Iterator[FakePciDrivers]:
+    """The kernel's answers to what the plugin writes. Each GPU is in a group of its own, with the NVIDIA driver."""
+    bus = FakePciBus(world.folder / "sys")
+    for ordinal in range(len(RECORDED.gpus)):
+        bus.adopt(str(gpu_address(RECORDED, ordinal)), 9 if ordinal == LAST else 20 + ordinal)
+    bus.load("vfio-pci")
+    drivers = FakePciDrivers(bus)
+    with (
+        patch("dracaena.kubelet_plugin.gpu_means.PciDriverFiles", lambda *_, **__: drivers),
+        patch("dracaena.kubelet_plugin.gpu_means.PciHolders", lambda: drivers),
+    ):
+        yield drivers
+
+
+def test_a_gpu_is_taken_from_the_driver_for_a_claim_and_given_back(world: World, kernel: FakePciDrivers) -> None:
+    put(world.folder, "host/dev/vfio/vfio", b"10:196")
+    put(world.folder, "host/dev/vfio/9", b"239:0")
+    vfio = passthrough_device_name(ADDRESS)
+    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+        opened: list[int] = []
+
+        def unbinding(path: str) -> None:
+            assert node.nvml is not None
+            opened.append(node.nvml.opened)
+            if path.endswith("/nvidia/unbind"):
+                node.nvml = without_the_last()
+            elif path.endswith("/nvidia/bind"):
+                node.nvml = FakeNvml(RECORDED)
+
+        kernel.before_write = unbinding
+        node.program.start()
+        node.ready()
+        assert node.devices() == [*NAMES, vfio]
+        counted = {d.name for s in world.slices() for d in s.spec.devices if d.consumes_counters}
+        assert counted == {NAMES[LAST], vfio}
+        claim = world.allocated_claim("claim", [], devices=[vfio])
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        assert opened[:2] == [0, 0], "NVML is closed while the GPU leaves its driver"
+        assert kernel.bus.driver_of(ADDRESS) == "vfio-pci"
+        assert [each["path"] for each in given(node, claim)["deviceNodes"]] == ["/dev/vfio/vfio", "/dev/vfio/9"]
+        node.until(lambda: node.devices() == [*NAMES[:LAST], vfio], "the whole GPU is withdrawn")
+        whole = world.allocated_claim("whole", [LAST])
+        assert world.prepare(whole)[whole.metadata.uid].error != ""
+        node.until(lambda: http(node.program, "/readyz") == (200, "ok\n"), "nothing is told as lost")
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+        assert kernel.bus.driver_of(ADDRESS) == "nvidia"
+        node.until(lambda: node.devices() == [*NAMES, vfio], "both are published again")
+        assert world.prepare(whole)[whole.metadata.uid].error == ""
+
+
+def test_a_gpu_that_somebody_has_open_is_refused_with_the_process_by_name(world: World, kernel: FakePciDrivers) -> None:
+    kernel.bus.open_by[ADDRESS] = [4711]
+    with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
+        node.program.start()
+        node.ready()
+        claim = world.allocated_claim("claim", [], devices=[passthrough_device_name(ADDRESS)])
+        assert "is open in python (PID 4711)" in world.prepare(claim)[claim.metadata.uid].error
+        assert kernel.bus.written == []
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
 
 

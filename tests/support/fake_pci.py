@@ -94,6 +94,20 @@ class FakePciBus:
         pci_class: int = GPU_CLASS,
     ) -> Path:
         folder = add_device(self.root, bridges, address, numa=numa, vendor=f"0x{ids[0]:04x}")
+        self._describe(folder, ids, pci_class)
+        if group is not None:
+            self._join(folder, group)
+        if driver is not None:
+            self._bound(address, driver)
+        return folder
+
+    def adopt(self, address: str, group: int, ids: tuple[int, int] = (NVIDIA, H100)) -> None:
+        """Give a GPU that is there what fake_sysfs leaves out, and a group of its own."""
+        folder = self.device(address).resolve()
+        self._describe(folder, ids, GPU_CLASS)
+        self._join(folder, group)
+
+    def _describe(self, folder: Path, ids: tuple[int, int], pci_class: int) -> None:
         (folder / "device").write_text(f"0x{ids[1]:04x}\n")
         (folder / "class").write_text(f"0x{pci_class:06x}\n")
         (folder / "driver_override").write_text("(null)\n")
@@ -101,14 +115,12 @@ class FakePciBus:
             f"pci:v{ids[0]:08X}d{ids[1]:08X}sv{ids[0]:08X}sd00001626bc{pci_class >> 16:02X}"
             f"sc{pci_class >> 8 & 0xFF:02X}i{pci_class & 0xFF:02X}\n"
         )
-        if group is not None:
-            members = self.root / "kernel/iommu_groups" / str(group) / "devices"
-            members.mkdir(parents=True, exist_ok=True)
-            (members / address).symlink_to(os.path.relpath(folder, members))
-            (folder / "iommu_group").symlink_to(os.path.relpath(members.parent, folder))
-        if driver is not None:
-            self._bound(address, driver)
-        return folder
+
+    def _join(self, folder: Path, group: int) -> None:
+        members = self.root / "kernel/iommu_groups" / str(group) / "devices"
+        members.mkdir(parents=True, exist_ok=True)
+        (members / folder.name).symlink_to(os.path.relpath(folder, members))
+        (folder / "iommu_group").symlink_to(os.path.relpath(members.parent, folder))
 
     def device(self, address: str) -> Path:
         return self.root / "bus/pci/devices" / address

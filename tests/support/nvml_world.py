@@ -27,6 +27,7 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
+from dracaena.kubelet_plugin.from_settings import handed_on_demand
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
@@ -89,8 +90,9 @@ class NvmlNode:
         self._passthrough = changes.get("passthrough", OFF)
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
+        self.settings = world.settings(machine="", **changes)
         self.program = Program(
-            world.settings(machine="", **changes),
+            self.settings,
             clock=self.clock,
             registry=CollectorRegistry(),
             source=self._source,
@@ -105,7 +107,8 @@ class NvmlNode:
             MigAccess(str(self.world.folder / "proc")),
             self.clock,
             listens=True,
-            pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough == EXISTING else None,
+            pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough != OFF else None,
+            on_demand=handed_on_demand(self.settings),
         )
         return self.source
 
