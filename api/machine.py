@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Topology, TopologyError
+from dracaena.api.vgpu import Vgpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ class Machine:
     passthrough: tuple[PassthroughGpu, ...] = ()
     """GPUs that a VFIO driver has, or may be given when a claim gets them, by PCI address. Of the latter the NVIDIA
     driver may have some now: then those are among `gpus` too, and a second time in the topology."""
+    vgpus: tuple[Vgpu, ...] = ()
+    """By GPU, then by identity. They are parts of GPUs and no rows of the topology."""
+    vgpu_parents: frozenset[str] = frozenset()
+    """PCI addresses of the GPUs that the vGPU manager has: nothing of them but vGPUs can be given."""
 
     def handed_on_demand(self) -> Mapping[str, PassthroughGpu]:
         """Return the GPUs of the NVIDIA driver that may go to virtual machines instead, by UUID: which device they are
@@ -104,7 +109,16 @@ class Machine:
         if both:
             raise TopologyError(f"{self.name}: the NVIDIA driver and a VFIO driver both show the GPU at {both[0]}")
         self._check_mig_devices()
+        self._check_vgpus(handed)
         self.topology.check()
+
+    def _check_vgpus(self, handed: Sequence[str]) -> None:
+        identities = [vgpu.identity for vgpu in self.vgpus]
+        if len(set(identities)) != len(identities):
+            raise TopologyError(f"{self.name}: two vGPUs share one identity: {sorted(identities)}")
+        both = sorted(self.vgpu_parents.union(vgpu.parent for vgpu in self.vgpus).intersection(handed))
+        if both:
+            raise TopologyError(f"{self.name}: the vGPU manager and a VFIO driver both show the GPU at {both[0]}")
 
     def _check_mig_devices(self) -> None:
         ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(self.gpus)}

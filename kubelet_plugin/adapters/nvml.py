@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import byref
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
 from dracaena.kubelet_plugin.adapters.nvml_mig_profiles import MigProfileReader
+from dracaena.kubelet_plugin.adapters.nvml_vgpu_types import VgpuTypeReader
 from dracaena.kubelet_plugin.discovery.machine_facts import (
     ConfidentialFacts,
     FabricFacts,
@@ -27,6 +28,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import (
     PairLevel,
 )
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vgpus import VgpuTypeFacts
 
 T = TypeVar("T")
 
@@ -73,6 +75,12 @@ class NvmlReader:
             raise
         finally:
             self.doing = ""
+
+    def vgpu_types(self, gpu: GpuFacts) -> Mapping[str, VgpuTypeFacts]:
+        """Return the types of vGPU that the driver knows for a GPU that it listed just now, by number; none where it
+        does not tell. Cost: two calls a type, of which a GPU has up to 128.
+        """
+        return VgpuTypeReader(self._ask, f"GPU {gpu.index}", gpu.index).read()
 
     @property
     def library(self) -> NvmlLibrary:

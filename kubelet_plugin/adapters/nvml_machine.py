@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dracaena.api.machine import Machine
+from dracaena.api.vgpu import Vgpu
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_confidential import confidential_state
@@ -15,6 +16,7 @@ from dracaena.kubelet_plugin.adapters.nvml_memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
@@ -22,6 +24,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFac
 from dracaena.kubelet_plugin.discovery.passthrough import HandedThrough, handed_through
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
@@ -45,9 +48,10 @@ class NvmlMachine:
         listens: bool = False,
         pci_bus: SysfsPci | None = None,
         on_demand: Callable[[str], bool] = lambda _address: False,
+        vgpus: SysfsVgpu | None = None,
     ) -> None:
-        """`pci_bus` tells which GPUs are handed through to virtual machines; None: none is. `on_demand` says which are
-        when claims get them, by address.
+        """`pci_bus` tells which GPUs are handed through to virtual machines, `vgpus` which vGPUs there are; None: none.
+        `on_demand` says which GPUs are handed through when claims get them, by address.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -65,6 +69,7 @@ class NvmlMachine:
         self._mig_access = mig_access or MigAccess()
         self._pci_bus = pci_bus
         self._on_demand = on_demand
+        self._vgpus = vgpus
         self._needs_no_driver = False
 
     @classmethod
@@ -80,17 +85,23 @@ class NvmlMachine:
         mig_profiles: bool = False,
         passthrough: bool = False,
         on_demand: Callable[[str], bool] = lambda _address: False,
+        vgpus: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
         reader = NvmlReader(library, mig_profiles=mig_profiles)
         pci_bus = SysfsPci(sys_root) if passthrough else None
-        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand)
+        mediated = SysfsVgpu(sys_root) if vgpus else None
+        return cls(
+            name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand, vgpus=mediated
+        )
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
-        handed = HandedThrough() if self._pci_bus is None else handed_through(self._pci_bus.read(), self._on_demand)
-        facts = self._driver_facts(handed)
+        vgpu_bus = VgpuBus() if self._vgpus is None else self._vgpus.read()
+        handed = HandedThrough() if self._pci_bus is None else self._handed_through(self._pci_bus, vgpu_bus)
+        facts, types = self._driver_facts(handed, vgpu_bus)
+        vgpus = existing_vgpus(vgpu_bus, types)
         addresses = [gpu.address for gpu in facts.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
         facts = replace(
@@ -100,22 +111,35 @@ class NvmlMachine:
             pci_gpus=self._sysfs.nvidia_gpus(),
             nics=self._sysfs.nics(),
             passthrough=tuple(PassthroughFacts(gpu, self._place(gpu.pci_bus_id)) for gpu in handed.gpus),
+            vgpus=tuple(map(self._placed, vgpus.vgpus)),
+            vgpu_parents=vgpus.parents,
         )
-        return replace(read_facts(facts, name=self._name, source=SOURCE), refused=handed.refused)
+        reading = read_facts(facts, name=self._name, source=SOURCE)
+        return replace(reading, refused=handed.refused, refused_vgpus=vgpus.refused)
 
-    def _driver_facts(self, handed: HandedThrough) -> MachineFacts:
-        """Return what the driver says. Where VFIO drivers have all GPUs of the node there need be none, nor one that
-        works: NVML has several words for a driver without a GPU.
+    def _handed_through(self, pci_bus: SysfsPci, vgpu_bus: VgpuBus) -> HandedThrough:
+        """Return the GPUs for virtual machines. What the vGPU manager has is bound to no other driver for a claim."""
+        parents = frozenset(map(str, vgpu_bus.parents))
+        return handed_through(pci_bus.read(), lambda address: address not in parents and self._on_demand(address))
+
+    def _driver_facts(self, handed: HandedThrough, vgpu_bus: VgpuBus) -> tuple[MachineFacts, TypesOfGpus]:
+        """Return what the driver says, with the types of vGPU that sysfs tells by number.
+
+        Where VFIO drivers and the vGPU manager have all GPUs of the node there need be no driver, nor one that works:
+        NVML has several words for a driver without a GPU.
         """
         self._needs_no_driver = False
         try:
-            return self._nvml.read()
+            facts = self._nvml.read()
+            asked = [gpu for gpu in facts.gpus if gpu.address in gpus_with_numbered_types(vgpu_bus)]
+            return facts, {gpu.address: self._nvml.vgpu_types(gpu) for gpu in asked if gpu.address is not None}
         except GpuDriverTroubleError as error:
             is_released = error.reason is TroubleKind.RELEASED
-            if is_released or not (handed.gpus or handed.refused) or self._sysfs.nvidia_gpus():
+            others = handed.gpus or handed.refused or vgpu_bus.parents
+            if is_released or not others or set(self._sysfs.nvidia_gpus()) - vgpu_bus.parents:
                 raise
             self._needs_no_driver = True
-            return MachineFacts(gpus=())
+            return MachineFacts(gpus=()), {}
         finally:
             if not self._listens:
                 self._nvml.close()
@@ -123,6 +147,10 @@ class NvmlMachine:
     def _place(self, pci_bus_id: str) -> PciFacts | None:
         address = PciAddress.parse(pci_bus_id)
         return None if address is None else self._sysfs.pci_device(address)
+
+    def _placed(self, vgpu: Vgpu) -> Vgpu:
+        place = self._place(vgpu.parent)
+        return vgpu if place is None else replace(vgpu, numa_node=place.numa_node, pcie_root=place.root)
 
     def read(self) -> Machine:
         """Return the machine as it is now. Raises as read_all."""

@@ -55,6 +55,8 @@ class Reading:
     """PCI addresses of GPUs that the kernel shows and the driver does not list."""
     refused: tuple[RefusedGpu, ...] = ()
     """GPUs that a VFIO driver has and that no virtual machine can be given."""
+    refused_vgpus: tuple[RefusedGpu, ...] = ()
+    """vGPUs that no virtual machine can be given."""
 
     @property
     def unanswered(self) -> int:
@@ -82,6 +84,9 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
             each.address,
         )
         for each in reading.refused
+    ) + tuple(
+        trouble(TroubleKind.VGPU_REFUSED, f"vGPU {each.address} is not published: {each.reason}", each.address)
+        for each in reading.refused_vgpus
     )
     return refused + tuple(
         trouble(
@@ -99,7 +104,8 @@ def _missing(facts: MachineFacts) -> tuple[str, ...]:
     listed = {gpu.address for gpu in facts.gpus}
     if None in listed:
         return ()
-    return tuple(str(address) for address in sorted(set(facts.pci_gpus) - listed))
+    # A node all of whose GPUs are the vGPU manager's may have no NVML.
+    return tuple(str(address) for address in sorted(set(facts.pci_gpus) - listed - facts.vgpu_parents))
 
 
 def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machine:
@@ -124,6 +130,8 @@ def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machin
         source=source,
         mig_devices=_mig_devices(gpus, facts.mig_devices),
         passthrough=tuple(map(_passthrough_gpu, facts.passthrough)),
+        vgpus=facts.vgpus,
+        vgpu_parents=frozenset(map(str, facts.vgpu_parents)),
     )
     machine.check()
     return machine

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
+from dracaena.api.vgpu import Vgpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 
 NOT_SUPPORTED = "NOT_SUPPORTED"
@@ -164,4 +165,8 @@ class MachineFacts:
     passthrough: tuple[PassthroughFacts, ...] = ()
     """GPUs that a VFIO driver has, by PCI address."""
     confidential: ConfidentialFacts = ConfidentialFacts()
+    vgpus: tuple[Vgpu, ...] = ()
+    """By GPU, then by identity, with the places of their GPUs."""
+    vgpu_parents: frozenset[PciAddress] = frozenset()
+    """GPUs that the vGPU manager has."""
     left_out: tuple[LeftOut, ...] = ()

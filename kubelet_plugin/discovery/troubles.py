@@ -30,6 +30,7 @@ class TroubleKind(enum.Enum):
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
+    VGPU_REFUSED = "VgpuRefused"
 
 
 _KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
@@ -65,6 +66,8 @@ MENDING = {
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
+    TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
+    "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
 }
 """What to do; {subject} stands for what the trouble is about."""
 

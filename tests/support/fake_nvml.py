@@ -158,6 +158,8 @@ class FakeNvml:
         """Ordinal → what nvmlDeviceGetGpuFabricInfo says; those that are not here: as the machine has it."""
         self.confidential = _confidential(machine)
         """None: NOT_SUPPORTED."""
+        self.vgpu_types: dict[int, dict[int, tuple[str, int]]] = {}
+        """Ordinal → number of a type of vGPU → its name and bytes of framebuffer."""
         self.lost: set[int] = set()
         """Ordinals of the GPUs that are off the bus."""
         self.opened = 0
@@ -287,6 +289,23 @@ class FakeNvml:
     def _nvmlDeviceGetName(self, handle: Any, buffer: Any, _length: Any) -> int:
         mig = self._mig(handle)
         return _set_text(buffer, mig.name if mig is not None else self._gpu(handle).product_name)
+
+    def _nvmlDeviceGetSupportedVgpus(self, handle: Any, count: Any, numbers: Any) -> int:
+        known = sorted(self.vgpu_types.get(_ordinal_of(handle), {}))
+        fits = numbers is not None or not known
+        _set(count, len(known))
+        for place, number in enumerate(known if fits else ()):
+            numbers[place] = number
+        return int(pynvml.NVML_SUCCESS if fits else pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+
+    def _vgpu_type(self, number: int) -> tuple[str, int]:
+        return next(types[number] for types in self.vgpu_types.values() if number in types)
+
+    def _nvmlVgpuTypeGetName(self, number: int, buffer: Any, _length: Any) -> int:
+        return _set_text(buffer, self._vgpu_type(number)[0])
+
+    def _nvmlVgpuTypeGetFramebufferSize(self, number: int, size: Any) -> int:
+        return _set(size, self._vgpu_type(number)[1])
 
     def _nvmlDeviceGetBrand(self, handle: Any, brand: Any) -> int:
         word = self._gpu(handle).brand
