@@ -23,6 +23,8 @@ MIG_TYPE = "mig"
 """Value of `type` for a MIG device."""
 VFIO_TYPE = "vfio"
 """Value of `type` for a whole GPU that is handed through to a virtual machine."""
+VGPU_TYPE = "vgpu"
+"""Value of `type` for a part of a GPU that the vGPU manager makes for a virtual machine."""
 
 
 class AttributeType(Enum):
@@ -57,7 +59,7 @@ class AttributeSpec:
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
 _BOOL = AttributeType.BOOL
 
-TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`, `mig` or `vfio`", optional=False)
+TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`, `mig`, `vfio` or `vgpu`", optional=False)
 UUID = AttributeSpec("uuid", _STRING, "UUID of the device as NVML gives it", "uuid", optional=False)
 PRODUCT_NAME = AttributeSpec("productName", _TEXT, "product name as NVML gives it", "product_name")
 BRAND = AttributeSpec("brand", _TEXT, "brand, for example Tesla", "brand")
@@ -118,6 +120,12 @@ PLACEMENT_SIZE = AttributeSpec("placementSize", _INT, "number of memory slices o
 VENDOR_ID = AttributeSpec("vendorID", _STRING, "PCI vendor id, `0x10de`")
 DEVICE_ID = AttributeSpec("deviceID", _STRING, "PCI device id, for example `0x2330`")
 IOMMU_GROUP = AttributeSpec("iommuGroup", _INT, "IOMMU group of a GPU for virtual machines; may change with reboots")
+VGPU_TYPE_NAME = AttributeSpec("vgpuType", _STRING, "type of a vGPU, for example `A100-40C`", optional=False)
+VGPU_MIG_BACKED = AttributeSpec(
+    "vgpuMigBacked", _INT, "1: a vGPU has a GPU instance of its own; 0: it takes turns on the whole GPU"
+)
+PARENT_PCI_BUS_ID = AttributeSpec("parentPCIBusID", _STRING, "PCI address of the GPU that a vGPU is part of")
+MDEV_UUID = AttributeSpec(f"{STANDARD_DOMAIN}/mDevUUID", _STRING, "UUID of the mediated device that a vGPU is")
 
 GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
@@ -149,6 +157,13 @@ VFIO_ATTRIBUTES = (
 """All attributes of a GPU for virtual machines, in the order in which they are published. The NVIDIA driver does not
 have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name, of
 the mode of confidential computing a label of the Node."""
+
+VGPU_ATTRIBUTES = (
+    TYPE, VGPU_TYPE_NAME, VGPU_MIG_BACKED, PARENT_PCI_BUS_ID, MDEV_UUID, PCI_BUS_ID, IOMMU_GROUP, NUMA_NODE, PCIE_ROOT,
+    PCIE_SWITCH, HOST_BRIDGE,
+)  # fmt: skip
+"""All attributes of a vGPU, in the order in which they are published: one of the two, UUID and PCI address; NUMA node,
+root, switch and bridge of its GPU, the last two where the NVIDIA driver lists that."""
 
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""

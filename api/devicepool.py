@@ -21,6 +21,7 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.quantity import parse_bytes
 from dracaena.api.resource_objects import Device
 from dracaena.api.topology import Nic, Topology
+from dracaena.api.vgpu import vgpu_identity_in
 
 T = TypeVar("T")
 
@@ -56,6 +57,17 @@ class DecodedMig:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedVgpu:
+    """One vGPU of a pool."""
+
+    name: DeviceName
+    type_name: str
+    """Without the maker's name: `A100-40C`."""
+    parent: str
+    """PCI address of its GPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProblem:
     """A device whose attributes are not those of a device of ours."""
 
@@ -84,6 +96,8 @@ class DecodedPool:
     problems: tuple[DeviceProblem, ...]
     mig_devices: tuple[DecodedMig, ...] = ()
     """By name."""
+    vgpus: tuple[DecodedVgpu, ...] = ()
+    """By name."""
 
 
 def decode_pool(devices: Iterable[Device]) -> DecodedPool:
@@ -96,18 +110,23 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
     problems: list[DeviceProblem] = []
     rows: list[_Row] = []
     migs: dict[DeviceName, DecodedMig] = {}
+    vgpus: dict[DeviceName, DecodedVgpu] = {}
     for device in sorted(devices, key=lambda device: device.name):
         try:
             if _value(device, table.TYPE) == table.MIG_TYPE:
                 mig = _read_mig(device, migs)
                 migs[mig.name] = mig
+            elif _value(device, table.TYPE) == table.VGPU_TYPE:
+                vgpu = _read_vgpu(device, vgpus)
+                vgpus[vgpu.name] = vgpu
             else:
                 rows.append(_read_row(device))
         except _UnreadableError as error:
             problems.append(DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected))
     rows = _agreeing(rows, problems)
     topology = _topology(rows, problems)
-    return DecodedPool(tuple(row.decoded for row in rows), topology, tuple(problems), tuple(migs.values()))
+    decoded = tuple(row.decoded for row in rows)
+    return DecodedPool(decoded, topology, tuple(problems), tuple(migs.values()), tuple(vgpus.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +153,7 @@ class _UnreadableError(Exception):
 def _read_row(device: Device) -> _Row:
     kind = _value(device, table.TYPE)
     if kind not in (table.GPU_TYPE, table.VFIO_TYPE):
-        known = f"{table.GPU_TYPE!r}, {table.MIG_TYPE!r} or {table.VFIO_TYPE!r}"
+        known = f"{table.GPU_TYPE!r}, {table.MIG_TYPE!r}, {table.VFIO_TYPE!r} or {table.VGPU_TYPE!r}"
         raise _UnreadableError(table.TYPE.name, repr(kind), known)
     is_vfio = kind == table.VFIO_TYPE
     fields: dict[str, Any] = {
@@ -199,6 +218,17 @@ def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> Decoded
         start=start,
         size=size,
     )
+
+
+def _read_vgpu(device: Device, taken: Mapping[DeviceName, DecodedVgpu]) -> DecodedVgpu:
+    name = DeviceName(device.name)
+    if name in taken:
+        raise _UnreadableError("name", "a second device of this name", "each name once in a pool")
+    spec = table.PCI_BUS_ID if _value(device, table.MDEV_UUID) is None else table.MDEV_UUID
+    identity = _text(device, spec)
+    if identity is None or identity != vgpu_identity_in(name):
+        raise _UnreadableError(spec.name, repr(identity), "the UUID or PCI address in the device's name")
+    return DecodedVgpu(name, _text(device, table.VGPU_TYPE_NAME) or "", _text(device, table.PARENT_PCI_BUS_ID) or "")
 
 
 def _value(device: Device, spec: AttributeSpec) -> int | str | None:

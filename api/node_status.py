@@ -53,7 +53,7 @@ class DeviceStatus:
     name: str
     holders: tuple[Holder, ...]
     profile: str | None = None
-    """Of a MIG device; None for a whole GPU."""
+    """Of a MIG device, and the type of a vGPU; None for a whole GPU."""
     capacity: Mapping[str, str] = field(default_factory=dict)
     """All there is of each capacity, of a device that is given in shares; empty for others."""
     parent_uuid: str = ""
@@ -89,27 +89,29 @@ class PublishedNode:
     """Those that are cut on demand, with the parts that somebody has."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""
+    vgpus: tuple[DeviceStatus, ...] = ()
+    """By name; `profile` is the type."""
     layout: MigLayoutStatus | None = None
     """How far its static MIG layout is; None: there is none, or the Node was read without its conditions."""
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
-        """GPUs in ordinal order, then MIG devices."""
-        return (*(self.gpus[ordinal] for ordinal in sorted(self.gpus)), *self.migs)
+        """GPUs in ordinal order, then MIG devices, then vGPUs."""
+        return (*(self.gpus[ordinal] for ordinal in sorted(self.gpus)), *self.migs, *self.vgpus)
 
     @property
     def free(self) -> int:
         """Devices that no claim has; a GPU of which somebody has a part is not free."""
         cut = {part.parent_uuid for part in self.migs if part.start is not None}
         wholes = (device for ordinal, device in self.gpus.items() if self.machine.gpus[ordinal].uuid not in cut)
-        return sum(not device.holders for device in (*wholes, *self.migs))
+        return sum(not device.holders for device in (*wholes, *self.migs, *self.vgpus))
 
     @property
     def product(self) -> str:
         """What its GPUs are, each product with its count when there are several."""
         counts = Counter(gpu.product_name or "unknown product" for gpu in self.machine.gpus if gpu.uuid)
         if len(counts) < 2:
-            return next(iter(counts), "MIG devices only" if self.migs else "no GPU")
+            return next(iter(counts), "MIG devices only" if self.migs else "vGPUs only" if self.vgpus else "no GPU")
         return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
 
 
@@ -222,6 +224,10 @@ def node_status(
         ),
         cut_gpus(decoded.mig_devices, {device for pool, device in held if pool == pool_name}),
         tuple(remarks_of(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
+        tuple(
+            DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())), item.type_name)
+            for item in decoded.vgpus
+        ),
         None if node is None else mig_layout_status(driver, node),
     )
 
@@ -257,7 +263,8 @@ def tree_lines(node: PublishedNode) -> Iterator[str]:
     labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
     if labels:
         yield from (f"  {line}" for line in render_tree(node.machine, labels))
-    yield from (f"  {mig.name}  {mig.profile}  [{label_of(mig)}]" for mig in node.migs if mig.start is None)
+    parts = (*(mig for mig in node.migs if mig.start is None), *node.vgpus)
+    yield from (f"  {part.name}  {part.profile}  [{label_of(part)}]" for part in parts)
     labels_of_parts = {mig.name: label_of(mig) for mig in node.migs}
     for gpu in node.cut:
         yield f"  {gpu}"
@@ -309,11 +316,13 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
         }
         for mig in node.migs
     ]
+    vgpus = [{"device": one.name, "type": one.profile, "heldBy": _held_by(one)} for one in node.vgpus]
     return {
         "name": node.name,
         "free": node.free,
         "gpus": gpus,
         "migDevices": migs,
+        **({"vgpus": vgpus} if vgpus else {}),
         "remarks": list(node.remarks),
         **({} if node.layout is None else {"migLayout": mig_layout_document(node.layout)}),
     }

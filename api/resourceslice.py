@@ -35,6 +35,7 @@ from dracaena.api.resource_objects import (
 )
 from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.versions import to_semver
+from dracaena.api.vgpu import Vgpu
 
 __all__ = [
     "DecodedGpu",
@@ -47,6 +48,7 @@ __all__ = [
     "encode_mig_devices",
     "encode_mig_places",
     "encode_passthrough",
+    "encode_vgpus",
     "mig_counter_set",
     "whole_counter_set",
     "with_whole_consumption",
@@ -61,12 +63,12 @@ _MAX_INT = 2**63 - 1
 
 def encode_devices(machine: Machine) -> tuple[Device, ...]:
     """Return one device a GPU, in ordinal order, then one a MIG device in the machine's order, then one a GPU that is
-    handed through to virtual machines, without taints.
+    handed through to virtual machines, then one a vGPU, without taints.
 
     A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
     that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
     """
-    return (*encode_gpus(machine), *encode_mig_devices(machine), *encode_passthrough(machine))
+    return (*encode_gpus(machine), *encode_mig_devices(machine), *encode_passthrough(machine), *encode_vgpus(machine))
 
 
 def encode_gpus(machine: Machine) -> tuple[Device, ...]:
@@ -92,6 +94,22 @@ def encode_passthrough(machine: Machine) -> tuple[Device, ...]:
             attributes=_attributes(table.VFIO_ATTRIBUTES, _passthrough_values(machine, groups, ordinal, gpu)),
         )
         for ordinal, gpu in enumerate(machine.passthrough, start=len(machine.gpus))
+    )
+
+
+def encode_vgpus(machine: Machine) -> tuple[Device, ...]:
+    """Return the last part of encode_devices, in the machine's order."""
+    if not machine.vgpus:
+        return ()
+    groups = _groups(machine.topology)
+    ordinals = {gpu.pci_bus_id: ordinal for ordinal, gpu in enumerate(machine.gpus) if gpu.pci_bus_id is not None}
+    return tuple(
+        Device(
+            name=vgpu.device_name,
+            attributes=_attributes(table.VGPU_ATTRIBUTES, _vgpu_values(vgpu, groups, ordinals.get(vgpu.parent))),
+            capacity=_memory(vgpu.framebuffer_bytes),
+        )
+        for vgpu in machine.vgpus
     )
 
 
@@ -267,6 +285,21 @@ def _passthrough_values(
     yield table.PCI_BUS_ID, gpu.pci_bus_id
     yield table.CC_MODE, gpu.cc_mode
     yield from _link_values(machine.topology, groups, ordinal)
+
+
+def _vgpu_values(vgpu: Vgpu, groups: _Groups, parent: int | None) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    yield table.TYPE, table.VGPU_TYPE
+    yield table.VGPU_TYPE_NAME, vgpu.type.name
+    yield table.VGPU_MIG_BACKED, int(vgpu.type.is_mig_backed)
+    yield table.PARENT_PCI_BUS_ID, vgpu.parent
+    yield table.MDEV_UUID if vgpu.is_mediated else table.PCI_BUS_ID, vgpu.identity
+    yield table.IOMMU_GROUP, vgpu.iommu_group
+    if vgpu.numa_node is not None and vgpu.numa_node <= table.MAX_NUMA_NODE:
+        yield table.NUMA_NODE, vgpu.numa_node
+    yield table.PCIE_ROOT, vgpu.pcie_root
+    if parent is not None:
+        yield table.PCIE_SWITCH, groups.switch[parent]
+        yield table.HOST_BRIDGE, groups.host_bridge[parent]
 
 
 def _link_values(topology: Topology, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:

@@ -40,7 +40,7 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
         "tree": _tree(build_tree(topology)),
         "gpus": [_gpu(shown, ordinal, groups) for ordinal in range(topology.gpu_count)],
         "matrix": [list(row) for row in topology.matrix()],
-        "migs": [_device(mig) for mig in shown.migs if mig.start is None],
+        "migs": [_device(part) for part in (*shown.migs, *shown.vgpus) if part.start is None],
         "cut": [_cut(shown, gpu) for gpu in shown.cut],
     }
 

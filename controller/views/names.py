@@ -27,6 +27,7 @@ def without_names(node: PublishedNode, sight: Sight) -> PublishedNode:
         node,
         gpus={ordinal: _device(device, sight) for ordinal, device in node.gpus.items()},
         migs=tuple(_device(mig, sight) for mig in node.migs),
+        vgpus=tuple(_device(vgpu, sight) for vgpu in node.vgpus),
     )
 
 

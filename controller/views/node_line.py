@@ -50,7 +50,7 @@ class PoolLine:
     gpus: tuple[GpuPlace, ...]
     """By ordinal."""
     migs: tuple[str, ...]
-    """Names of the MIG devices that exist."""
+    """Names of the MIG devices that exist, then those of vGPUs."""
     parts: Mapping[str, str]
     """Device that a GPU is cut into on demand → UUID of that GPU."""
     remarks: tuple[str, ...]
@@ -65,12 +65,12 @@ class NodeLine:
     name: str
     product: str
     devices: int
-    """Whole GPUs and MIG devices, as PublishedNode.devices has them."""
+    """Whole GPUs, MIG devices and vGPUs, as PublishedNode.devices has them."""
     free: int
     cells: str
     """One sign a GPU by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
     mig_cells: str
-    """The same for MIG devices, by name."""
+    """The same for MIG devices, then vGPUs, by name."""
     open_gpus: tuple[int, ...]
     """Free GPUs that a pod without tolerations could get, counted by NVLink group; each without a group by itself."""
     remarks: tuple[str, ...]
@@ -81,10 +81,14 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
     current = current_pages(pages)
     gpus: list[GpuPlace] = []
     migs: list[str] = []
+    vgpus: list[str] = []
     parts: dict[str, str] = {}
     products: Counter[str] = Counter()
     for device in (device for page in current for device in page.spec.devices):
-        if _text(device, table.TYPE) != table.MIG_TYPE:
+        kind = _text(device, table.TYPE)
+        if kind == table.VGPU_TYPE:
+            vgpus.append(device.name)
+        elif kind != table.MIG_TYPE:
             gpus.append(_gpu(device, taint_key(driver)))
             products[_text(device, table.PRODUCT_NAME) or "unknown product"] += 1
         elif _number(device, table.PLACEMENT_START) is None:
@@ -93,9 +97,9 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
             parts[device.name] = _text(device, table.PARENT_UUID) or ""
     return PoolLine(
         current[0].spec.pool.name,
-        _product(products, has_migs=bool(migs or parts)),
+        _product(products, "MIG devices only" if migs or parts else "vGPUs only" if vgpus else "no GPU"),
         tuple(sorted(gpus, key=lambda gpu: (gpu.ordinal, gpu.name))),
-        tuple(sorted(migs)),
+        (*sorted(migs), *sorted(vgpus)),
         parts,
         tuple(remarks_of(driver, current, node)),
         takes_pods=node is not None and not node.spec.unschedulable,
@@ -151,9 +155,9 @@ def _gpu(device: Device, own_taint: str) -> GpuPlace:
     )
 
 
-def _product(products: Mapping[str, int], *, has_migs: bool) -> str:
+def _product(products: Mapping[str, int], without_gpus: str) -> str:
     if len(products) < 2:
-        return next(iter(products), "MIG devices only" if has_migs else "no GPU")
+        return next(iter(products), without_gpus)
     return ", ".join(f"{count} × {name}" for name, count in sorted(products.items()))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.device_share import DeviceShare
-from dracaena.api.passthrough import is_pci_bus_id
 from dracaena.api.podlist import PodlistEntry
+from dracaena.api.vgpu import is_of_virtual_machine
 from dracaena.exporter.series.readings import GpuReading
 
 
@@ -42,7 +42,7 @@ class Owners:
     """Sorted by device as the driver lists them, then by owner."""
     unknown: tuple[str, ...] = ()
     """Entries of gpu_list that name no device of the driver; sorted. Without GPUs for virtual machines, which are named
-    by their PCI address and which no driver of the node has."""
+    by their PCI address, and vGPUs, by that or a bare UUID: no driver of the node lists them."""
 
     def of(self, uuids: Iterable[str]) -> tuple[Owner, ...]:
         """Return who has any of these devices, sorted, each once."""
@@ -64,7 +64,7 @@ def find_owners(entries: Sequence[PodlistEntry], gpus: Sequence[GpuReading]) -> 
         for name in entry.gpu_list:
             uuid = known.get(name)
             if uuid is None:
-                if not is_pci_bus_id(name):
+                if not is_of_virtual_machine(name):
                     unknown.add(name)
                 continue
             shares = tuple(share for share in entry.shares if share.gpu == name)

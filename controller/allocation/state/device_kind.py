@@ -22,10 +22,12 @@ from dracaena.controller.allocation.legal.constraints import find_attribute, sca
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_device
 from dracaena.controller.allocation.state.node_state import DeviceKind
 
-IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name, table.IOMMU_GROUP.name})
+IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name, table.IOMMU_GROUP.name, table.MDEV_UUID.name})
 """Attributes that no two devices share; names as they are published."""
 
-GROUPING: Final = frozenset({table.PARENT_UUID.name, table.PCIE_ROOT.name, table.FABRIC_CLIQUE.name})
+GROUPING: Final = frozenset(
+    {table.PARENT_UUID.name, table.PARENT_PCI_BUS_ID.name, table.PCIE_ROOT.name, table.FABRIC_CLIQUE.name}
+)
 """Attributes that say which devices belong together, under names that differ from node to node."""
 
 _COUNTER_SET: Final = "a counter set"

@@ -74,7 +74,7 @@ def test_an_empty_pool_has_no_gpus() -> None:
     ("device", "attribute", "seen"),
     [
         (changed(DEVICES[1], type=None), "type", "nothing"),
-        (changed(DEVICES[1], type=string("vgpu")), "type", "'vgpu'"),
+        (changed(DEVICES[1], type=string("gpus")), "type", "'gpus'"),
         (changed(DEVICES[1], type=string("mig")), "parentUUID", "nothing"),
         (changed(DEVICES[1], uuid=None), "uuid", "nothing"),
         (changed(DEVICES[1], uuid=string("GPU-other")), "uuid", "'GPU-other'"),
