@@ -185,10 +185,16 @@ def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
 
 
 def _lost(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    held = f"which is still held by {holder.claim.told_to(plan.claim)}"
+    if theirs.is_vgpu:
+        return (
+            f"request {device.request}: device {device.device} may have been the GPU of {theirs.device}, {held}: that "
+            "vGPU is gone, and nobody knows any more whose it was. Delete the pods of that claim"
+        )
     return (
-        f"request {device.request}: device {device.device} may be {theirs.device}, which is still held by "
-        f"{holder.claim.told_to(plan.claim)}: its PCI address is not known any more, and the NVIDIA driver, which "
-        "could tell, does not have it. Delete the pods of that claim, or bind its GPU to the NVIDIA driver again"
+        f"request {device.request}: device {device.device} may be {theirs.device}, {held}: its PCI address is not "
+        "known any more, and the NVIDIA driver, which could tell, does not have it. Delete the pods of that claim, or "
+        "bind its GPU to the NVIDIA driver again"
     )
 
 

@@ -151,6 +151,7 @@ class NodeDevices:
         self._metrics.devices.skipped.set(len(skipped))
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
         parents |= set(map(gpu_device_name, divided.uuids - divided.switched))
+        parents |= _of_vgpu_manager(machine)
         self._on_troubles(
             (
                 *(
@@ -252,6 +253,13 @@ def gpu_of(device: Device) -> str | None:
     """Return the UUID of the GPU that a device of ours is, or is a part of."""
     found = device.attributes.get("parentUUID") or device.attributes.get("uuid")
     return None if found is None else found.string
+
+
+def _of_vgpu_manager(machine: Machine) -> set[DeviceName]:
+    """Return the devices of the GPUs that virtual machines get vGPUs of."""
+    uuids = {gpu.uuid for gpu in machine.gpus if gpu.pci_bus_id in machine.vgpu_parents}
+    migs = {mig.device_name for mig in machine.mig_devices if mig.parent_uuid in uuids}
+    return migs.union(map(gpu_device_name, uuids))
 
 
 def _tainted(

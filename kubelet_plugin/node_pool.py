@@ -37,6 +37,8 @@ def node_pool(
         mig_places=MappingProxyType({place.device_name: place for place in on_demand}),
         switched=frozenset(gpu_device_name(uuid) for uuid in divided.switched),
         passthrough=MappingProxyType({gpu.device_name: gpu for gpu in machine.passthrough}),
+        vgpus=MappingProxyType({vgpu.device_name: vgpu for vgpu in machine.vgpus}),
+        vgpu_parents=machine.vgpu_parents,
         vanished=vanished,
     )
 

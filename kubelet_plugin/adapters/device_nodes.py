@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.vgpu import is_mdev_uuid
+from dracaena.kubelet_plugin.adapters.sysfs_files import text
 from dracaena.kubelet_plugin.prepare.device_nodes import (
     CONTROL_NODES,
     ClaimNodes,
@@ -23,6 +25,7 @@ from dracaena.kubelet_plugin.prepare.device_nodes import (
     plain_nodes,
     problem,
     vfio_problem,
+    vgpu_problem,
     wanted_nodes,
 )
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
@@ -90,8 +93,8 @@ class DeviceNodes:
     Nodes of MIG capabilities that are missing are made with `make` (None: they are not). The driver numbers them for
     every instance that there can be, and no program of NVIDIA's makes them at the moment when an instance is made.
 
-    A GPU for virtual machines must have a VFIO driver, and the group that it was read with, at that moment. Its nodes
-    are the kernel's, which no driver container has: they are looked for below `host` alone.
+    A GPU for virtual machines must have a VFIO driver, a vGPU its type, and both the group that they were read with, at
+    that moment. Their nodes are the kernel's, which no driver container has: they are looked for below `host` alone.
 
     Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
     must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
@@ -113,6 +116,7 @@ class DeviceNodes:
         self._required = required
         self._proc = Path(proc)
         self._pci = Path(sys) / "bus/pci/devices"
+        self._mdevs = Path(sys) / "bus/mdev/devices"
         self._look = look
         self._make = make
 
@@ -171,6 +175,9 @@ class DeviceNodes:
         """
         if not device.is_passthrough:
             return None
+        if device.is_vgpu:
+            folder = (self._mdevs if is_mdev_uuid(device.uuid) else self._pci) / device.uuid
+            return vgpu_problem(device, _vgpu_type(folder), _link(folder / "iommu_group"))
         folder = self._pci / (device.pci_bus_id or "")
         found = vfio_problem(device, _link(folder / "driver"), _link(folder / "iommu_group"))
         if found is None and device.iommufd and self._vfio_device(device) is None:
@@ -246,6 +253,14 @@ def _link(path: Path) -> str | None:
         return path.readlink().name
     except OSError:
         return None
+
+
+def _vgpu_type(folder: Path) -> str | None:
+    """Return the type of a vGPU as the kernel has it; None: it is none."""
+    if is_mdev_uuid(folder.name):
+        return _link(folder / "mdev_type")
+    found = text(folder / "nvidia/current_vgpu_type")
+    return None if found in (None, "", "0") else found[:80]
 
 
 def _numbers(file: Path) -> tuple[int, int] | None:

@@ -18,7 +18,12 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import (
     refused_strategy,
 )
 from dracaena.kubelet_plugin.prepare.effects import Effect
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
+from dracaena.kubelet_plugin.prepare.prepared_claim import (
+    PreparedDevice,
+    PublishedPool,
+    why_not_in_pool,
+    why_the_vgpu_managers,
+)
 
 
 class ExistingMigDevice:
@@ -29,11 +34,16 @@ class ExistingMigDevice:
         return encode_mig_devices(machine)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: it is not there, or the numbers of its nodes are not known."""
+        """Return why no claim could be prepared: it is not there, the vGPU manager has its GPU, or the numbers of its
+        nodes are not known.
+        """
         mig = pool.mig_devices.get(name)
         parent = None if mig is None else pool.gpus.get(gpu_device_name(mig.parent_uuid))
         if mig is None or parent is None:
             return why_not_in_pool(name, pool)
+        of_vgpu_manager = why_the_vgpu_managers(parent, pool)
+        if of_vgpu_manager is not None:
+            return of_vgpu_manager
         if mig.access_minors is None:
             return f"it is not known which nodes of /dev/nvidia-caps open MIG device {mig.uuid}"
         if parent.minor is None:
@@ -44,7 +54,9 @@ class ExistingMigDevice:
         """Whether only the minor of its parent is not known, or those of its own nodes."""
         mig = pool.mig_devices.get(name)
         parent = None if mig is None else pool.gpus.get(gpu_device_name(mig.parent_uuid))
-        return mig is not None and parent is not None and (parent.minor is None or mig.access_minors is None)
+        if mig is None or parent is None or why_the_vgpu_managers(parent, pool) is not None:
+            return False
+        return parent.minor is None or mig.access_minors is None
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
         """Return it with the numbers that the driver gives it and its parent now."""

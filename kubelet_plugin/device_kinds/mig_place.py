@@ -25,6 +25,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import (
     PreparedDevice,
     PublishedPool,
     why_not_in_pool,
+    why_the_vgpu_managers,
 )
 
 
@@ -37,14 +38,16 @@ class MigPlaceDevice:
         return tuple(device for gpu in divided for device in encode_mig_places(machine, gpu))
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: there is no such place, or the minor of the GPU is not known."""
+        """Return why no claim could be prepared: there is no such place, the minor of the GPU is not known, or the vGPU
+        manager has it.
+        """
         place = pool.mig_places.get(name)
         parent = None if place is None else pool.gpus.get(gpu_device_name(place.parent_uuid))
         if parent is None:
             return why_not_in_pool(name, pool)
         if parent.minor is None:
             return f"the minor number of GPU {parent.uuid} is not known, so its device node cannot be named"
-        return None
+        return why_the_vgpu_managers(parent, pool)
 
     def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
         """Whether only the minor of its GPU is not known."""

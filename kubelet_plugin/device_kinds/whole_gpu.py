@@ -20,7 +20,12 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import (
 )
 from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, Effect
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
+from dracaena.kubelet_plugin.prepare.prepared_claim import (
+    PreparedDevice,
+    PublishedPool,
+    why_not_in_pool,
+    why_the_vgpu_managers,
+)
 
 
 class WholeGpu:
@@ -38,10 +43,15 @@ class WholeGpu:
         return tuple(map(partial(_in_its_role, roles), devices, machine.gpus))
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: it is not there, is divided, or its minor is not known."""
+        """Return why no claim could be prepared: it is not there, the vGPU manager has it, it is divided, or its minor
+        is not known.
+        """
         gpu = pool.gpus.get(name)
         if gpu is None:
             return why_not_in_pool(name, pool)
+        of_vgpu_manager = why_the_vgpu_managers(gpu, pool)
+        if of_vgpu_manager is not None:
+            return of_vgpu_manager
         if gpu.mig_enabled:
             return f"GPU {gpu.uuid} is divided into MIG devices, so it cannot be used as a whole"
         if gpu.minor is None:
@@ -51,7 +61,9 @@ class WholeGpu:
     def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
         """Whether only its minor is not known."""
         gpu = pool.gpus.get(name)
-        return gpu is not None and not gpu.mig_enabled and gpu.minor is None
+        if gpu is None or gpu.mig_enabled or why_the_vgpu_managers(gpu, pool) is not None:
+            return False
+        return gpu.minor is None
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
         """Return it with the numbers that the driver gives it now."""

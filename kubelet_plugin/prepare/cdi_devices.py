@@ -11,7 +11,7 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice
 
 _GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
-_DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig|vfio)-.+")
+_DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig|vfio|vgpu)-.+")
 """A claim's UID, which has no `g` in it, and one of our device names (api.names.cdi_device_name)."""
 _VFIO_NODE = re.compile("/dev/vfio/([0-9]{1,9})")
 _ACCESS_NODE = re.compile("/dev/nvidia-caps/nvidia-cap([0-9]+)")

@@ -110,6 +110,7 @@ class _Device(msgspec.Struct, omit_defaults=True):
     iommu_group: int | None = None
     resource: str = ""
     iommufd: bool = False
+    vgpu_type_id: str = ""
 
 
 class _Effect(msgspec.Struct, omit_defaults=True):
@@ -258,6 +259,7 @@ def _device(document: _Device) -> PreparedDevice:
         iommu_group=document.iommu_group,
         resource=document.resource,
         iommufd=document.iommufd,
+        vgpu_type_id=document.vgpu_type_id,
     )
 
 

@@ -19,6 +19,8 @@ MAKE_CAPABILITIES = "run `nvidia-smi -L` as root on the node"
 
 BIND = "bind the GPU to vfio-pci, and all functions of its IOMMU group with it"
 
+MAKE_VGPU = "make the vGPU again with the same type, or delete the pods"
+
 _GPU_DRIVERS = ("nvidia", "nvidia-frontend")
 """Names in /proc/devices; the second one of drivers before 550."""
 
@@ -120,7 +122,8 @@ def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tupl
         own = () if vfio_device is None else (f"/dev/vfio/devices/{vfio_device}",)
         return (IOMMU_NODE, *(WantedNode(path, ("vfio-dev",), None, BIND) for path in own))
     if device.is_passthrough:
-        return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, BIND))
+        remedy = MAKE_VGPU if device.is_vgpu else BIND
+        return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, remedy))
     gpu = WantedNode(
         f"/dev/nvidia{device.minor}",
         _GPU_DRIVERS,
@@ -184,10 +187,31 @@ def vfio_problem(device: PreparedDevice, driver: str | None, iommu_group: str | 
     if driver is None or VFIO_DRIVER.fullmatch(driver) is None:
         had = f"driver {driver}" if driver else "no driver"
         return f"{where} has {had} now, and had a VFIO driver when the GPUs were last read: {BIND}"
-    if iommu_group != str(device.iommu_group):
-        now = f"in IOMMU group {iommu_group}" if iommu_group else "in no IOMMU group"
+    return _moved(where, device, iommu_group)
+
+
+def vgpu_problem(device: PreparedDevice, type_id: str | None, iommu_group: str | None) -> str | None:
+    """Return why a vGPU cannot be given to a virtual machine as it was read last, as a sentence with who must act; None
+    when it can.
+
+    `type_id` and `iommu_group` are what the kernel says now; None: there is no such vGPU, or it has no group. A virtual
+    function that got another type is another vGPU behind the same node.
+    """
+    where = f"vGPU {device.uuid} of the GPU at {device.pci_bus_id}"
+    if type_id is None:
+        return f"{where} was there when the GPUs were last read, and is gone: {MAKE_VGPU}"
+    if type_id != device.vgpu_type_id:
         return (
-            f"{where} was in IOMMU group {device.iommu_group} when the GPUs were last read, and is {now}: waiting for "
-            "the next reading"
+            f"{where} was of type {device.vgpu_type_id} when the GPUs were last read, and is of {type_id}: {MAKE_VGPU}"
         )
-    return None
+    return _moved(where, device, iommu_group)
+
+
+def _moved(where: str, device: PreparedDevice, iommu_group: str | None) -> str | None:
+    if iommu_group == str(device.iommu_group):
+        return None
+    now = f"in IOMMU group {iommu_group}" if iommu_group else "in no IOMMU group"
+    return (
+        f"{where} was in IOMMU group {device.iommu_group} when the GPUs were last read, and is {now}: waiting for "
+        "the next reading"
+    )

@@ -2,7 +2,8 @@
 
 The list has an entry a device, of all drivers; the key is driver, pool, device and share. Ours hold `data`, a free JSON
 object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`; of a share
-`memory` (a Quantity) and `cores` (percent). A GPU for virtual machines has no `uuid`: nobody here knows it.
+`memory` (a Quantity) and `cores` (percent). A GPU for virtual machines has no `uuid`: nobody here knows it. A vGPU has
+`mDevUUID`, or the `pciBusID` of its virtual function, and `parentPCIBusID`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from dracaena.api.json_text import deeper_than, set_apart
 from dracaena.api.quantity import format_bytes
+from dracaena.api.vgpu import is_mdev_uuid
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 
@@ -56,6 +58,9 @@ def _entry(device: PreparedDevice, driver: str) -> Mapping[str, Any]:
         "pciBusID": device.pci_bus_id,
         "parentUUID": device.parent_uuid,
     }
+    if device.is_vgpu:
+        name = "mDevUUID" if is_mdev_uuid(device.uuid) else "pciBusID"
+        known = {name: device.uuid, "parentPCIBusID": device.pci_bus_id}
     if device.share_id is not None:
         known["memory"] = None if device.memory_bytes is None else format_bytes(device.memory_bytes)
         known["cores"] = device.cores

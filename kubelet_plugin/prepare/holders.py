@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from dracaena.api.names import DeviceName
@@ -21,7 +22,8 @@ def holders(
 
     A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
     by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other. A GPU
-    for virtual machines is held by whoever holds the GPU at its PCI address, or a part of it, and the other way round.
+    for virtual machines is held by whoever holds the GPU at its PCI address, or a part of it, and the other way round;
+    vGPUs of one GPU do not hold each other.
     Devices for admin access hold nothing and are held by nobody.
     """
     gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
@@ -59,28 +61,53 @@ def holders(
 def of_unknown_address(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
-    """Return each wanted GPU for virtual machines that another claim may hold as a GPU of the driver, of which nobody
-    knows any more where it is: its address is not kept (a broken checkpoint, an older release), and the driver, which
-    could tell, does not have it now. With the device of that claim and the claim.
+    """Return each wanted device that another claim may hold in another way, as the whole of its GPU or a part of it, of
+    which nobody knows any more where that is: its address is not kept (a broken checkpoint, an older release), and
+    what could tell, the driver or the vGPU manager, does not have it now. With the device of that claim and the claim.
     """
-    slots = [device for device in wanted.devices if device.is_passthrough and not device.admin_access]
-    if not slots:
-        return ()
+    mine_by_hands = [(device, _hands(device)) for device in wanted.devices if not device.admin_access]
     found = []
     for other in prepared:
         for theirs in other.devices if other.claim.uid != wanted.claim.uid else ():
-            if theirs.is_passthrough or theirs.admin_access or theirs.pci_bus_id is not None:
+            if theirs.pci_bus_id is not None or theirs.admin_access:
                 continue
-            gpu = pool.gpus.get(theirs.physical_gpu)
-            found += [(mine, theirs, other) for mine in slots if gpu is None or gpu.pci_bus_id == mine.pci_bus_id]
+            address = _address(theirs, pool)
+            found += [
+                (mine, theirs, other)
+                for mine, hands in mine_by_hands
+                if hands is not _hands(theirs) and address in (None, mine.pci_bus_id)
+            ]
     return tuple(found)
 
 
+def _address(device: PreparedDevice, pool: PublishedPool) -> str | None:
+    """Return where the GPU is that a device is, or is a part of, as far as it is told now."""
+    if device.is_vgpu:
+        vgpu = pool.vgpus.get(device.device)
+        return None if vgpu is None else vgpu.parent
+    gpu = pool.gpus.get(device.physical_gpu)
+    return None if gpu is None else gpu.pci_bus_id
+
+
 def _changed_driver(mine: PreparedDevice, theirs: PreparedDevice) -> bool:
-    """Whether two devices at one PCI address are the same GPU, which somebody has bound to a VFIO driver or back since
-    the other claim got it. Its two devices have nothing else in common: nobody knows the UUID of the one.
+    """Whether two devices at one PCI address are of the same GPU, which somebody has given to another driver since the
+    other claim got it. Its two devices have nothing else in common: nobody knows the UUID of the one.
     """
-    return mine.is_passthrough is not theirs.is_passthrough and not (mine.admin_access or theirs.admin_access)
+    return _hands(mine) is not _hands(theirs) and not (mine.admin_access or theirs.admin_access)
+
+
+class _Hands(Enum):
+    """Who has a GPU."""
+
+    GPU_DRIVER = 1
+    VFIO = 2
+    VGPU_MANAGER = 3
+
+
+def _hands(device: PreparedDevice) -> _Hands:
+    if device.is_vgpu:
+        return _Hands.VGPU_MANAGER
+    return _Hands.VFIO if device.is_passthrough else _Hands.GPU_DRIVER
 
 
 def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:

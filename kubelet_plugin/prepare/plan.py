@@ -21,6 +21,7 @@ from dracaena.api.resource_objects import (
     DeviceResult,
     ResourceClaim,
 )
+from dracaena.api.vgpu import vgpu_identity_in
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, KindOf
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import for_pods, is_memory_limit
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
@@ -133,6 +134,7 @@ def allocated_claim(
                 access_minors=known.access_minors,
                 pci_bus_id=known.pci_bus_id or device.pci_bus_id,
                 iommu_group=known.iommu_group,
+                vgpu_type_id=known.vgpu_type_id,
             )
         devices.append(device)
     if not devices:
@@ -160,11 +162,12 @@ def _unseen_device(result: DeviceResult) -> PreparedDevice:
     """Return what a result alone says about its device."""
     name = DeviceName(result.device)
     whole, pci_bus_id = name.removeprefix("gpu-"), pci_bus_id_in(name)
+    of_machine = pci_bus_id or vgpu_identity_in(name)
     return PreparedDevice(
         request=result.request,
         pool=PoolName(result.pool),
         device=name,
-        uuid=GpuUuid(pci_bus_id or ("" if whole == name else f"GPU-{whole}")),  # a MIG UUID is in no name
+        uuid=GpuUuid(of_machine or ("" if whole == name else f"GPU-{whole}")),  # a MIG UUID is in no name
         minor=NO_MINOR,
         pci_bus_id=pci_bus_id,
         admin_access=bool(result.admin_access),

@@ -12,6 +12,7 @@ from dracaena.api.mig_geometry import MigPlace
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.passthrough import DEVICE_PREFIX, PassthroughGpu
 from dracaena.api.resource_objects import DeviceAttribute
+from dracaena.api.vgpu import VGPU_PREFIX, Vgpu
 from dracaena.kubelet_plugin.prepare.effects import Effect
 
 NO_MINOR = -1
@@ -64,7 +65,7 @@ class PreparedDevice:
     gpu_instance_id: int | None = None
     """Of a MIG device: its GPU instance, the number by which DCGM knows it. None as for `index`."""
     pci_bus_id: str | None = None
-    """Of the GPU or the parent, `dddd:bb:dd.f`; None: not known."""
+    """Of the GPU or the parent, also of a vGPU's, `dddd:bb:dd.f`; None: not known."""
     start: int | None = None
     """Of a MIG device: the first memory slice of its GPU instance; None: prepared before it was kept."""
     size: int | None = None
@@ -76,9 +77,11 @@ class PreparedDevice:
     iommu_group: int | None = None
     """Of a GPU for virtual machines: number of /dev/vfio/<number>; None: no VFIO driver has it now."""
     resource: str = ""
-    """Of such a GPU: what KubeVirt calls the product (api.passthrough)."""
+    """Of such a GPU: what KubeVirt calls the product (api.passthrough), or the type of vGPU (api.vgpu)."""
     iommufd: bool = False
     """Of such a GPU: whether it is opened by iommufd instead of its group."""
+    vgpu_type_id: str = ""
+    """Of a vGPU: its type as the kernel has it, `nvidia-222` or `1414`."""
 
     @property
     def physical_gpu(self) -> DeviceName:
@@ -99,8 +102,15 @@ class PreparedDevice:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether this is a GPU for virtual machines. Its `uuid` is its PCI address: nobody here knows the UUID."""
-        return self.device.startswith(DEVICE_PREFIX)
+        """Whether this is a GPU for virtual machines, or a vGPU. Its `uuid` is its PCI address: nobody here knows the
+        UUID. That of a vGPU is the UUID of its mediated device, or the PCI address of its function.
+        """
+        return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
+
+    @property
+    def is_vgpu(self) -> bool:
+        """Whether this is a part of a GPU that the vGPU manager has."""
+        return self.device.startswith(VGPU_PREFIX)
 
     @property
     def key(self) -> tuple[str, DeviceName, str | None]:
@@ -177,11 +187,24 @@ class PublishedPool:
     """Whole GPUs whose MIG mode the plugin changes, so that they can be used whole or divided."""
     passthrough: Mapping[DeviceName, PassthroughGpu] = field(default_factory=dict)
     """GPUs that a VFIO driver has."""
+    vgpus: Mapping[DeviceName, Vgpu] = field(default_factory=dict)
+    vgpu_parents: frozenset[str] = frozenset()
+    """PCI addresses of the GPUs that the vGPU manager has."""
     vanished: Mapping[DeviceName, str] = field(default_factory=dict)
     """Place → UUID of a MIG device that was made there for a claim and is not there any more."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:
     """Say that a node lacks a device."""
-    count = len(pool.gpus) + len(pool.mig_devices) + len(pool.passthrough)
+    count = len(pool.gpus) + len(pool.mig_devices) + len(pool.passthrough) + len(pool.vgpus)
     return f"this node has no device {name} (it has {count} devices)"
+
+
+def why_the_vgpu_managers(gpu: Gpu, pool: PublishedPool) -> str | None:
+    """Return why no container can be given anything of a GPU that the vGPU manager has, None where it has not."""
+    if gpu.pci_bus_id is None or gpu.pci_bus_id not in pool.vgpu_parents:
+        return None
+    return (
+        f"the vGPU manager has GPU {gpu.uuid} at {gpu.pci_bus_id}: virtual machines get vGPUs of it, and the driver of "
+        "the host has no CUDA for containers"
+    )
