@@ -117,11 +117,12 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
     """Return the machine that is played in place of this node's GPUs, None where none is. Raises BadInputError."""
     if not settings.machine:
         return None
-    if settings.passthrough != OFF:
-        raise BadInputError(
-            f"setting passthrough={settings.passthrough} cannot stand beside machine={settings.machine}: a recorded "
-            "machine has no GPUs for virtual machines; leave one of the two out"
-        )
+    for name in ("passthrough", "vgpu"):
+        if getattr(settings, name) != OFF:
+            raise BadInputError(
+                f"setting {name}={getattr(settings, name)} cannot stand beside machine={settings.machine}: a recorded "
+                "machine has no GPUs for virtual machines; leave one of the two out"
+            )
     return RecordedMachine(settings.machine).read()
 
 
@@ -138,6 +139,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         mig_profiles=settings.mig != EXISTING,
         passthrough=settings.passthrough != OFF,
         on_demand=handed_on_demand(settings),
+        vgpus=settings.vgpu == EXISTING,
     )
 
 

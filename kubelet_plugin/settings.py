@@ -130,6 +130,12 @@ class PluginSettings:
         "rest; such pods get GPUs for virtual machines alone",
         form=RUNTIME_CLASSES,
     )
+    vgpu: str = option(
+        OFF,
+        help="vGPUs for virtual machines: `existing` are those that NVIDIA's vGPU manager has made; nothing else of "
+        "its GPUs is published then; with `off` no vGPU is",
+        choices=(OFF, EXISTING),
+    )
     mps_root: str = option(
         "",
         help="folder of the MPS supervisor (`dracaena mps`), which serves shares whose config says strategy MPS; "

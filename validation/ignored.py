@@ -16,6 +16,7 @@ from dracaena.api.attributes import (
     MIG_PLACE_CAPACITIES,
     SHARED_GPU_CAPACITIES,
     VFIO_ATTRIBUTES,
+    VGPU_ATTRIBUTES,
 )
 from dracaena.api.config.v1alpha1 import instead_of, is_of_nvidia
 from dracaena.api.reasons import ReadName
@@ -24,7 +25,7 @@ from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.policies import DEVICES
 
-SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "confidential.")
+SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "vgpu.", "confidential.")
 """Before the driver's name: the classes that its chart makes."""
 
 _MOST_COST: Final = 10_000
@@ -160,7 +161,7 @@ def _known(driver: str) -> Mapping[str, frozenset[str]]:
     def qualified(name: str) -> str:
         return name if "/" in name else f"{driver}/{name}"
 
-    every = (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *MIG_PLACE_ATTRIBUTES, *VFIO_ATTRIBUTES)
+    every = (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *MIG_PLACE_ATTRIBUTES, *VFIO_ATTRIBUTES, *VGPU_ATTRIBUTES)
     attributes = frozenset(qualified(one.name) for one in every)
     return {
         "attributes": attributes,

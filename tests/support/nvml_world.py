@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.from_settings import handed_on_demand
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
@@ -88,6 +89,7 @@ class NvmlNode:
         self.world = world
         self._divides = changes.get("mig", EXISTING) != EXISTING
         self._passthrough = changes.get("passthrough", OFF)
+        self._vgpu = changes.get("vgpu", OFF)
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.settings = world.settings(machine="", **changes)
@@ -109,6 +111,7 @@ class NvmlNode:
             listens=True,
             pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough != OFF else None,
             on_demand=handed_on_demand(self.settings),
+            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if self._vgpu == EXISTING else None,
         )
         return self.source
 

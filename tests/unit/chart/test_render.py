@@ -96,7 +96,7 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
     assert "The node needs the labels in kubeletPlugin.nodeSelector" in notes
 
 
-OFF_BY_DEFAULT = ("share", "vfio", "confidential")
+OFF_BY_DEFAULT = ("share", "vfio", "vgpu", "confidential")
 """Classes with a switch of their own."""
 
 

@@ -171,6 +171,7 @@ def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
         *attributes.MIG_ATTRIBUTES,
         *attributes.MIG_PLACE_ATTRIBUTES,
         *attributes.VFIO_ATTRIBUTES,
+        *attributes.VGPU_ATTRIBUTES,
     }
     assert rows == {spec.name: spec.meaning for spec in ours if "/" not in spec.name}
     (shared,) = re.findall(r"A MIG device has the attributes (.*?)\n\n", text, re.DOTALL)
