@@ -92,9 +92,7 @@ class NvmlMachine:
         reader = NvmlReader(library, mig_profiles=mig_profiles)
         pci_bus = SysfsPci(sys_root) if passthrough else None
         mediated = SysfsVgpu(sys_root) if vgpus else None
-        return cls(
-            name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand, vgpus=mediated
-        )
+        return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand, vgpus=mediated)
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""

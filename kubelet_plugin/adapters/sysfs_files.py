@@ -14,7 +14,7 @@ MOST_ENTRIES: Final = 65_536
 """Most entries of a folder that are looked at: the addresses of one PCI domain."""
 
 
-class UnreadableError(Exception):
+class UnreadableSysfsError(Exception):
     """Sysfs says something that no kernel says; the text names the file, what was seen and what was expected."""
 
 
@@ -43,22 +43,24 @@ def text(file: Path, most_bytes: int = MOST_BYTES) -> str | None:
 
 
 def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
-    """Return what an attribute says. Raises UnreadableError where it has another form."""
+    """Return what an attribute says. Raises UnreadableSysfsError where it has another form."""
     found = text(file)
     match = form.fullmatch(found or "")
     if match is None:
-        raise UnreadableError(f"{file} says {'nothing' if found is None else repr(found[:80])}, expected {expected}")
+        raise UnreadableSysfsError(
+            f"{file} says {'nothing' if found is None else repr(found[:80])}, expected {expected}"
+        )
     return match
 
 
 def link(path: Path, form: re.Pattern[str], expected: str) -> str | None:
-    """Return the last part of where a link leads; None: there is none. Raises UnreadableError for another form."""
+    """Return the last part of where a link leads; None: there is none. Raises UnreadableSysfsError for another form."""
     try:
         target = path.readlink().name
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableError(f"{path} cannot be read: {error.strerror}, expected a link to {expected}") from error
+        raise UnreadableSysfsError(f"{path} cannot be read: {error.strerror}, expected a link to {expected}") from error
     if form.fullmatch(target) is None:
-        raise UnreadableError(f"{path} leads to {target[:80]!r}, expected {expected}")
+        raise UnreadableSysfsError(f"{path} leads to {target[:80]!r}, expected {expected}")
     return target

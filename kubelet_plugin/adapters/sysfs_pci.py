@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
-from dracaena.kubelet_plugin.adapters.sysfs_files import UnreadableError, link, matched, names, text
+from dracaena.kubelet_plugin.adapters.sysfs_files import UnreadableSysfsError, link, matched, names, text
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
@@ -47,7 +47,7 @@ class SysfsPci:
     def _add(self, address: PciAddress, found: dict[PciAddress, PciFunction], unreadable: list[RefusedGpu]) -> None:
         try:
             function = self._function(address)
-        except UnreadableError as error:
+        except UnreadableSysfsError as error:
             if (self._devices / str(address)).exists():
                 unreadable.append(RefusedGpu(str(address), str(error)))
             return
@@ -90,7 +90,7 @@ def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
 
 
 def _count(file: Path) -> int:
-    """Return a number that not every device has, 0 where it is not there. Raises UnreadableError."""
+    """Return a number that not every device has, 0 where it is not there. Raises UnreadableSysfsError."""
     return 0 if text(file) is None else int(matched(file, _COUNT, "a number")[0])
 
 

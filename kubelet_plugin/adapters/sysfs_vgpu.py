@@ -16,7 +16,7 @@ from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.api.vgpu import is_mdev_uuid
-from dracaena.kubelet_plugin.adapters.sysfs_files import UnreadableError, link, matched, names, text
+from dracaena.kubelet_plugin.adapters.sysfs_files import UnreadableSysfsError, link, matched, names, text
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, RefusedGpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vgpus import VgpuBus, VgpuFacts, VgpuTypeFacts, creatable_types
@@ -34,7 +34,7 @@ _DISPLAYS: Final = ("0x0300", "0x0302")
 """VGA and 3D controllers, virtual functions too."""
 
 Read = Callable[[], VgpuFacts | None]
-"""Reads one candidate. Raises UnreadableError."""
+"""Reads one candidate. Raises UnreadableSysfsError."""
 
 
 class SysfsVgpu:
@@ -57,7 +57,7 @@ class SysfsVgpu:
         for folder, read in (*self._candidates(gpus), *self._mediated_candidates(gpus)):
             try:
                 facts = read()
-            except UnreadableError as error:
+            except UnreadableSysfsError as error:
                 if folder.exists():
                     unreadable.append(RefusedGpu(folder.name, str(error)))
                 continue
@@ -127,7 +127,7 @@ def _virtual_function(folder: Path, gpu: PciAddress) -> VgpuFacts | None:
 def _mediated_device(folder: Path, gpu: PciAddress) -> VgpuFacts:
     type_id = link(folder / "mdev_type", _MDEV_TYPE, "nvidia-<number>")
     if type_id is None:
-        raise UnreadableError(f"{folder / 'mdev_type'} is missing, expected a link to nvidia-<number>")
+        raise UnreadableSysfsError(f"{folder / 'mdev_type'} is missing, expected a link to nvidia-<number>")
     return VgpuFacts(
         folder.name,
         gpu,

@@ -18,8 +18,8 @@ from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.vgpus import mediated, with_vgpus
 
 NODES: Final = ("worker-1", "worker-2", "machines-1", "guest-1")
-"""A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines and a
-vGPU, and one with a GPU that computes confidentially.
+"""A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines and
+a vGPU, and one with a GPU that computes confidentially.
 """
 
 _GIB: Final = 1 << 30
