@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
+from dracaena.controller.allocation.nodes import node_filter as module
 from dracaena.controller.allocation.nodes.node_filter import MAX_LABEL_KEYS, PINNED_ELSEWHERE, NodeFilter, NodeIndex
 from support.allocation import node, pod
 from support.clusters import random_node, random_pod, random_selector
@@ -17,8 +19,14 @@ def index_of(rng: random.Random) -> NodeIndex:
     return index
 
 
+@pytest.mark.parametrize("few_values", [0, 1, module.FEW_VALUES])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_narrowed_down_holds_every_node_that_fits_and_the_filter_says_why_others_do_not(seed: int) -> None:
+def test_what_is_narrowed_down_holds_every_node_that_fits_and_the_filter_says_why_others_do_not(
+    seed: int, few_values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requirements that name no values narrow down as soon as they leave a node out, of labels with few values."""
+    monkeypatch.setattr(module, "FEW_VALUES", few_values)
+    monkeypatch.setattr(module, "FEW_LEFT", 1)
     rng = random.Random(seed)
     for _ in range(60):
         index = index_of(rng)
@@ -51,6 +59,35 @@ def test_a_label_is_indexed_when_it_is_asked_for_and_kept_up_to_date() -> None:
     assert index.with_label("zone", ["x"]) == {"b", "c"}
     assert index.with_label("zone", ["y"]) == set()
     index.check()
+
+
+@pytest.mark.parametrize(
+    ("rule", "left"),
+    [
+        ({"key": "zone", "operator": "DoesNotExist"}, {"z"}),
+        ({"key": "zone", "operator": "NotIn", "values": ["x", "y"]}, {"z"}),
+        ({"key": "rank", "operator": "Exists"}, {"n03"}),
+        ({"key": "rank", "operator": "Gt", "values": ["6"]}, {"n03"}),
+        ({"key": "rank", "operator": "Lt", "values": ["7"]}, set()),
+        ({"key": "zone", "operator": "NotIn", "values": ["x"]}, None),
+        ({"key": "zone", "operator": "Exists"}, None),
+        ({"key": "host", "operator": "DoesNotExist"}, None),
+    ],
+)
+def test_a_requirement_that_names_no_values_narrows_down_where_it_leaves_few_nodes(
+    rule: dict[str, Any], left: set[str] | None
+) -> None:
+    """`host` has too many values to compare with."""
+    index = NodeIndex()
+    for number in range(module.FEW_VALUES + 1):
+        rank = {"rank": "7"} if number == 3 else {}
+        index.put(node(f"n{number:02}", labels={"zone": "xy"[number % 2], "host": str(number), **rank}))
+    index.put(node("z"))
+    assert NodeFilter(pod("p"), [{"nodeSelectorTerms": [{"matchExpressions": [rule]}]}]).narrowed(index) == left
+    index.remove("z")
+    index.put(node("n03", labels={"zone": "x", "host": "3"}))
+    gone = None if left is None else left - {"z", "n03"}
+    assert NodeFilter(pod("p"), [{"nodeSelectorTerms": [{"matchExpressions": [rule]}]}]).narrowed(index) == gone
 
 
 def test_labels_not_asked_for_lately_are_not_kept() -> None:
