@@ -6,7 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,11 @@ class Installation:
         command = (*self._plugin_command(self._gpus), *flags)
         return Program(f"dracaena-kubelet-plugin-{pod_uid}", command, self._logs, environment=environment)
 
+    def plugin_of_another_machine(self, name: str, within: Sequence[str | Path], *options: str | Path) -> Program:
+        """Return the plugin of this node, not started, with other options about GPUs; `within` is the command that runs
+        it."""
+        return Program(f"dracaena-kubelet-plugin-{name}", (*within, *self._plugin_of_the_node(), *options), self._logs)
+
     def slices(self) -> list[Any]:
         """Return the ResourceSlices of our driver on this node."""
         found = self._control_plane.api().items("/apis/resource.k8s.io/v1/resourceslices")
@@ -123,14 +128,19 @@ class Installation:
 
     def _plugin_command(self, gpus: StandInGpus) -> list[str | Path]:
         return [
+            *self._plugin_of_the_node(),
+            f"--machine={gpus.machine}",
+            f"--dev-root={gpus.dev_root}",
+            f"--driver-root={gpus.driver_root}",
+        ]
+
+    def _plugin_of_the_node(self) -> list[str | Path]:
+        return [
             *_COMMAND,
             "kubelet-plugin",
             f"--kubeconfig={self._control_plane.kubeconfig(DRACAENA_PLUGIN)}",
             f"--node-name={self._node.name}",
-            f"--machine={gpus.machine}",
             f"--kubelet-root={self._node.kubelet_root}",
-            f"--dev-root={gpus.dev_root}",
-            f"--driver-root={gpus.driver_root}",
             f"--http-address=127.0.0.1:{PLUGIN_PORT}",
             "--log-level=debug",
         ]

@@ -97,8 +97,11 @@ func environment() map[string]string {
 func devices() []deviceNode {
 	found := []deviceNode{}
 	paths, _ := filepath.Glob("/dev/nvidia*")
-	capabilities, _ := filepath.Glob("/dev/nvidia-caps/*")
-	for _, path := range append(paths, capabilities...) {
+	for _, folder := range []string{"/dev/nvidia-caps/*", "/dev/vfio/*"} {
+		more, _ := filepath.Glob(folder)
+		paths = append(paths, more...)
+	}
+	for _, path := range paths {
 		node, err := stat(path)
 		if err != nil {
 			fail(err)
