@@ -63,6 +63,11 @@ class NodeView:
     devices: tuple[ServedDevice, ...]
     look: PodlistLook
 
+    @property
+    def shown(self) -> tuple[ServedDevice, ...] | None:
+        """Return the devices, None where the driver did not answer."""
+        return None if self.reading is None else self.devices
+
 
 class NodeCollector:
     """Owns what is kept between scrapes. collect() is for any thread; one runs at a time."""
@@ -120,12 +125,11 @@ class NodeCollector:
                 *own,
             )  # fmt: skip
 
-    def devices(self) -> tuple[ServedDevice, ...] | None:
-        """Return what there is now, for people; None where the driver does not answer."""
+    def view(self) -> NodeView:
+        """Return what there is now, for people."""
         with self._lock:
             self.scraped_s = self._clock.monotonic()
-            view = self._look()
-            return None if view.reading is None else view.devices
+            return self._look()
 
     def _look(self) -> NodeView:
         look = self._podlist.look()

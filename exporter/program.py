@@ -107,10 +107,12 @@ class ExporterProgram:
         return HttpAnswer(200, body, CONTENT_TYPE)
 
     def _graph(self) -> HttpAnswer:
-        return HttpAnswer(200, tree_text(self._collector.devices(), self._node_name).encode("utf-8", "replace"))
+        return HttpAnswer(200, tree_text(self._collector.view().shown, self._node_name).encode("utf-8", "replace"))
 
     def _usage(self) -> HttpAnswer:
-        return HttpAnswer(200, usage_json(self._collector.devices(), self._node_name), "application/json")
+        view = self._collector.view()
+        body = usage_json(view.shown, self._node_name, owners_known=not view.look.error)
+        return HttpAnswer(200, body, "application/json")
 
     def _let_go_when_asked(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, LOOK_S):

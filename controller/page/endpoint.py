@@ -280,7 +280,7 @@ class PageEndpoint:
         told = self._source.use.of(name)
         if isinstance(told, str):
             return _json({**no_use_view(name, told), "unasked": 0})
-        seen = self._seen(key, sorted({use.namespace for use in told}))
+        seen = self._seen(key, sorted({use.namespace for use in told.uses}))
         return _json({**use_view(name, told, seen.sight), "unasked": seen.unasked})
 
     def _pod(self, key: _Key, newest: Numbered) -> HttpAnswer:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from dracaena.api.errors import BadInputError, TemporaryError
-from dracaena.controller.views.node_use import GpuUse, read_usage
+from dracaena.controller.views.node_use import NodeUses, read_usage
 from dracaena.process.clock import Clock
 
 FRESH_S: Final = 5.0
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class _Known:
     until_s: float
-    told: tuple[GpuUse, ...] | str
+    told: NodeUses | str
 
 
 class NodeUse:
@@ -45,8 +45,8 @@ class NodeUse:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._addresses: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
-    def of(self, node: str) -> Sequence[GpuUse] | str:
-        """Return what the containers of a node use, or in words why that is not known."""
+    def of(self, node: str) -> NodeUses | str:
+        """Return what the GPUs of a node do, or in words why that is not known."""
         now_s = self._clock.monotonic()
         known = self._known.pop(node, None)
         if known is None or known.until_s <= now_s:
@@ -58,7 +58,7 @@ class NodeUse:
             self._known.popitem(last=False)
         return known.told
 
-    def _ask(self, node: str) -> tuple[GpuUse, ...] | str:
+    def _ask(self, node: str) -> NodeUses | str:
         try:
             address = self._address(node)
             if address is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,10 +30,19 @@ class _Pod(msgspec.Struct, frozen=True):
     containers: dict[str, list[_Use]]
 
 
+class _Unowned(msgspec.Struct, frozen=True):
+    gpu: int
+    profile: str | None = None
+    processes: int | None = None
+    memory_bytes: int | None = None
+    busy_ratio: float | None = None
+
+
 class _Usage(msgspec.Struct, frozen=True):
     node: str
     driver: bool
     pods: list[_Pod]
+    unowned: list[_Unowned] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,29 @@ class GpuUse:
     sm_percent: int | None
 
 
-def read_usage(node: str, data: bytes) -> tuple[GpuUse, ...]:
+@dataclass(frozen=True, slots=True)
+class UnownedUse:
+    """What a device does that no container has, as far as the driver tells."""
+
+    gpu: int
+    """Index of the GPU, or of the one that it is a part of."""
+    profile: str | None
+    """Of a part."""
+    processes: int | None
+    memory_bytes: int | None
+    busy_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUses:
+    """What the GPUs of a node do."""
+
+    uses: tuple[GpuUse, ...]
+    unowned: tuple[UnownedUse, ...] = ()
+    """Those alone on which something runs."""
+
+
+def read_usage(node: str, data: bytes) -> NodeUses:
     """Read what the exporter of a node serves as /usage, by GPU and name. Raises BadInputError, in words that follow
     the node."""
     try:
@@ -63,7 +93,7 @@ def read_usage(node: str, data: bytes) -> tuple[GpuUse, ...]:
         raise BadInputError(f"its exporter says that it is that of node {shown_text(found.node)}")
     if not found.driver:
         raise BadInputError("the GPU driver does not answer its exporter")
-    _check_size(found.pods)
+    _check_size(found)
     uses = [
         GpuUse(
             use.gpu,
@@ -72,32 +102,60 @@ def read_usage(node: str, data: bytes) -> tuple[GpuUse, ...]:
             container,
             use.processes,
             use.memory_bytes,
-            None if use.sm_ratio is None else round(_PERCENT * min(max(use.sm_ratio, 0.0), 1.0)),
+            _percent(use.sm_ratio),
         )
         for pod in found.pods
         for container, each in pod.containers.items()
         for use in each
     ]
-    return tuple(sorted(uses, key=lambda use: (use.gpu, use.namespace, use.pod, use.container)))
+    unowned = [
+        UnownedUse(each.gpu, each.profile, each.processes, each.memory_bytes, _percent(each.busy_ratio))
+        for each in found.unowned
+        if each.processes or each.busy_ratio
+    ]
+    return NodeUses(
+        tuple(sorted(uses, key=lambda use: (use.gpu, use.namespace, use.pod, use.container))),
+        tuple(sorted(unowned, key=lambda use: (use.gpu, use.profile or ""))),
+    )
 
 
-def use_view(node: str, uses: Sequence[GpuUse], sight: Sight) -> dict[str, Any]:
+def _percent(ratio: float | None) -> int | None:
+    return None if ratio is None else round(_PERCENT * min(max(ratio, 0.0), 1.0))
+
+
+def use_view(node: str, told: NodeUses, sight: Sight) -> dict[str, Any]:
     """Return the JSON form of a node's use; docs/page.md promises it."""
-    return {"node": node, "trouble": None, "uses": [_use(use, sight) for use in uses]}
+    return {
+        "node": node,
+        "trouble": None,
+        "uses": [_use(use, sight) for use in told.uses],
+        "unowned": [
+            {
+                "gpu": use.gpu,
+                "profile": None if use.profile is None else shown_text(use.profile),
+                "processes": use.processes,
+                "memoryBytes": use.memory_bytes,
+                "busyPercent": use.busy_percent,
+            }
+            for use in told.unowned
+        ],
+    }
 
 
 def no_use_view(node: str, why: str) -> dict[str, Any]:
     """Return the same where nothing is known."""
-    return {"node": node, "trouble": shown_text(f"no figures from node {node}: {why}"), "uses": []}
+    return {"node": node, "trouble": shown_text(f"no figures from node {node}: {why}"), "uses": [], "unowned": []}
 
 
-def _check_size(pods: Sequence[_Pod]) -> None:
+def _check_size(found: _Usage) -> None:
     """Raise BadInputError where an exporter tells of more than can be: each namespace is asked about and kept, and all
     uses are written in one piece."""
-    count = sum(len(each) for pod in pods for each in pod.containers.values())
+    pods = found.pods
+    count = sum(len(each) for pod in pods for each in pod.containers.values()) + len(found.unowned)
     if count > MOST_USES:
         raise BadInputError(f"its exporter tells of {count} uses of GPUs; no node has more than {MOST_USES}")
-    longest = max((len(name) for pod in pods for name in (pod.namespace, pod.pod, *pod.containers)), default=0)
+    names = [name for pod in pods for name in (pod.namespace, pod.pod, *pod.containers)]
+    longest = max((len(name) for name in (*names, *(each.profile or "" for each in found.unowned))), default=0)
     if longest > DNS_SUBDOMAIN_BYTES:
         raise BadInputError(f"its exporter tells a name of {longest} letters; none has more than {DNS_SUBDOMAIN_BYTES}")
 

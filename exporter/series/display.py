@@ -29,17 +29,18 @@ def tree_text(devices: Sequence[ServedDevice] | None, hostname: str) -> str:
     if devices is None:
         return f"{_plain(hostname)}: {NO_ANSWER}\n"
     lines = [f"{_plain(hostname)}: {sum(not _is_part(device) for device in devices)} GPUs"]
-    divided = {device.labels["gpu"] for device in devices if _is_part(device)}
+    can_be_had = frozenset(device.key for device in _whole(devices))
     for device in devices:
         depth = 1 if _is_part(device) else 0
-        is_whole = _is_part(device) or device.labels["gpu"] not in divided
-        lines.append(f"{'   ' * depth}├─ {_device_text(device, can_be_had=is_whole)}")
+        lines.append(f"{'   ' * depth}├─ {_device_text(device, can_be_had=device.key in can_be_had)}")
         lines += [f"{'   ' * (depth + 1)}└─ {_owner_text(owner, use)}" for owner, use in _owners(device)]
     return "\n".join(lines) + "\n"
 
 
-def usage_json(devices: Sequence[ServedDevice] | None, hostname: str) -> bytes:
-    """Return what each container has and uses, by pod; `"driver": false` where the driver does not answer."""
+def usage_json(devices: Sequence[ServedDevice] | None, hostname: str, *, owners_known: bool = True) -> bytes:
+    """Return what each container has and uses, by pod; `"driver": false` where the driver does not answer. `unowned`
+    are the devices that no container has, with what they do; it is left out where that is not known.
+    """
     pods: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for device in devices or ():
         for owner, use in _owners(device):
@@ -53,7 +54,29 @@ def usage_json(devices: Sequence[ServedDevice] | None, hostname: str) -> bytes:
             for (namespace, pod, uid), containers in sorted(pods.items())
         ],
     }
+    if owners_known and devices is not None:
+        document["unowned"] = [_unowned_document(device) for device in _whole(devices) if not device.owners]
     return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _whole(devices: Sequence[ServedDevice]) -> Iterator[ServedDevice]:
+    """Yield what can be had: GPUs that are not divided, and GPU instances."""
+    divided = {device.labels["gpu"] for device in devices if _is_part(device)}
+    yield from (device for device in devices if _is_part(device) or device.labels["gpu"] not in divided)
+
+
+def _unowned_document(device: ServedDevice) -> dict[str, Any]:
+    use = device.use
+    document: dict[str, Any] = {"gpu": int(device.labels["gpu"]), "uuids": list(device.uuids)}
+    if _is_part(device):
+        document["profile"] = device.labels["GPU_I_PROFILE"]
+    if use.processes is not None:
+        document["processes"] = len(use.processes)
+    if (used := use.values.get(GpuQuantity.MEMORY_USED_BYTES)) is not None:
+        document["memory_bytes"] = int(used)
+    if (busy := use.values.get(GpuQuantity.GPU_UTILIZATION_PERCENT)) is not None:
+        document["busy_ratio"] = busy / _PERCENT
+    return document
 
 
 def _owners(device: ServedDevice) -> Iterator[tuple[Owner, ContainerUse | None]]:

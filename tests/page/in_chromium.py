@@ -132,7 +132,8 @@ def test_what_containers_use_is_shown_below_the_node_and_a_missing_exporter_is_t
 ) -> None:
     uses = {"main": [{"gpu": 1, "processes": 2, "memory_bytes": 3 << 30, "sm_ratio": 0.4}, {"gpu": 0}]}
     pods = [{"namespace": "default", "pod": MARKUP, "containers": uses}]
-    answers = {"n": json.dumps({"node": "n", "driver": True, "pods": pods}).encode()}
+    unowned = [{"gpu": 2, "processes": 3, "memory_bytes": 1 << 30, "busy_ratio": 0.97}, {"gpu": 3, "processes": 0}]
+    answers = {"n": json.dumps({"node": "n", "driver": True, "pods": pods, "unowned": unowned}).encode()}
 
     def read_of(node_name: str) -> bytes:
         if node_name not in answers:
@@ -148,8 +149,9 @@ def test_what_containers_use_is_shown_below_the_node_and_a_missing_exporter_is_t
         tab.open(url)
         tab.wait_for("document.querySelectorAll('details.node').length === 2")
         tab.value("document.querySelectorAll('details.node').forEach((each) => { each.open = true; })")
-        tab.wait_for("document.querySelectorAll('[data-node=n] .use tbody tr').length === 2")
+        tab.wait_for("document.querySelectorAll('[data-node=n] .use tbody tr').length === 3")
         shown = tab.value("[...document.querySelectorAll('.use tbody tr')].map((row) => row.innerText.split('\\t'))")
+        assert shown.pop() == ["GPU2", "no container has it", "97 % busy", "1.0 GiB", "3"]
         assert [row[0] for row in shown] == ["GPU0", "GPU1"]
         assert [row[2:] for row in shown] == [
             ["main", "not told", "not told", "not told"],

@@ -28,7 +28,7 @@ export function nodeBody(node, podButton) {
 export function useTable(use, podButton) {
   const title = element("h3", {}, "In use now");
   if (use.trouble) return [title, element("p", {}, use.trouble)];
-  if (!use.uses.length) return [title, element("p", {}, "No container has a GPU of it.")];
+  if (!use.uses.length && !use.unowned.length) return [title, element("p", {}, "No container has a GPU of it.")];
   const heads = ["GPU", "Pod", "Container", "SMs", "Memory", "Processes"];
   const rows = use.uses.map((each) => element("tr", {},
     element("th", { scope: "row" }, `GPU${each.gpu}`),
@@ -37,6 +37,12 @@ export function useTable(use, podButton) {
     element("td", {}, each.smPercent === null ? "not told" : `${each.smPercent} %`),
     element("td", {}, each.memoryBytes === null ? "not told" : gibibytes(each.memoryBytes)),
     element("td", {}, each.processes ?? "not told")));
+  rows.push(...use.unowned.map((each) => element("tr", { class: "unowned" },
+    element("th", { scope: "row" }, `GPU${each.gpu}`),
+    element("td", { colspan: "2" }, each.profile === null ? "no container has it" : `no container has this ${each.profile}`),
+    element("td", {}, each.busyPercent === null ? "not told" : `${each.busyPercent} % busy`),
+    element("td", {}, each.memoryBytes === null ? "not told" : gibibytes(each.memoryBytes)),
+    element("td", {}, each.processes ?? "not told"))));
   return [title, element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
     element("tbody", {}, ...rows)))];

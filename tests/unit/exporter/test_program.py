@@ -421,3 +421,6 @@ def test_people_get_a_tree_and_scripts_the_use_by_pod(folder: Path) -> None:
         document, kind = node.get("/usage")
         assert kind == "application/json"
         assert json.loads(document)["pods"][0]["pod"] == "train"
+        assert [device["gpu"] for device in json.loads(document)["unowned"]] == [1]
+        node.podlist.unlink()
+        assert "unowned" not in json.loads(node.get("/usage")[0]), "nobody knows who has GPU 1 now"

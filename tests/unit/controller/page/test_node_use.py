@@ -38,12 +38,12 @@ def test_figures_are_read_again_after_a_while_and_the_address_is_kept() -> None:
     world = Exporters()
     first = world.use.of("n")
     assert not isinstance(first, str)
-    assert (first[0].pod, first[0].sm_percent) == ("p1", 50)
+    assert (first.uses[0].pod, first.uses[0].sm_percent) == ("p1", 50)
     assert world.use.of("n") is first
     world.clock.advance(FRESH_S)
     again = world.use.of("n")
     assert not isinstance(again, str)
-    assert again[0].pod == "p2"
+    assert again.uses[0].pod == "p2"
     assert world.looked_up == ["n"]
     world.clock.advance(KNOWN_S)
     world.use.of("n")

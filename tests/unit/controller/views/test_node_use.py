@@ -31,6 +31,7 @@ def test_uses_come_by_gpu_and_names_only_to_those_who_may_see_them() -> None:
         {"gpu": 0, **told, **nothing},
         {"gpu": 1, **told, "processes": 2, "memoryBytes": 5, "smPercent": 26},
     ]
+    assert view["unowned"] == [], "an exporter of before tells of none"
     assert "theirs" not in json.dumps(view)
     assert "secret" not in json.dumps(view)
 
@@ -51,6 +52,32 @@ def test_an_answer_that_says_nothing_is_told_in_words(data: bytes, why: str) -> 
         read_usage("n", data)
 
 
+def test_devices_that_no_container_has_are_told_where_something_runs_on_them() -> None:
+    unowned = [
+        {"gpu": 3, "uuids": ["GPU-d"], "processes": 0, "memory_bytes": 4, "busy_ratio": 0.0},
+        {"gpu": 2, "uuids": ["MIG-c"], "profile": MARKUP, "processes": 1},
+        {"gpu": 0, "uuids": ["GPU-a"], "processes": 0, "memory_bytes": 7, "busy_ratio": 0.304},
+    ]
+    view = use_view("n", read_usage("n", served(unowned=unowned)), lambda _: False)
+    assert view["unowned"] == [
+        {"gpu": 0, "profile": None, "processes": 0, "memoryBytes": 7, "busyPercent": 30},
+        {
+            "gpu": 2,
+            "profile": MARKUP.replace("\n", "\N{REPLACEMENT CHARACTER}"),
+            "processes": 1,
+            "memoryBytes": None,
+            "busyPercent": None,
+        },
+    ]
+
+
+def test_more_devices_than_a_node_has_and_long_profiles_are_refused() -> None:
+    with pytest.raises(BadInputError, match="no node has more"):
+        read_usage("n", served(unowned=[{"gpu": 0}] * (MOST_USES + 1)))
+    with pytest.raises(BadInputError, match="tells a name of"):
+        read_usage("n", served(unowned=[{"gpu": 0, "profile": "x" * (DNS_SUBDOMAIN_BYTES + 1)}]))
+
+
 def of_containers(uses: int, **names: str) -> bytes:
     """Return an answer with so many uses, in two containers."""
     name = names.pop("container", "b")
@@ -59,14 +86,14 @@ def of_containers(uses: int, **names: str) -> bytes:
 
 
 def test_as_many_uses_are_shown_as_a_node_may_have_and_no_more() -> None:
-    assert len(read_usage("n", of_containers(MOST_USES))) == MOST_USES
+    assert len(read_usage("n", of_containers(MOST_USES)).uses) == MOST_USES
     with pytest.raises(BadInputError, match=f"^its exporter tells of {MOST_USES + 1} uses of GPUs; no node has more"):
         read_usage("n", of_containers(MOST_USES + 1))
 
 
 @pytest.mark.parametrize("field", ["namespace", "pod", "container"])
 def test_names_are_as_long_as_the_api_server_lets_them_be_and_no_longer(field: str) -> None:
-    assert read_usage("n", of_containers(2, **{field: "x" * DNS_SUBDOMAIN_BYTES}))
+    assert read_usage("n", of_containers(2, **{field: "x" * DNS_SUBDOMAIN_BYTES})).uses
     with pytest.raises(BadInputError, match=r"^its exporter tells a name of 254 letters; none has more than 253$"):
         read_usage("n", of_containers(2, **{field: "x" * (DNS_SUBDOMAIN_BYTES + 1)}))
 

@@ -63,6 +63,17 @@ def test_usage_is_told_by_pod_and_container() -> None:
     assert found["c"] == {"main": [{"gpu": 2, "uuids": ["MIG-2"]}]}
 
 
+def test_usage_tells_what_devices_do_that_no_container_has_where_that_is_known() -> None:
+    assert json.loads(usage_json(DEVICES, "node-1"))["unowned"] == [{"gpu": 1, "uuids": ["GPU-1"], "processes": 0}]
+    nobody = devices_of(READING, find_owners((), READING.gpus), {}, "node-1")
+    assert json.loads(usage_json(nobody, "node-1"))["unowned"] == [
+        {"gpu": 0, "uuids": ["GPU-0"], "processes": 2, "memory_bytes": 512 * MIB, "busy_ratio": 0.8},
+        {"gpu": 1, "uuids": ["GPU-1"], "processes": 0},
+        {"gpu": 2, "uuids": ["MIG-2"], "profile": "1g.10gb"},
+    ]
+    assert "unowned" not in json.loads(usage_json(nobody, "node-1", owners_known=False))
+
+
 def test_a_driver_that_does_not_answer_is_said() -> None:
     assert NO_ANSWER in tree_text(None, "node-1")
     assert json.loads(usage_json(None, "node-1")) == {"node": "node-1", "driver": False, "pods": []}
