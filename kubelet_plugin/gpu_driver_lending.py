@@ -17,8 +17,8 @@ from dracaena.kubelet_plugin.ports import EffectPendingError
 
 OTHERS_S: Final = 5.0
 """Longest wait for other processes of ours to close the driver: they look once a second."""
-CLOSE_S: Final = 5.0
-"""Longest wait for NVML to be closed: it takes some tenths of a second, and may wait for a reading."""
+CLOSED_S: Final = 10.0
+"""Longest that the driver's thread may take where there is nothing to do but that wait."""
 LENT_S: Final = 30.0
 """Longest that the driver's thread may take for all of it: that wait and two writes, with some seconds to spare."""
 
@@ -38,19 +38,21 @@ class GpuDriverLending:
         self._lend = lend
 
     def open_anew(self) -> None:
-        """Close NVML, which shows the GPUs that were there when it was opened: whoever asks next opens it again."""
+        """Close NVML on this node, which shows the GPUs that were there when it was opened: who asks next opens it."""
         with contextlib.suppress(DracaenaError):  # a driver that hangs is closed when it answers, and looked at then
-            self._ask("closing NVML, as GPUs have moved", self._close, CLOSE_S)
+            self._closed("closing NVML, as GPUs have moved", lambda: None, CLOSED_S)
 
     def __call__(self, what: str, work: Callable[[], None]) -> None:
         """See WithoutGpuDriver. Raises EffectPendingError where the driver does not answer: the work may still come."""
+        try:
+            self._closed(what, work, LENT_S)
+        except (WedgedError, StoppedError) as error:
+            raise EffectPendingError(f"{what}: {error}") from error
 
+    def _closed(self, what: str, work: Callable[[], None], deadline_s: float) -> None:
         def closed() -> None:
             self._close()
             with self._lend():
                 work()
 
-        try:
-            self._ask(what, closed, LENT_S)
-        except (WedgedError, StoppedError) as error:
-            raise EffectPendingError(f"{what}: {error}") from error
+        self._ask(what, closed, deadline_s)

@@ -86,7 +86,29 @@ def test_a_driver_that_does_not_answer_leaves_what_was_begun(tmp_path: Path) -> 
     def ask(_what: str, _work: Callable[[], object], _deadline_s: float) -> object:
         raise WedgedError("the NVIDIA driver does not answer")
 
+    made = GpuDriverLending(ask, lambda: None, lambda: lent(tmp_path / "lock", SystemClock(), 0))
     with pytest.raises(EffectPendingError, match="unbinding: the NVIDIA driver does not answer"):
-        GpuDriverLending(ask, lambda: None, lambda: lent(tmp_path / "lock", SystemClock(), 0))(
-            "unbinding", lambda: None
-        )
+        made("unbinding", lambda: None)
+    made.open_anew()  # who has given a GPU back does not fail for that
+
+
+def test_when_gpus_have_moved_nvml_is_closed_in_the_exporter_too(
+    tmp_path: Path, use: Callable[[], GpuDriverUse]
+) -> None:
+    """It shows the GPUs that were there when it was opened."""
+    closed: list[str] = []
+    exporter, pause = use(), threading.Event()
+    assert exporter.enter()
+
+    def let_go() -> None:
+        while not exporter.is_lent():
+            pause.wait(0.01)
+        closed.append("exporter")
+        exporter.leave()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    lending(tmp_path, lambda: closed.append("plugin"), 30.0).open_anew()
+    thread.join()
+    assert closed == ["plugin", "exporter"]
+    assert exporter.enter()
