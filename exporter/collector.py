@@ -84,15 +84,17 @@ class NodeCollector:
         hostname: str,
         idle_after_s: float,
         errors: NvmlErrorCounts,
+        in_vfio: Callable[[str], bool] = lambda _address: False,
     ) -> None:
+        """`in_vfio` says of a PCI address, as NVML writes it, whether the GPU there is a virtual machine's now."""
         self._source, self._podlist, self._places, self._chosen = source, podlist, places, chosen
         self._call, self._clock, self._hostname, self._errors = call, clock, hostname, errors
-        self._idle_after_s = idle_after_s
+        self._idle_after_s, self._in_vfio = idle_after_s, in_vfio
         self._lock = threading.Lock()
         self._quantities = chosen.quantities | SIGNS_OF_USE | SHOWN
         self._last: DriverReading | None = None  # names devices while the driver does not answer
-        self._indices: dict[str, int] = {}
-        """Of each GPU that any reading named, by UUID."""
+        self._named: dict[str, tuple[int, str]] = {}
+        """Index and PCI address of each GPU that any reading named, by UUID."""
         self._counters: dict[CounterKey, CounterState] = {}
         self._idle: Mapping[IdleKey, float] = {}
         self._ran_back = 0
@@ -158,7 +160,7 @@ class NodeCollector:
         trouble = trouble or (f"{reading.unnamed} GPUs cannot be named" if reading.unnamed else "")
         self._say("GPU driver", trouble)
         self._last = reading
-        self._indices.update({gpu.uuid: gpu.index for gpu in reading.gpus})
+        self._named.update({gpu.uuid: (gpu.index, gpu.pci_bus_id) for gpu in reading.gpus})
         return reading
 
     def _places_of(self, reading: DriverReading) -> Mapping[int, ProcessPlace]:
@@ -186,7 +188,7 @@ class NodeCollector:
 
     def _state(self, view: NodeView) -> OwnState:
         look = view.look
-        named = {gpu.uuid for gpu in view.reading.gpus} if view.reading is not None else self._indices.keys()
+        named = {gpu.uuid for gpu in view.reading.gpus} if view.reading is not None else self._named.keys()
         return OwnState(
             version=__version__,
             driver_up=view.reading is not None,
@@ -194,7 +196,11 @@ class NodeCollector:
             nvml_errors=self._errors.counts(),
             ran_back=self._ran_back,
             faults_of_fields=len(self._chosen.faults),
-            missing={uuid: index for uuid, index in self._indices.items() if uuid not in named},
+            missing={
+                uuid: index
+                for uuid, (index, address) in self._named.items()
+                if uuid not in named and not self._in_vfio(address)
+            },
             podlist=PodlistState(not look.error, look.age_s, dict(self._podlist_errors), len(look.entries)),
         )
 

@@ -10,6 +10,7 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from dracaena.api.errors import BadInputError, DracaenaError
+from dracaena.exporter.adapters.pci_driver_links import PciDriverLinks
 from dracaena.exporter.adapters.podlist_file import PodlistFile
 from dracaena.exporter.adapters.process_cgroups import ProcessCgroups
 from dracaena.exporter.collector import NodeCollector, NvmlErrorCounts
@@ -54,6 +55,7 @@ class ExporterProgram:
         registry: CollectorRegistry = REGISTRY,
         source: MakeSource | None = None,
         proc_root: str = "/proc",
+        sys_root: str = "/sys",
     ) -> None:
         """`source` stands in for NVML."""
         self._clock = clock or SystemClock()
@@ -75,6 +77,7 @@ class ExporterProgram:
             hostname=settings.node_name,
             idle_after_s=settings.idle_after_s,
             errors=errors,
+            in_vfio=PciDriverLinks(sys_root).has_vfio,
         )
         self._http = HttpEndpoint(
             settings.http_address, lambda: None, registry,

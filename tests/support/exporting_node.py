@@ -89,6 +89,7 @@ class ExportingNode:
             registry=CollectorRegistry(),
             source=self._source,
             proc_root=str(self.proc),
+            sys_root=str(folder / "sys"),
         )
 
     def _source(self, permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> NvmlDevices:

@@ -21,6 +21,7 @@ from support.clock import FastClock, SteppedClock
 from support.dcgm_counters import DCGM_COUNTERS
 from support.exporting_node import HOST, Scrape, entry, exporting_node, gpu_uuid, mig_of, mig_uuid, pod_uid
 from support.exporting_nvml import FakeProcess
+from support.fake_pci import FakePciBus
 from support.kube import wait_for
 from support.sockets import short_folder
 
@@ -264,6 +265,27 @@ def test_a_lost_gpu_stays_told_after_the_driver_was_opened_anew_without_it(folde
         node.nvml.lost.clear()
         assert node.scrape().values("dracaena_exporter_gpu_up") == [1, 1, 1]
         assert node.scrape().value("dracaena_exporter_unnamed_gpus") == 0
+
+
+def test_a_gpu_that_went_to_a_virtual_machine_is_not_lost(folder: Path) -> None:
+    bus = FakePciBus(folder / "sys")
+    with exporting_node(folder, 3) as node:
+        (address,) = {
+            labels["pci_bus_id"]
+            for labels, _ in node.scrape().samples["DCGM_FI_DEV_GPU_TEMP"]
+            if labels["UUID"] == gpu_uuid(1)
+        }
+        bus.add(address[4:].lower(), 7, driver="vfio-pci")
+        node.nvml.lost.add(1)  # nor does NVML list it, once it is opened anew
+        for lists in (False, True, True):
+            if not lists:
+                node.nvml.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNKNOWN)
+            scrape = node.scrape()
+            node.nvml.allow()
+        up = {labels["UUID"]: value for labels, value in scrape.samples["dracaena_exporter_gpu_up"]}
+        assert up == {gpu_uuid(0): 1, gpu_uuid(2): 1}
+        bus.rebind(address[4:].lower(), "nvidia")
+        assert 0 in node.scrape().values("dracaena_exporter_gpu_up"), "the driver has it, and does not list it"
 
 
 def test_a_driver_that_is_not_there_is_served_too(folder: Path) -> None:
