@@ -9,6 +9,7 @@ from dracaena.api.config.v1alpha1 import GpuConfig, VfioConfig
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.vgpu import VGPU_PREFIX
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, configs_for, read_configs
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
@@ -25,8 +26,8 @@ class AskedDevice:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether it is a GPU for virtual machines, of which the driver of this node knows nothing."""
-        return self.device.startswith(DEVICE_PREFIX)
+        """Whether it is a GPU for virtual machines or a vGPU, whose state the guest's driver tells, not this node's."""
+        return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
 
 
 def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> tuple[AskedDevice, ...]:

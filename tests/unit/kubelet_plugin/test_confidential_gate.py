@@ -22,7 +22,6 @@ from support.plugin import DRIVER, NODE, PluginNode, claim_of, device_name, make
 
 READY = ConfidentialState("on", ready=True)
 UNREADY = ConfidentialState("on", ready=False)
-VFIO = "vfio-0000-e1-00-0"
 
 
 def pool_in(mode: str | None) -> PublishedPool:
@@ -165,16 +164,17 @@ def test_a_driver_that_does_not_answer_lets_nobody_through() -> None:
         driver.gate.refuse(make_claim())
 
 
-def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked() -> None:
+@pytest.mark.parametrize("device", ["vfio-0000-e1-00-0", "vgpu-0000-e1-00-4"])
+def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked(device: str) -> None:
     driver = Driver(pool_in("on"))
     with refused("nothing tells the mode of GPUs for virtual machines on this node"):
-        driver.gate.refuse(requiring(VFIO))
+        driver.gate.refuse(requiring(device))
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "false"}
     with refused("is in mode on, and label nvidia.com/cc.ready.state of this node does not say `true`"):
-        driver.gate.refuse(requiring(VFIO))
+        driver.gate.refuse(requiring(device))
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "true"}
-    driver.gate.refuse(requiring(VFIO))
-    driver.gate.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": VFIO}]}))
+    driver.gate.refuse(requiring(device))
+    driver.gate.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": device}]}))
     assert driver.asked == 0
 
 
