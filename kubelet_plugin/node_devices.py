@@ -81,22 +81,18 @@ class NodeDevices:
     ) -> None:
         """`sharing` is the setting of that name, `mig_gpus` the one where `mig` is onDemand. `own_places` returns the
         places where MIG devices of claims lie or may lie, `made_devices` those that must be there. `on_troubles` is
-        told at each take() which devices cannot be published and what of the settings is unclear. `labels` returns
-        those of the Node.
+        told at each take() what cannot be published and what of the settings is unclear. `labels` are the Node's.
         """
         self._driver, self._name, self._tainted = driver, name, tainted
-        self._publish = publish
-        self._waiting_for = waiting_for
-        self._metrics = metrics
+        self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics
         self._sharing, self._mig_gpus = sharing, mig_gpus
-        self._own_places, self._made_devices = own_places, made_devices
+        self._own_places, self._made_devices, self._labels = own_places, made_devices, labels
         self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
         # Only for the thread that calls take() and look_again():
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
         self._taken: Mapping[str, Mapping[str, int]] = {}
         self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
         self._on_troubles = on_troubles
-        self._labels = labels
         self._modes: Mapping[str, str] = {}  # labels of confidential computing, as they were taken last
         self._read: Machine | None = None  # the last reading that could be published, without what they say
         self._lock = threading.Lock()
