@@ -96,15 +96,17 @@ class PublishedNode:
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
-        """GPUs in ordinal order, then MIG devices, then vGPUs."""
-        return (*(self.gpus[ordinal] for ordinal in sorted(self.gpus)), *self.migs, *self.vgpus)
+        """What can be had: GPUs in ordinal order, then MIG devices, then vGPUs. A GPU of which somebody has a part
+        cannot."""
+        cut = {part.parent_uuid for part in self.migs if part.start is not None}
+        uuids = {ordinal: gpu.uuid for ordinal, gpu in enumerate(self.machine.gpus)}
+        wholes = [gpu for ordinal, gpu in sorted(self.gpus.items()) if gpu.holders or uuids[ordinal] not in cut]
+        return (*wholes, *self.migs, *self.vgpus)
 
     @property
     def free(self) -> int:
-        """Devices that no claim has; a GPU of which somebody has a part is not free."""
-        cut = {part.parent_uuid for part in self.migs if part.start is not None}
-        wholes = (device for ordinal, device in self.gpus.items() if self.machine.gpus[ordinal].uuid not in cut)
-        return sum(not device.holders for device in (*wholes, *self.migs, *self.vgpus))
+        """Devices that no claim has."""
+        return sum(not device.holders for device in self.devices)
 
     @property
     def product(self) -> str:

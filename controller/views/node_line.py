@@ -65,7 +65,7 @@ class NodeLine:
     name: str
     product: str
     devices: int
-    """Whole GPUs, MIG devices and vGPUs, as PublishedNode.devices has them."""
+    """Whole GPUs, MIG devices and vGPUs that can be had, as PublishedNode.devices has them."""
     free: int
     cells: str
     """One sign a GPU by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
@@ -111,11 +111,12 @@ def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
     had_parts = {device: uuid for device, uuid in pool.parts.items() if (pool.pool, device) in held}
     cut = set(had_parts.values())
     signs = {gpu.ordinal: _sign(gpu, held.get((pool.pool, gpu.name), ()), cut) for gpu in pool.gpus}
+    whole = sum(gpu.uuid not in cut or bool(held.get((pool.pool, gpu.name))) for gpu in pool.gpus)
     mig_cells = "".join(TAKEN if (pool.pool, device) in held else FREE for device in pool.migs)
     return NodeLine(
         name,
         pool.product,
-        devices=len(pool.gpus) + len(pool.migs) + len(had_parts),
+        devices=whole + len(pool.migs) + len(had_parts),
         free=[*signs.values()].count(FREE) + mig_cells.count(FREE),
         cells="".join(signs.get(ordinal, NOT_PUBLISHED) for ordinal in range(max(signs, default=-1) + 1)),
         mig_cells=mig_cells,

@@ -130,7 +130,9 @@ function nodeRow(node) {
     rows.set(node.name, row);
   }
   const parts = row.firstChild.children;
-  const texts = [node.name, node.product, null, `${node.free} of ${node.devices} free`, node.remarks.join("; ")];
+  const gpus = node.cells.replaceAll("x", "").length;
+  const counted = node.devices === gpus ? "" : "devices "; // a GPU that is cut counts by its parts
+  const texts = [node.name, node.product, null, `${node.free} of ${node.devices} ${counted}free`, node.remarks.join("; ")];
   texts.forEach((text, place) => {
     if (text !== null && parts[place].textContent !== text) parts[place].textContent = text;
   });

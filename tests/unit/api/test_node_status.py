@@ -153,7 +153,7 @@ def test_a_gpu_that_is_cut_on_demand_is_drawn_with_its_slices() -> None:
     names = [part_name(made, 1, one) for one in parts]
     claims = [holding(claim(f"c{number}"), "a", name) for number, name in enumerate(names)]
     (found,) = node_statuses(DRIVER, [node("a")], mig_slices("a", made, [A100, A100]), claims)
-    assert (found.free, len(found.devices)) == (1, 4), "GPU0 alone is free: parts that nobody has do not count"
+    assert (found.free, len(found.devices)) == (1, 3), "GPU0 is free; neither GPU1 nor parts that nobody has count"
     drawn = "\n".join(tree_lines(found))
     assert "GPU0  H100  NV12 to GPU1  [free]" in drawn
     assert "GPU1  H100  NV12 to GPU0  [cut into 2 parts]" in drawn

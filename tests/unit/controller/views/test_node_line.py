@@ -46,6 +46,18 @@ def test_each_gpu_has_a_sign_by_its_ordinal() -> None:
     assert (found.free, found.devices, found.product) == (1, 4, "NVIDIA T4")
 
 
+def test_a_gpu_that_is_cut_counts_by_its_parts() -> None:
+    made = machine("pair", blocks(2, inside="NV12", outside="SYS"), product_name="H100")
+    slices = list(mig_slices("n", made, [A100, A100]))
+    parts = sorted(device.name for page in slices for device in page.spec.devices if "-1g-" in device.name)
+    of_one = [name for name in parts if name.startswith(parts[0].rpartition("-1g-")[0])]
+    assert (line(slices, []).free, line(slices, []).devices) == (2, 2)
+    claims = [holding(claim(f"c{number}"), "n", name) for number, name in enumerate(of_one[:2])]
+    found = line(slices, claims)
+    assert (found.free, found.devices) == (1, 3), "two parts that are taken, and the other GPU"
+    assert sorted(found.cells) == sorted(FREE + SHARED)
+
+
 def test_a_gpu_that_is_not_published_keeps_its_place() -> None:
     whole = pool_slice("n", FOUR)
     devices = [device for device in whole.spec.devices if device.name != device_name(FOUR, 1)]
