@@ -54,8 +54,8 @@ EIGHT = machine("eight", blocks(8, inside="PIX", outside="PIX"))
 
 SEED = 15
 OBJECTS = 1000
-HONEST_NODES = 20
-"""More GPUs than there are honest pods in any test."""
+HONEST_NODES = 40
+"""With 320 GPUs: more than there are honest pods in any test, one for each second of STORM_MAX_S."""
 
 STORM_S = 60.0
 """In which the thousand are sent: an honest pod a second has to get its GPU meanwhile."""
