@@ -98,10 +98,6 @@ class Api:
         """Change an object with a JSON merge patch."""
         return self._want(self.send("PATCH", path, body, MERGE_PATCH), f"PATCH {path}")
 
-    def patch_anyway(self, path: str, body: Mapping[str, Any]) -> None:
-        """Try to change an object that may change or go at any time."""
-        self.send("PATCH", path, body, MERGE_PATCH)
-
     def delete(self, path: str, *, grace_s: int | None = None) -> None:
         """Ask for the deletion of an object; one that is not there is deleted already."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions"}

@@ -80,8 +80,11 @@ def lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
         yield from whole
 
 
-def send_all(url: str, authority: Path, token: str, requests: Iterable[Request], *, connections: int = 4) -> None:
-    """Send all, in about this order, over some connections. Raises AssertionError with the first refusal."""
+def send_all(
+    url: str, authority: Path, token: str, requests: Iterable[Request], *, connections: int = 4, anyway: bool = False
+) -> None:
+    """Send all, in about this order, over some connections. Raises AssertionError with the first refusal; with `anyway`
+    refusals are passed over, for objects that may change or go at any time."""
     left = deque(requests)
     failed: list[str] = []
 
@@ -97,7 +100,7 @@ def send_all(url: str, authority: Path, token: str, requests: Iterable[Request],
             except (OSError, http.client.HTTPException) as error:
                 failed.append(f"{request.method} {request.path}: {error}")
                 break
-            if not 200 <= status < 300:
+            if not anyway and not 200 <= status < 300:
                 failed.append(f"{request.method} {request.path}: {status} {body[:500]!r}")
         connection.close()
 
