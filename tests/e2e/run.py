@@ -164,10 +164,16 @@ def _selections(version: str, *, core: bool, and_core_on: str | None) -> list[Se
 
 def _selects(selection: Selection, options: Sequence[str]) -> bool:
     """Tell whether any test of a selection is asked for by pytest's options."""
-    command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *selection.tests, *options]
+    command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *_asked(selection, options)]
     environment = {**os.environ, **_whereabouts(selection)}
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     return done.returncode != pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _asked(selection: Selection, options: Sequence[str]) -> tuple[str, ...]:
+    """Return what pytest is asked for: files that its options name stand in the place of all, not of the core."""
+    named = any((path := Path(option.partition("::")[0])).suffix == ".py" and path.exists() for option in options)
+    return (*(() if named and selection.tests != _CORE else selection.tests), *options)
 
 
 def _whereabouts(selection: Selection) -> dict[str, str]:
@@ -184,7 +190,7 @@ def _world(
         environment |= for_chart
         start = list(_PYTEST) if MISSING in for_chart else start
     world = World(selection.name, logs, (), environment)
-    command = (*start, *_OPTIONS, f"--junitxml={world.report}", *selection.tests, *pytest_options)
+    command = (*start, *_OPTIONS, f"--junitxml={world.report}", *_asked(selection, pytest_options))
     return dataclasses.replace(world, command=command)
 
 

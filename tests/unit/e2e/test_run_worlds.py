@@ -26,8 +26,11 @@ sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", sys.arg
 """
 
 
-def selection(place: str, test: str) -> run.Selection:
-    return run.Selection(place, "1.37", (str(run.TESTS / test),), place)
+WRITES = str(run.TESTS / "test_writes.py")
+
+
+def selection(place: str) -> run.Selection:
+    return run.Selection(place, "1.37", (str(run.TESTS),), place)
 
 
 def test_each_test_is_where_it_has_what_it_needs() -> None:
@@ -42,9 +45,17 @@ def test_each_test_is_where_it_has_what_it_needs() -> None:
 
 
 def test_a_world_is_left_out_when_no_test_of_it_is_asked_for() -> None:
-    assert run._selects(selection(run.CONTROL_PLANE, "test_writes.py"), ["-k", "namespace"])
-    assert not run._selects(selection(run.NODE, "test_writes.py"), ["-k", "namespace"])
-    assert not run._selects(selection(run.CONTROL_PLANE, "test_writes.py"), ["-k", "no_such_test_anywhere"])
+    assert run._selects(selection(run.CONTROL_PLANE), [WRITES, "-k", "namespace"])
+    assert not run._selects(selection(run.NODE), [WRITES, "-k", "namespace"])
+    assert not run._selects(selection(run.CONTROL_PLANE), [WRITES, "-k", "no_such_test_anywhere"])
+
+
+@pytest.mark.parametrize(
+    ("options", "all_of_it"),
+    [([], True), (["-k", "restart"], True), (["-k", "gone.py"], True), ([WRITES], False), ([f"{WRITES}::test"], False)],
+)
+def test_files_that_are_named_stand_in_the_place_of_all(options: list[str], all_of_it: bool) -> None:
+    assert run._asked(selection(run.NODE), options) == (*((str(run.TESTS),) if all_of_it else ()), *options)
 
 
 @pytest.mark.parametrize(
