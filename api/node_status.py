@@ -93,15 +93,19 @@ class PublishedNode:
     """By name; `profile` is the type."""
     layout: MigLayoutStatus | None = None
     """How far its static MIG layout is; None: there is none, or the Node was read without its conditions."""
+    handed: Mapping[int, int] = field(default_factory=dict)
+    """Of GPUs that may go to virtual machines when claims ask: the ordinal of the device for those → of the GPU."""
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
         """What can be had: GPUs in ordinal order, then MIG devices, then vGPUs. A GPU of which somebody has a part
-        cannot."""
+        cannot. Of a GPU that is two devices, that which is had, and the GPU itself while neither is."""
+        had = {vfio: whole for vfio, whole in self.handed.items() if self.gpus[vfio].holders}
+        left_out = {*self.handed, *had.values()} - had.keys()
         cut = {part.parent_uuid for part in self.migs if part.start is not None}
-        uuids = {ordinal: gpu.uuid for ordinal, gpu in enumerate(self.machine.gpus)}
-        wholes = [gpu for ordinal, gpu in sorted(self.gpus.items()) if gpu.holders or uuids[ordinal] not in cut]
-        return (*wholes, *self.migs, *self.vgpus)
+        parted = {ordinal for ordinal, gpu in enumerate(self.machine.gpus) if gpu.uuid in cut}
+        left_out |= {each for each in parted if each in self.gpus and not self.gpus[each].holders}
+        return (*(self.gpus[each] for each in sorted(self.gpus) if each not in left_out), *self.migs, *self.vgpus)
 
     @property
     def free(self) -> int:
@@ -111,7 +115,11 @@ class PublishedNode:
     @property
     def product(self) -> str:
         """What its GPUs are, each product with its count when there are several."""
-        counts = Counter(gpu.product_name or "unknown product" for gpu in self.machine.gpus if gpu.uuid)
+        counts = Counter(
+            gpu.product_name or "unknown product"
+            for ordinal, gpu in enumerate(self.machine.gpus)
+            if gpu.uuid and ordinal not in self.handed
+        )
         if len(counts) < 2:
             return next(iter(counts), "MIG devices only" if self.migs else "vGPUs only" if self.vgpus else "no GPU")
         return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
@@ -198,6 +206,7 @@ def node_status(
         for device in page.spec.devices
         if device.allow_multiple_allocations
     }
+    ordinals = {str(item.name): item.ordinal for item in decoded.gpus}
     missing = Gpu(uuid="", index=0)
     gpus = tuple(
         published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
@@ -231,7 +240,25 @@ def node_status(
             for item in decoded.vgpus
         ),
         None if node is None else mig_layout_status(driver, node),
+        {
+            ordinals[device]: ordinals[whole]
+            for device, whole in handed_devices(current).items()
+            if device in ordinals and whole in ordinals
+        },
     )
+
+
+def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
+    """Return the devices for virtual machines that are another device's GPU: both draw on the counter set that is
+    called like the GPU's device."""
+    devices = [device for page in current for device in page.spec.devices]
+    sets = {
+        device.name: device.consumes_counters[0].counter_set
+        for device in devices
+        if device.consumes_counters and pci_bus_id_in(device.name) is not None
+    }
+    names = {device.name for device in devices} if sets else set()
+    return {device: counter_set for device, counter_set in sets.items() if counter_set in names}
 
 
 def current_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
@@ -282,7 +309,11 @@ def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:
         return f"cut into {counted(count, 'part')}"
     device = node.gpus[ordinal]
     address = pci_bus_id_in(device.name)
-    return label_of(device) if address is None else f"for virtual machines, {address}: {label_of(device)}"
+    if address is not None:
+        words = label_of(device) if device.name in {each.name for each in node.devices} else "the same GPU as above"
+        return f"for virtual machines, {address}: {words}"
+    had = any(node.gpus[vfio].holders for vfio, whole in node.handed.items() if whole == ordinal)
+    return "given to a virtual machine" if had else label_of(device)
 
 
 def label_of(device: DeviceStatus) -> str:

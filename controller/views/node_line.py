@@ -14,7 +14,7 @@ from typing import Final
 from dracaena.api import attributes as table
 from dracaena.api.attributes import AttributeSpec
 from dracaena.api.names import taint_key
-from dracaena.api.node_status import DeviceStatus, Held, Holder, current_pages, remarks_of
+from dracaena.api.node_status import DeviceStatus, Held, Holder, current_pages, handed_devices, remarks_of
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import Device, ResourceSlice
 
@@ -56,6 +56,8 @@ class PoolLine:
     remarks: tuple[str, ...]
     takes_pods: bool
     """Whether there is a Node, and it is not cordoned."""
+    handed: Mapping[str, str] = field(default_factory=dict)
+    """Device for virtual machines → the device of `gpus` that is the same GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
     vgpus: list[str] = []
     parts: dict[str, str] = {}
     products: Counter[str] = Counter()
-    for device in (device for page in current for device in page.spec.devices):
+    handed = handed_devices(current)
+    for device in (device for page in current for device in page.spec.devices if device.name not in handed):
         kind = _text(device, table.TYPE)
         if kind == table.VGPU_TYPE:
             vgpus.append(device.name)
@@ -103,6 +106,7 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         parts,
         tuple(remarks_of(driver, current, node)),
         takes_pods=node is not None and not node.spec.unschedulable,
+        handed=handed,
     )
 
 
@@ -110,7 +114,11 @@ def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
     """Put together what a node publishes and who has what. Cost: O(devices)."""
     had_parts = {device: uuid for device, uuid in pool.parts.items() if (pool.pool, device) in held}
     cut = set(had_parts.values())
-    signs = {gpu.ordinal: _sign(gpu, held.get((pool.pool, gpu.name), ()), cut) for gpu in pool.gpus}
+    given = {whole for device, whole in pool.handed.items() if (pool.pool, device) in held}
+    signs = {
+        gpu.ordinal: TAKEN if gpu.name in given else _sign(gpu, held.get((pool.pool, gpu.name), ()), cut)
+        for gpu in pool.gpus
+    }
     whole = sum(gpu.uuid not in cut or bool(held.get((pool.pool, gpu.name))) for gpu in pool.gpus)
     mig_cells = "".join(TAKEN if (pool.pool, device) in held else FREE for device in pool.migs)
     return NodeLine(

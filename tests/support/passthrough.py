@@ -7,14 +7,19 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Machine
 from dracaena.api.names import PoolName
 from dracaena.api.passthrough import PassthroughGpu
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.topology import Topology
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from support.allocation import pool_slice
 from support.plugin import DRIVER, NODE, claim_of
 
 
@@ -79,3 +84,16 @@ def on_demand(machine: Machine) -> Machine:
     gpus = tuple(replace(gpu, pci_bus_id=f"0000:{0x20 + n:02x}:00.0") for n, gpu in enumerate(machine.gpus))
     twins = [passthrough_gpu(n, driver="nvidia", is_bound=False, on_demand=True) for n in range(len(gpus))]
     return with_passthrough(replace(machine, gpus=gpus), twins)
+
+
+def on_demand_slices(node: str, machine: Machine) -> list[ResourceSlice]:
+    """What a node publishes of a machine of on_demand()."""
+    roles = GpuRoles(handed=frozenset(machine.handed_on_demand()))
+    pages = allocatable(machine, driver=DRIVER, tainted=True, roles=roles)
+    base = pool_slice(node, machine)
+    pool = msgspec.structs.replace(base.spec.pool, resource_slice_count=2)
+    spec = msgspec.structs.replace(base.spec, devices=[device for page in pages for device in page], pool=pool)
+    sets = [each for page in counter_pages(machine, roles, {}) for each in page]
+    counters = msgspec.structs.replace(spec, devices=[], shared_counters=sets)
+    meta = msgspec.structs.replace(base.metadata, name=f"{base.metadata.name}-counters")
+    return [msgspec.structs.replace(base, spec=spec), msgspec.structs.replace(base, metadata=meta, spec=counters)]

@@ -18,10 +18,8 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.simulation import make_inventory
-from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
-from support.passthrough import NO_GPUS, on_demand, passthrough_gpu, with_passthrough
+from support.passthrough import NO_GPUS, on_demand, on_demand_slices, passthrough_gpu, with_passthrough
 
 CLASSES = Path(__file__).resolve().parents[4] / "deploy" / "deviceclasses"
 VFIO = f"vfio.{DRIVER}"
@@ -120,26 +118,10 @@ ON_DEMAND = on_demand(HOST)
 
 def on_demand_cluster(*, held: Sequence[str] = ()) -> Inventory:
     """A node whose GPUs are published twice, each pair with one counter (kubelet_plugin.node_devices)."""
-    handed = frozenset(ON_DEMAND.handed_on_demand())
-    roles = GpuRoles(handed=handed)
-    pages = allocatable(ON_DEMAND, driver=DRIVER, tainted=True, roles=roles)
-    slices = [pool_slice("n", ON_DEMAND)]
-    spec = msgspec.structs.replace(
-        slices[0].spec,
-        devices=[device for page in pages for device in page],
-        pool=msgspec.structs.replace(slices[0].spec.pool, resource_slice_count=2),
-    )
-    sets = [each for page in counter_pages(ON_DEMAND, roles, {}) for each in page]
-    meta = msgspec.structs.replace(slices[0].metadata, name="n-counters")
     inventory = make_inventory(
         DRIVER,
         nodes=[node("n")],
-        slices=[
-            msgspec.structs.replace(slices[0], spec=spec),
-            msgspec.structs.replace(
-                slices[0], metadata=meta, spec=msgspec.structs.replace(spec, devices=[], shared_counters=sets)
-            ),
-        ],
+        slices=on_demand_slices("n", ON_DEMAND),
         classes=[device_class(DRIVER), device_class(VFIO)],
     )
     inventory.hold("others", frozenset(DeviceId(DRIVER, "n", name) for name in held))
