@@ -169,6 +169,7 @@ class Walk:
             self.node.restart()
             self.node.node.state.recover(())
         else:
+            self.node.bus.refusing = {}  # or the boot itself leaves a GPU without a driver
             self.node.reboot()
 
     def _prepare(self) -> None:
