@@ -175,11 +175,12 @@ class DeviceNodes:
         """
         if not device.is_passthrough:
             return None
+        folder = self._folder(device)
+        group = _link(folder / "iommu_group")
         if device.is_vgpu:
-            folder = (self._mdevs if is_mdev_uuid(device.uuid) else self._pci) / device.uuid
-            return vgpu_problem(device, _vgpu_type(folder), _link(folder / "iommu_group"))
-        folder = self._pci / (device.pci_bus_id or "")
-        found = vfio_problem(device, _link(folder / "driver"), _link(folder / "iommu_group"))
+            found = vgpu_problem(device, _vgpu_type(folder), group)
+        else:
+            found = vfio_problem(device, _link(folder / "driver"), group)
         if found is None and device.iommufd and self._vfio_device(device) is None:
             return (
                 f"the kernel shows no VFIO device of GPU {device.device} in {folder}/vfio-dev, by which iommufd opens "
@@ -187,11 +188,17 @@ class DeviceNodes:
             )
         return found
 
+    def _folder(self, device: PreparedDevice) -> Path:
+        """Return what sysfs has of a GPU for virtual machines, or of a vGPU: not of the GPU that it is a part of."""
+        if device.is_vgpu:
+            return (self._mdevs if is_mdev_uuid(device.uuid) else self._pci) / device.uuid
+        return self._pci / (device.pci_bus_id or "")
+
     def _vfio_device(self, device: PreparedDevice) -> str | None:
         """Return the name of a GPU's own node below /dev/vfio/devices, None while there is none."""
         if not device.iommufd:
             return None
-        names = _names(self._pci / (device.pci_bus_id or "") / "vfio-dev")
+        names = _names(self._folder(device) / "vfio-dev")
         return next((name for name in names if _VFIO_NAME.fullmatch(name)), None)
 
     def _majors(self) -> Mapping[str, int]:

@@ -118,11 +118,11 @@ def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tupl
     for virtual machines that of VFIO and that of its IOMMU group, or that of iommufd and its own, which is called
     `vfio_device` now.
     """
+    remedy = MAKE_VGPU if device.is_vgpu else BIND
     if device.iommufd:
         own = () if vfio_device is None else (f"/dev/vfio/devices/{vfio_device}",)
-        return (IOMMU_NODE, *(WantedNode(path, ("vfio-dev",), None, BIND) for path in own))
+        return (IOMMU_NODE, *(WantedNode(path, ("vfio-dev",), None, remedy) for path in own))
     if device.is_passthrough:
-        remedy = MAKE_VGPU if device.is_vgpu else BIND
         return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, remedy))
     gpu = WantedNode(
         f"/dev/nvidia{device.minor}",

@@ -136,3 +136,19 @@ def test_a_gpu_that_vfio_and_the_vgpu_manager_show_is_a_contradiction(vgpus: Fak
     vgpus.bus.rebind("0000:e1:00.0", "vfio-pci")
     with pytest.raises(TopologyError, match=r"vGPU manager and a VFIO driver both show the GPU at 0000:e1:00\.0"):
         source_of(vgpus).read()
+
+
+def test_a_gpu_that_the_vgpu_manager_has_is_bound_to_vfio_for_no_claim(vgpus: FakeVgpus) -> None:
+    root = str(vgpus.root)
+    vgpus.add_gpu("0000:e1:00.0", A100_TYPES, group=1)
+    vgpus.bus.add("0000:f1:00.0", 9, driver="nvidia")
+
+    def handed(reader: SysfsVgpu | None) -> list[str]:
+        """GPUs that go to VFIO when claims get them, where the settings name all."""
+        nvml = NvmlReader(NvmlLibrary(lambda: FakeNvml(RECORDED)))
+        bus = SysfsPci(root)
+        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, on_demand=lambda _address: True, vgpus=reader)
+        return [gpu.pci_bus_id for gpu in source.read().passthrough]
+
+    assert handed(None) == ["0000:e1:00.0", "0000:f1:00.0"], "without the setting nobody knows of the vGPU manager"
+    assert handed(SysfsVgpu(root)) == ["0000:f1:00.0"]

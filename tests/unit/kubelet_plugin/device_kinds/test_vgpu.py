@@ -329,3 +329,31 @@ def test_a_guard_that_misses_a_change_of_hands_is_found(
 def _run_all(folder: Path) -> None:
     for seed in range(8):
         run_in_any_order(folder / str(seed), seed)
+
+
+def test_a_vgpu_is_opened_by_iommufd_through_its_own_node_not_that_of_its_gpu(tmp_path: Path) -> None:
+    vgpus = kernel_of(tmp_path)
+    functions = vgpus.add_functions("0000:21:00.0", 2)
+    vgpus.create("0000:20:00.0", 475, mediated(0).identity)
+    vgpus.set_type(functions[0], 1414)
+    mdev = mediated(0, iommu_group=103)
+    function = virtual_function(0, identity=functions[0], parent="0000:21:00.0", iommu_group=101)
+    put(tmp_path, "proc/devices", PROC_DEVICES.replace("Block", "238 vfio-dev\n 10 misc\n\nBlock").encode())
+    put(tmp_path, "dev/iommu", b"10:126")
+    config = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "VfioConfig", "iommu": "IOMMUFD"}
+    results = [{"request": "vm", "driver": DRIVER, "pool": NODE, "device": one.device_name} for one in (mdev, function)]
+    opaque = {"source": "FromClaim", "requests": [], "opaque": {"driver": DRIVER, "parameters": config}}
+    claim = claim_of("claim", {"results": results, "config": [opaque]})
+    node = node_of(tmp_path / "node", claim, pool=vgpu_pool(mdev, function), claim_nodes=nodes_of(tmp_path).of_claim)
+    (vgpus.bus.device("0000:20:00.0") / "vfio-dev/vfio9").mkdir(parents=True)
+    (vgpus.bus.device(functions[0]) / "vfio-dev/vfio4").mkdir(parents=True)
+    put(tmp_path, "dev/vfio/devices/vfio4", b"238:4")
+    with pytest.raises(DeviceNodesMissingError, match=f"no VFIO device of GPU {mdev.device_name} in .*{mdev.identity}"):
+        node.state.prepare(reference_to(claim))
+    (vgpus.mdev(mdev.identity) / "vfio-dev/vfio3").mkdir(parents=True)
+    put(tmp_path, "dev/vfio/devices/vfio3", b"238:3")
+    node.state.prepare(reference_to(claim))
+    assert [paths for paths, _ in given(node)] == [
+        ["/dev/iommu", "/dev/vfio/devices/vfio3"],
+        ["/dev/iommu", "/dev/vfio/devices/vfio4"],
+    ]
