@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dracaena.controller.garbage import YOUNG_OBJECTS, freeze_what_stays
+from dracaena.controller.garbage import YOUNG_OBJECTS, YOUNG_PASSES, freeze_what_stays
 
 
 @pytest.fixture
@@ -36,3 +36,15 @@ def test_what_is_there_is_looked_at_no_more_and_what_comes_seldom(collections: l
     assert collections == []
     made += [[number] for number in range(2 * YOUNG_OBJECTS)]
     assert collections, "it is not switched off: errors make cycles"
+
+
+def test_no_look_is_at_more_than_a_few_young_generations(collections: list[int]) -> None:
+    """A pause is as long as what it looks at: with ten passes between two, one in ten looked at ten times as much."""
+    freeze_what_stays()
+    collections.clear()
+    made = [[number] for number in range(13 * YOUNG_OBJECTS)]
+    assert len(made) == 13 * YOUNG_OBJECTS
+    assert len(collections) > 4
+    assert set(collections) == {0, 1}, "nothing looks at all that came since the start"
+    runs = "".join(map(str, collections)).split("1")
+    assert max(map(len, runs)) <= YOUNG_PASSES + 1
