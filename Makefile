@@ -51,6 +51,7 @@ IMAGE_PYTHON_PROGRAM = python=; for each in python$(IMAGE_PYTHON) "$${PYENV_ROOT
 
 test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, half an hour (SCHEDULES=n interleavings, 100000)
 	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit tests/integration
+	@$(RUN) -m pytest -q -n $(JOBS) -m "hypothesis and not long" --hypothesis-profile=many tests/unit
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration

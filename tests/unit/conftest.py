@@ -16,9 +16,11 @@ from hypothesis.internal.conjecture import providers
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
-# A busy machine is no fault of the code: no property test is timed.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# A busy machine is no fault of the code: no property test is timed. Those that set no number of examples draw some in
+# `make test`, others each time, and many in `make test-long`, which loads the second profile.
+settings.register_profile("some", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("many", settings.get_profile("some"), max_examples=500)
+settings.load_profile("some")
 
 # Hypothesis also draws the constants of whatever local modules are loaded, which differ by worker and with each change
 # of the source: a test with a fixed seed then finds something in one run of many. Reading them costs seconds, too.
