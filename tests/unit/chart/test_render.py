@@ -438,7 +438,7 @@ def test_layouts_without_their_file_are_refused_because_the_plugin_would_not_sta
     assert f"{where} is layout and kubeletPlugin.migLayouts is empty" in done.stderr
 
 
-def test_the_plugin_sees_the_processes_of_its_node_exactly_where_layouts_may_be_made(tmp_path: Path) -> None:
+def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_from_them(tmp_path: Path) -> None:
     def plugin(*given: str) -> Any:
         (found,) = (
             each
@@ -450,6 +450,9 @@ def test_the_plugin_sees_the_processes_of_its_node_exactly_where_layouts_may_be_
     assert plugin(LAYOUTS)["hostPID"] is True
     assert "hostPID" not in plugin()
     assert "hostPID" not in plugin("--set=kubeletPlugin.settings.mig=onDemand")
+    for where in ("settings", "nodeSettings.machines"):
+        assert plugin(f"--set=kubeletPlugin.{where}.passthrough=onDemand")["hostPID"] is True
+        assert "hostPID" not in plugin(f"--set=kubeletPlugin.{where}.passthrough=existing")
 
 
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
