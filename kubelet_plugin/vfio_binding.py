@@ -7,6 +7,7 @@ group are bound or none: what cannot be finished is undone by who called (ClaimE
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -33,7 +34,8 @@ log = structlog.get_logger()
 
 WithoutGpuDriver = Callable[[str, Callable[[], None]], None]
 """Runs work, which the text names, while no process of ours has the GPU driver open: the kernel would wait for it.
-Raises what the work raises, and TemporaryError where the driver is not let go of (gpu_driver_lending)."""
+Raises what the work raises, and TemporaryError where the driver is not let go of (gpu_driver_lending); after
+EffectPendingError the work may still come, in another thread."""
 
 
 class VfioBinding:
@@ -125,17 +127,28 @@ class VfioBinding:
         now = self._now(function.address)
         if now.has_vfio_driver:
             return
-        address = str(function.address)
+        address, given_up = str(function.address), threading.Event()
+
+        def write(path: str, text: str) -> None:
+            if given_up.is_set():
+                raise TemporaryError(f"{address} is not taken from driver {now.driver}: nobody waits for that any more")
+            self._write(gpu, path, text)
 
         def unbind() -> None:
             self._refuse_while_open(now)
             target = self._drivers.vfio_driver(address).name
-            self._write(gpu, f"bus/pci/devices/{address}/driver_override", f"{target}\n")
+            write(f"bus/pci/devices/{address}/driver_override", f"{target}\n")
             if now.driver is not None:
-                self._write(gpu, f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
+                write(f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
 
         if now.is_gpu and now.driver is not None:
-            self._without_gpu_driver(f"unbinding {address} from {now.driver}", unbind)
+            try:
+                self._without_gpu_driver(f"unbinding {address} from {now.driver}", unbind)
+            except EffectPendingError:
+                # The claim may end before a late work comes, and its journal with it: nobody would give the GPU back.
+                # What is being written at this moment is known to all by its lock.
+                given_up.set()
+                raise
         else:
             unbind()
         self._expect(function.address, None)

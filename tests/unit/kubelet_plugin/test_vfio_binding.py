@@ -15,7 +15,7 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
-from dracaena.kubelet_plugin.vfio_binding import BOUND, FUNCTIONS, STATE, VfioBinding
+from dracaena.kubelet_plugin.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import StopError
@@ -162,6 +162,25 @@ def test_after_an_unbind_that_hung_the_claim_can_also_end(journal: Journaled) ->
         journal.apply()
     journal.bus.close(GPU)
     journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_an_unbinding_that_nobody_waits_for_any_more_takes_no_gpu_away(journal: Journaled) -> None:
+    """The driver's thread was busy for longer than its caller waits, and does the work after the claim has ended."""
+    late: list[Callable[[], None]] = []
+
+    def busy(_what: str, work: Callable[[], None]) -> None:
+        late.append(work)
+        raise EffectPendingError("the NVIDIA driver does not answer")
+
+    journal.means = VfioBinding(journal.drivers, journal.drivers.holders, busy)
+    with pytest.raises(EffectPendingError):
+        journal.apply()
+    assert journal.state == UNBINDING
+    journal.undo()
+    with pytest.raises(TemporaryError, match="nobody waits for that any more"):
+        late[0]()
+    assert journal.bus.written == []
     assert drivers_of(journal.bus) == HOST
 
 
