@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "decision": "bench.decision",
         "quotas": "bench.quotas",
         "scale": "bench.scale",
+        "page": "bench.page_open",
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
         "mig": "bench.mig",
