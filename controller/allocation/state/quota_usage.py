@@ -22,6 +22,7 @@ from dracaena.api.gpu_quota import (
 from dracaena.api.mig import profile_in, slices_in
 from dracaena.api.quantity import NANO, parse_quantity
 from dracaena.api.resource_objects import Device
+from dracaena.api.vgpu import vgpu_identity_in
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.state.node_state import NodePool
 
@@ -69,7 +70,7 @@ def count_amounts(
 
     `devices` are all devices of ours that it holds; `others` those of them that are shares, with their amounts, and
     devices of other drivers, which do not count. A share of all the memory of a GPU is a whole GPU. One of a GPU that
-    is not known counts as a share. Cost: O(devices), and facts_of() for each GPU.
+    is not known counts as a share, and a vGPU as a GPU of no product. Cost: O(devices), and facts_of() for each GPU.
     """
     amounts: Counter[QuotaItem] = Counter()
     unknown = set()
@@ -82,6 +83,9 @@ def count_amounts(
         if profile is not None:
             amounts[QuotaItem(MIG_SLICES)] += slices_in(profile)
             amounts[QuotaItem(MIG_DEVICES, profile)] += 1
+            continue
+        if vgpu_identity_in(device.device) is not None:
+            amounts[QuotaItem(GPUS)] += 1
             continue
         facts = facts_of(device)
         if facts is None:

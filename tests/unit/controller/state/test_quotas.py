@@ -11,6 +11,7 @@ import pytest
 
 from dracaena.api.gpu_quota import QuotaItem
 from dracaena.api.mig import mig_device_name
+from dracaena.api.resource_objects import Device, DeviceAttribute
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
@@ -152,6 +153,20 @@ def test_a_gpu_for_a_virtual_machine_is_a_whole_gpu_of_its_product() -> None:
     cluster.intake.slice_changed(None, msgspec.structs.replace(base, spec=spec))
     cluster.intake.claim_changed(None, holding(claim("m"), "a", "vfio-0000-18-00-0"))
     assert held(cluster) == {QuotaItem("gpus"): 1, QuotaItem("gpusByProduct", A100): 1}
+
+
+def test_a_vgpu_is_one_of_the_gpus_and_of_no_product() -> None:
+    cluster = cluster_of({"gpus": 8, "gpusByProduct": {A100: 8}})
+    identity = "aa618089-8b16-4d01-a136-25a0f3c73123"
+    name = f"vgpu-{identity}"
+    told = {"type": "vgpu", "vgpuType": "A100-40C", "resource.kubernetes.io/mDevUUID": identity}
+    attributes = {key: DeviceAttribute(string=value) for key, value in told.items()}
+    base = pool_slice("a", OLD, generation=2)
+    vgpu = Device(name=name, attributes=attributes, taints=base.spec.devices[0].taints)
+    spec = msgspec.structs.replace(base.spec, devices=[*base.spec.devices, vgpu])
+    cluster.intake.slice_changed(None, msgspec.structs.replace(base, spec=spec))
+    cluster.intake.claim_changed(None, holding(claim("m"), "a", name))
+    assert held(cluster) == {QuotaItem("gpus"): 1, QuotaItem("gpusByProduct", A100): 0}
 
 
 def test_devices_of_other_drivers_and_admin_access_do_not_count() -> None:
