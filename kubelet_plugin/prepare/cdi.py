@@ -11,7 +11,7 @@ from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, KindOf, edits_of
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
-from dracaena.kubelet_plugin.prepare.device_nodes import VFIO_NODE, ClaimNodes, DeviceNode, DrmNode
+from dracaena.kubelet_plugin.prepare.device_nodes import IOMMU_NODE, VFIO_NODE, ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import SymbolicLink, device_hooks
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
@@ -87,7 +87,9 @@ def claim_spec(
 
 def _given(prepared: PreparedClaim, nodes: Sequence[DeviceNode]) -> Sequence[DeviceNode]:
     """Return the nodes that a device's containers get. What opens VFIO itself stays with who starts the machine."""
-    return [node for node in nodes if node.path != VFIO_NODE.path] if prepared.in_guest else nodes
+    if not prepared.in_guest:
+        return nodes
+    return [node for node in nodes if node.path not in (VFIO_NODE.path, IOMMU_NODE.path)]
 
 
 def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) -> ContainerEdits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,11 +297,13 @@ def test_a_node_that_is_another_devices_by_now_is_not_given(tmp_path: Path, kern
     assert not files_below(tmp_path / "node/cdi")
 
 
-def by_iommufd(name: str = "claim", iommu: str = "IOMMUFD") -> ResourceClaim:
+def by_iommufd(
+    name: str = "claim", iommu: str = "IOMMUFD", reserved_for: Mapping[str, str] | None = None
+) -> ResourceClaim:
     parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "VfioConfig", "iommu": iommu}
     results = [{"request": "vm", "driver": DRIVER, "pool": NODE, "device": passthrough_gpu(0).device_name}]
     config = {"source": "FromClaim", "requests": [], "opaque": {"driver": DRIVER, "parameters": parameters}}
-    return claim_of(name, {"results": results, "config": [config]})
+    return claim_of(name, {"results": results, "config": [config]}, reserved_for=reserved_for)
 
 
 def test_a_claim_can_ask_for_iommufd_and_gets_the_gpus_own_node(tmp_path: Path) -> None:
@@ -471,6 +473,18 @@ def test_the_runtime_class_of_the_pod_decides_what_its_containers_get(tmp_path: 
     assert spec["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert spec["devices"][0]["containerEdits"]["env"] == [f"{H100}=0000:20:00.0,0000:21:00.0"]
     assert {"path": "/dev/vfio/vfio"} in spec["devices"][0]["containerEdits"]["deviceNodes"]
+
+
+def test_a_pod_in_a_virtual_machine_gets_by_iommufd_the_node_of_its_gpu_alone(tmp_path: Path) -> None:
+    (bus_of(tmp_path).device(passthrough_gpu(0).pci_bus_id) / "vfio-dev/vfio3").mkdir(parents=True)
+    put(tmp_path, "dev/iommu", b"10:124")
+    nodes = nodes_of(tmp_path, **{"devices/vfio3": "240:3"})
+    put(tmp_path, "proc/devices", PROC_DEVICES.replace("Block", "240 vfio-dev\n 10 misc\n\nBlock").encode())
+    claim = by_iommufd(reserved_for={"pod": "pod-uid"})
+    node = node_of(tmp_path / "node", claim, claim_nodes=nodes.of_claim, gpu_driver_edits=no_driver)
+    node.pods.add(make_pod(runtime_class="kata"))
+    assert node.state.prepare(reference_to(claim)).in_guest
+    assert given(node)[0] == (["/dev/vfio/devices/vfio3"], [])
 
 
 def test_a_gpu_for_virtual_machines_waits_until_it_is_known_which_runtime_its_pod_has(tmp_path: Path) -> None:
