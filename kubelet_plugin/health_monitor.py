@@ -157,6 +157,8 @@ class HealthMonitor:
         self._machine: Machine | None = None
         self._devices: tuple[_Device, ...] = ()
         self._present: frozenset[str] = frozenset()
+        self._slots: dict[str, str] = {}
+        """Where each GPU was that the driver ever had: UUID → PCI address."""
         self._of_node: tuple[Fault, ...] = ()
         self._health: dict[str, GpuHealth] = {}
         self._states: dict[str, GpuState] = {}
@@ -225,10 +227,11 @@ class HealthMonitor:
 
     def _follow(self, machine: Machine) -> None:
         present = {gpu.uuid for gpu in machine.gpus}
-        # Who left for a virtual machine is not lost: only the driver in the guest knows how it is.
+        # Who left for a virtual machine is not lost: only the driver in the guest knows how it is. Where it was is
+        # remembered, for a reading on its way finds it neither with the NVIDIA driver nor with VFIO.
         handed = {gpu.pci_bus_id for gpu in machine.passthrough if gpu.is_bound}
-        before = () if self._machine is None else self._machine.gpus
-        left = {gpu.uuid for gpu in before if gpu.pci_bus_id in handed}
+        self._slots.update({gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id is not None})
+        left = {uuid for uuid, slot in self._slots.items() if slot in handed}
         gone = tuple(d for d in self._devices if d.gpu not in present | left)
         gpus = tuple(_Device(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
         migs = tuple(_Device(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)

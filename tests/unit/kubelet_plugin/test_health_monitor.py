@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthListeners, HealthMonitor, Status
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from support.clock import FakeClock
+from support.passthrough import passthrough_gpu
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 NAMES = [gpu_device_name(uuid) for uuid in UUIDS]
@@ -168,6 +169,20 @@ def test_a_gpu_that_is_gone_for_good_is_told_as_unhealthy(node: Node) -> None:
     health = node.look()
     assert [(h.device, h.status) for h in health] == [(NAMES[0], Status.HEALTHY), (NAMES[1], Status.UNHEALTHY)]
     assert health[1].message == "the driver does not list this GPU any more"
+
+
+def test_a_gpu_that_was_read_on_its_way_to_a_virtual_machine_is_not_lost_for_good(node: Node) -> None:
+    """One reading falls between the two writes, when neither the NVIDIA driver has it nor VFIO."""
+    at = passthrough_gpu(0).pci_bus_id
+    node.monitor.take(replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[1], pci_bus_id=at))))
+    node.look()
+    del node.states[UUIDS[1]]
+    handed = passthrough_gpu(0, driver="", is_bound=False, on_demand=True)
+    node.monitor.take(replace(ONE, passthrough=(handed,)))
+    node.look()
+    node.monitor.take(replace(ONE, passthrough=(replace(handed, driver="vfio-pci", is_bound=True),)))
+    assert [h.device for h in node.look()] == [NAMES[0]]
+    assert list(node.faults[-1]) == [NAMES[0]]
 
 
 def test_errors_that_memory_could_not_mend_are_told(node: Node) -> None:
