@@ -133,11 +133,12 @@ def lent(lock: Path, clock: Clock, timeout_s: float) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            descriptors = [_open(_lent_lock(lock)), _open(lock)]
+            descriptors = []
+            for file in (_lent_lock(lock), lock):
+                descriptors.append(_open(file))
+                stack.callback(os.close, descriptors[-1])
         except OSError as error:
             raise TemporaryError(f"cannot open lock file {lock}: {error.strerror}") from error
-        for descriptor in descriptors:
-            stack.callback(os.close, descriptor)
         if not _locked(descriptors[0], clock, timeout_s):
             raise TemporaryError("the NVIDIA driver is lent to another process of this node")
         _locked(descriptors[1], clock, timeout_s)

@@ -92,6 +92,15 @@ def test_a_driver_that_does_not_answer_leaves_what_was_begun(tmp_path: Path) -> 
     made.open_anew()  # who has given a GPU back does not fail for that
 
 
+def test_a_lock_file_that_cannot_be_opened_keeps_the_other_one_open_no_longer(tmp_path: Path) -> None:
+    (tmp_path / "driver-in-use.lock").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(TemporaryError, match=r"cannot open lock file .*: Is a directory"):
+            lending(tmp_path, lambda: None)("unbinding", lambda: None)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_when_gpus_have_moved_nvml_is_closed_in_the_exporter_too(
     tmp_path: Path, use: Callable[[], GpuDriverUse]
 ) -> None:
