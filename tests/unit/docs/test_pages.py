@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dracaena.api import attributes
+from dracaena.api.config.v1alpha1.schemas import KINDS
 from dracaena.api.decision import part_in_words
 from dracaena.cli.main import build_parser, main
 from dracaena.controller.allocation.score.order import PARTS
@@ -189,3 +190,9 @@ def test_nobody_is_told_to_take_a_gpu_from_the_driver_that_the_plugin_has_open(p
         before = text[: command.start()]
         assert -1 < before.find("kubectl drain NODE") < before.find("dracaena driver release")
         assert "dracaena driver resume" in text[command.end() :]
+
+
+def test_the_page_about_classes_names_each_kind_of_configuration() -> None:
+    text = (ROOT / "docs" / "classes.md").read_text(encoding="utf-8")
+    section = text.partition("### The kinds of configuration\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(KINDS)
