@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -19,7 +20,8 @@ def side_by_side(works: Sequence[Callable[[], T]], *, threads: int = THREADS) ->
     all have ended.
 
     The caller takes part and waits for all. So work that never returns holds up the caller as if it had done that
-    itself; the threads do not hold up the end of the process.
+    itself; the threads do not hold up the end of the process. Where no more threads can be had, those that there are do
+    it all.
     """
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
@@ -37,12 +39,13 @@ def side_by_side(works: Sequence[Callable[[], T]], *, threads: int = THREADS) ->
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 errors[number] = error
 
-    others = [
-        threading.Thread(target=take_turns, name=f"gpu-driver-{number}", daemon=True)
-        for number in range(1, min(threads, len(works)))
-    ]
-    for thread in others:
-        thread.start()
+    others: list[threading.Thread] = []
+    # A pod at its limit of processes gets no thread. To raise that here would leave the first ones at work unattended.
+    with contextlib.suppress(RuntimeError):
+        for number in range(1, min(threads, len(works))):
+            thread = threading.Thread(target=take_turns, name=f"gpu-driver-{number}", daemon=True)
+            thread.start()
+            others.append(thread)
     take_turns()
     for thread in others:
         thread.join()

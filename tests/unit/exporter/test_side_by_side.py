@@ -66,3 +66,23 @@ def test_the_first_error_in_order_is_raised_after_all_have_ended() -> None:
 
 def test_one_piece_of_work_needs_no_other_thread() -> None:
     assert side_by_side([threading.get_ident]) == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("had", [0, 1])
+def test_where_no_more_threads_can_be_had_those_that_there_are_do_all_and_none_is_left_at_work(
+    had: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a pod at its limit of processes."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if len(started) == had:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    assert side_by_side([lambda number=number: number for number in range(9)]) == list(range(9))
+    assert len(started) == had
+    assert not any(thread.is_alive() for thread in started)
