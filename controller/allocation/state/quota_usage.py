@@ -180,6 +180,7 @@ class QuotaUsage:
     def count_again(self, pools: Iterable[str] | None) -> frozenset[str]:
         """Count again what was not known of pools of which slices may say more now, None: of all; return the namespaces
         that are concerned. Cost: O(pools), and O(devices) of the claims that are counted again."""
+        self._asked = None  # of the slices before
         known = self._unknown.keys() if pools is None else self._unknown.keys() & set(pools)
         holders = sorted({holder for pool in known for holder in self._unknown[pool]})
         for holder in holders:

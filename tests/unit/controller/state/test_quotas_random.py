@@ -10,9 +10,10 @@ from unittest import mock
 
 import pytest
 
-from dracaena.api.gpu_quota import KEYS, MIG_SLICES, SHARE_CORES, SHARE_MEMORY, Amounts, QuotaItem
+from dracaena.api.device_id import DeviceId
+from dracaena.api.gpu_quota import GPUS_BY_PRODUCT, KEYS, MIG_SLICES, SHARE_CORES, SHARE_MEMORY, Amounts, QuotaItem
 from dracaena.controller.allocation.state import quota_usage
-from dracaena.controller.allocation.state.quota_usage import QuotaUsage
+from dracaena.controller.allocation.state.quota_usage import PublishedGpu, QuotaUsage
 from dracaena.controller.state.quotas import Quotas
 from dracaena.controller.state.records import Records
 from support.quota_world import QuotaWorld
@@ -104,3 +105,14 @@ def test_a_count_that_forgets_nothing_is_found() -> None:
 
     with mock.patch.object(QuotaUsage, "hold", never_less):
         assert is_found(range(40))
+
+
+def test_what_was_counted_before_its_slice_changed_is_counted_anew_when_it_is_held() -> None:
+    products = iter(("NVIDIA A100", "NVIDIA H100"))
+    usage = QuotaUsage("gpu.example.com", lambda _device: PublishedGpu(next(products)))
+    usage.begin("ml", [])
+    devices = frozenset({DeviceId("gpu.example.com", "node-1", "gpu-0")})
+    usage.wanted(devices, frozenset())
+    usage.count_again({"node-1"})
+    usage.hold("ml/claim", devices, frozenset())
+    assert usage.held("ml")[QuotaItem(GPUS_BY_PRODUCT, "NVIDIA H100")] == 1
