@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, TextForm, option
 
 CONTROLLER = "controller"
@@ -187,8 +186,3 @@ class PluginSettings:
     claim_status: bool = option(True, help="say in status.devices of each claim which GPUs it has")
     log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
     log_format: str = option("json", help="form of log lines", choices=("json", "text"))
-
-    @property
-    def guest_runtimes(self) -> GuestRuntimes:
-        """What guest_runtime_classes says."""
-        return GuestRuntimes.parse(self.guest_runtime_classes)

@@ -88,6 +88,7 @@ from dracaena.kubelet_plugin.pod_limits import PodLimits
 from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
@@ -362,7 +363,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
             changing=layouts.changing,
-            guest_runtimes=node.settings.guest_runtimes,
+            guest_runtimes=GuestRuntimes.parse(node.settings.guest_runtime_classes),
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),

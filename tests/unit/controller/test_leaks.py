@@ -26,6 +26,7 @@ BOUNDED = {
     "_quick": "SchedulerProgress: one for each scheduler and priority",
     "_at_work_s": "SchedulerProgress: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",
+    "ever": "NodeBuckets: SPARE_EMPTY, and three for each bucket with nodes",
     "_by_turn": "WorkQueue: what was overtaken goes with the next look of a worker that finds nothing",
 }
 """Tables that do not grow with the number of pods that ever were; test_… of their own hold the limits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -83,6 +84,6 @@ def test_where_no_more_threads_can_be_had_those_that_there_are_do_all_and_none_i
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_some)
-    assert side_by_side([lambda number=number: number for number in range(9)]) == list(range(9))
+    assert side_by_side([partial(int, number) for number in range(9)]) == list(range(9))
     assert len(started) == had
     assert not any(thread.is_alive() for thread in started)
