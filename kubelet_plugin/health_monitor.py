@@ -148,8 +148,7 @@ class HealthMonitor:
         self._metrics = metrics
         self._node_faults = node_faults
         self._listeners = listeners
-        self._heard: deque[GpuEvent] = deque()
-        """Filled by the driver's thread, emptied by ours."""
+        self._heard: deque[GpuEvent] = deque()  # filled by the driver's thread, emptied by ours
         self._lock = threading.Lock()
         self._given: Machine | None = None
         self._told: tuple[DeviceHealth, ...] = ()
@@ -157,8 +156,7 @@ class HealthMonitor:
         self._machine: Machine | None = None
         self._devices: tuple[_Device, ...] = ()
         self._present: frozenset[str] = frozenset()
-        self._slots: dict[str, str] = {}
-        """Where each GPU was that the driver ever had: UUID → PCI address."""
+        self._slots: dict[str, str] = {}  # UUID → PCI address of each GPU that the driver ever had
         self._of_node: tuple[Fault, ...] = ()
         self._health: dict[str, GpuHealth] = {}
         self._states: dict[str, GpuState] = {}
