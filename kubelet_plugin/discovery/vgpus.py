@@ -148,8 +148,9 @@ def _known(facts: VgpuFacts, types: TypesOfGpus) -> VgpuTypeFacts | None:
 
 def _why_refused(facts: VgpuFacts, bus: VgpuBus) -> str | None:
     is_mediated = is_mdev_uuid(facts.identity)
-    if not facts.parent.is_short:
-        return "the PCI domain of its GPU has more than 16 bits, which resource.kubernetes.io/pciBusID has no form for"
+    function = None if is_mediated else PciAddress.parse(facts.identity)
+    if not facts.parent.is_short or (function is not None and not function.is_short):
+        return "the PCI domain, its own or its GPU's, has more than 16 bits, which pciBusID has no form for"
     expected = _MDEV_DRIVERS if is_mediated else {_GPU_DRIVER}
     if facts.driver not in expected:
         had = f"driver {facts.driver}" if facts.driver else "no driver"

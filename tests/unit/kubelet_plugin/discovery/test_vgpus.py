@@ -127,3 +127,10 @@ def test_exactly_the_vgpus_that_come_alone_and_have_a_name_are_offered(facts: li
 def test_two_of_one_name_are_refused_both() -> None:
     found = existing_vgpus(bus_of(mdev(), mdev(parent=GPUS[1], iommu_group=5)))
     assert (found.vgpus, [one.address for one in found.refused]) == ((), [MDEVS[0]])
+
+
+def test_a_function_whose_address_no_device_name_has_room_for_is_refused() -> None:
+    one = function(identity="10000:41:00.4")
+    found = existing_vgpus(bus_of(one, types=KNOWN))
+    assert not found.vgpus
+    assert "more than 16 bits" in found.refused[0].reason
