@@ -70,13 +70,19 @@ def run_all(worlds: Sequence[World], *, at_once: int) -> list[int]:
 
 
 def total(worlds: Sequence[World]) -> str:
-    """Return the counts of all worlds together. A world that was cut off has no report: its exit code tells."""
-    reports = [world.report for world in worlds if world.report.exists()]
-    suites = [suite for path in reports for suite in ET.parse(path).iter("testsuite")]
+    """Return the counts of all worlds together, and the worlds that were cut off: nothing is known of their tests."""
+    suites: list[ET.Element] = []
+    cut_off: list[str] = []
+    for world in worlds:
+        try:
+            suites += ET.parse(world.report).iter("testsuite")
+        except (OSError, ET.ParseError):  # also one that was killed while it wrote
+            cut_off.append(world.name)
     tests, failed, errors, skipped = (
         sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
     )
-    return f"{tests - failed - errors - skipped} passed, {failed + errors} failed, {skipped} skipped"
+    counts = f"{tests - failed - errors - skipped} passed, {failed + errors} failed, {skipped} skipped"
+    return f"{counts}; cut off: {', '.join(cut_off)}" if cut_off else counts
 
 
 def _start(world: World, output: Path | None) -> subprocess.Popen[bytes]:

@@ -87,8 +87,13 @@ def test_ctrl_c_ends_those_that_run_and_no_other_begins(tmp_path: Path) -> None:
     assert not (tmp_path / "c.pid").exists()
 
 
-def test_counts_of_all_worlds_are_added(tmp_path: Path) -> None:
-    counted = [world(tmp_path, "a"), world(tmp_path, "b"), world(tmp_path, "cut-off")]
-    for one, counts in zip(counted, ((10, 1, 1, 2), (5, 0, 0, 1)), strict=False):
+def test_counts_of_all_worlds_are_added_and_those_without_are_named(tmp_path: Path) -> None:
+    counted = [world(tmp_path, "a"), world(tmp_path, "b")]
+    for one, counts in zip(counted, ((10, 1, 1, 2), (5, 0, 0, 1)), strict=True):
         one.report.write_text(SUITE.format(*counts), encoding="utf-8")
     assert worlds.total(counted) == "10 passed, 2 failed, 3 skipped"
+    crashed, killed_at_the_end = world(tmp_path, "crashed"), world(tmp_path, "killed-at-the-end")
+    killed_at_the_end.report.write_text(SUITE.format(9, 0, 0, 0)[:30], encoding="utf-8")
+    assert worlds.total([*counted, crashed, killed_at_the_end]) == (
+        "10 passed, 2 failed, 3 skipped; cut off: crashed, killed-at-the-end"
+    )
