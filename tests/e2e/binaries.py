@@ -56,6 +56,11 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 _HELM = "helm.sh/helm/v4"
 _PROMETHEUS = "github.com/prometheus/prometheus"
 
+_KUEUE = "sigs.k8s.io/kueue"
+
+KUEUE = Build("kueue", (f"{_KUEUE}/cmd/kueue",), "4 minutes", (f"{_KUEUE}/pkg/version.GitVersion={{version}}",), _KUEUE)
+"""Only where it is asked for: it takes as long as Kubernetes."""
+
 _FOR_ALL = (
     Build("probe", (".",), "seconds"),
     Build("helm", (f"{_HELM}/cmd/helm",), "3 minutes", (f"{_HELM}/internal/version.version={{version}}",), _HELM),
@@ -155,6 +160,39 @@ def build(root: Path, version: str) -> Path:
                 shutil.rmtree(left_over)
             _put_together(programs, [_built(root, step) for step in builds(version)])
     return programs
+
+
+def kueue(root: Path) -> Path:
+    """Return where Kueue is when it is built; kueue_crds() are beside it."""
+    return root / _key(KUEUE) / KUEUE.names[0]
+
+
+def kueue_crds(program: Path) -> Path:
+    """Return the folder with the CustomResourceDefinitions of a Kueue that was built."""
+    return program.parent.with_name(f"{program.parent.name}-crds")
+
+
+def build_kueue(root: Path) -> None:
+    """Build Kueue, if it is not there, and copy its CustomResourceDefinitions from the module."""
+    with _lock(root):
+        program = _built(root, KUEUE) / KUEUE.names[0]
+        target = kueue_crds(program)
+        if not target.is_dir():
+            unfinished = target.with_name(f"{target.name}.unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(_module_folder(KUEUE) / "config" / "components" / "crd" / "bases", unfinished)
+            unfinished.rename(target)
+
+
+def _module_folder(step: Build) -> Path:
+    """Return where Go keeps the source of the module that a build is of."""
+    command = ("go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", step.module)
+    environment = {**os.environ, **_GO_ENVIRONMENT}
+    folder = SOURCES / step.folder
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"go does not know where {step.module} is:\n{done.stderr.strip()}")
+    return Path(done.stdout.strip())
 
 
 def _of_all(root: Path, folder: str, program: str) -> Path:

@@ -16,10 +16,13 @@ from e2e.kubernetes import IS_1_36
 from e2e.leftovers import restore
 from e2e.made_up import MadeUpCluster
 from e2e.processes import Program
-from e2e.run import BINARIES, CHART, CONTROL_PLANE, INSTALL_TESTS, LOGS, MISSING, NODE, PLACE, SKIPPED, TESTS
+from e2e.run import BINARIES, CHART, CONTROL_PLANE, INSTALL_TESTS, KUEUE, LOGS, MISSING, NODE, PLACE, SKIPPED, TESTS
 
 collect_ignore = ["test_gated_fields.py", "test_pod_groups.py", "test_skipped_calls.py"] if IS_1_36 else []
 """What a version does not have is no test of it."""
+
+if KUEUE not in os.environ:
+    collect_ignore.append("test_kueue.py")
 
 _CLUSTER = pytest.StashKey[Cluster]()
 _MADE_UP = pytest.StashKey[MadeUpCluster]()

@@ -38,6 +38,8 @@ PLACE = "DRACAENA_E2E_PLACE"
 """Environment variable for conftest.py: only tests that belong there are run."""
 
 BINARIES = "DRACAENA_E2E_BINARIES"
+KUEUE = "DRACAENA_E2E_KUEUE"
+"""Environment variable for conftest.py: the program, where its tests are asked for."""
 LOGS = "DRACAENA_E2E_LOGS"
 IMAGE_ARCHIVE = "DRACAENA_E2E_IMAGE"
 
@@ -76,6 +78,8 @@ def main() -> int:
     except binaries.BuildError as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 2
+    if options.kueue:
+        os.environ[KUEUE] = str(binaries.kueue(cache))
     selections = _selections(version, core=options.core, and_core_on=options.and_core_on)
     versions = sorted({one.version for one in selections})
     missing = prerequisites.missing(built=all(binaries.is_built(cache, each) for each in versions))
@@ -95,6 +99,8 @@ def main() -> int:
     logs = cache / "logs"
     try:
         folders = {each: binaries.build(cache, each) for each in versions}
+        if options.kueue:
+            binaries.build_kueue(cache)
         wants_image = not missing_for_image and any(one.place == CHART for one in selections)
         archive = image.build(cache) if wants_image else None
         if not options.build_only:
@@ -144,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         "--core", action="store_true", help="only what meets the API server, kube-scheduler and kubelet head on"
     )
     parser.add_argument("--and-core-on", choices=binaries.VERSIONS, help="also what --core runs, on this version")
+    parser.add_argument("--kueue", action="store_true", help="also the tests with Kueue, which is built for them")
     parser.add_argument(
         "--at-once",
         type=int,

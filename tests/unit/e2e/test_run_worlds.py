@@ -58,6 +58,14 @@ def test_files_that_are_named_stand_in_the_place_of_all(options: list[str], all_
     assert run._asked(selection(run.NODE), options) == (*((str(run.TESTS),) if all_of_it else ()), *options)
 
 
+def test_tests_with_kueue_are_run_only_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kueue = selection(run.NODE), ["-k", "a_job_that_borrows"]
+    monkeypatch.delenv(run.KUEUE, raising=False)
+    assert not run._selects(*with_kueue)
+    monkeypatch.setenv(run.KUEUE, "/nowhere/kueue")
+    assert run._selects(*with_kueue)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
