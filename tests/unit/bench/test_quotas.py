@@ -13,8 +13,7 @@ from bench.decision import World
 def test_the_same_jobs_are_decided_with_all_limits_and_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "World", partial(World, 16))
     monkeypatch.setattr(quotas, "WARM", 20)
-    monkeypatch.setattr(quotas, "TURNS", 2)
-    monkeypatch.setattr(quotas, "JOBS", 20)
+    monkeypatch.setattr(quotas, "JOBS", 40)
     found = quotas.rows(lambda text: None)
     assert found.notes[0].startswith("40 decisions of each kind")
     assert all(row.ours and row.theirs for row in found.rows)
