@@ -120,12 +120,12 @@ def find_excess(namespace: str, limits: Amounts, held: Amounts, wanted: Amounts)
     """Return the first limit that a namespace would exceed, None: it would exceed none. Those on products come last,
     because other GPUs may still do. A limit of which the pod wants nothing does not matter to it, even where more is
     held."""
-    exceeded = (
+    exceeded = [
         Excess(namespace, one, limits[one], held_of(held, one), count)
-        for one, count in sorted(wanted.items(), key=lambda item: (item[0].key == GPUS_BY_PRODUCT, item[0]))
+        for one, count in wanted.items()
         if count and one in limits and held_of(held, one) + count > limits[one]
-    )
-    return next(exceeded, None)
+    ]
+    return min(exceeded, key=lambda one: (one.counted.key == GPUS_BY_PRODUCT, one.counted), default=None)
 
 
 def held_of(held: Amounts, one: QuotaItem) -> int:

@@ -241,9 +241,12 @@ class Quotas:
         )
 
     def _wanted(self, allocation: Allocation) -> Amounts:
+        every = [self._usage.wanted(allocation.devices(entry), allocation.others(entry)) for entry in allocation.claims]
+        if len(every) == 1:
+            return every[0]
         amounts: Counter[QuotaItem] = Counter()
-        for entry in allocation.claims:
-            amounts.update(self._usage.wanted(allocation.devices(entry), allocation.others(entry)))
+        for one in every:
+            amounts.update(one)
         return amounts
 
     def _nodes_with(self, product: str) -> list[str]:

@@ -33,8 +33,16 @@ class PublishedGpu:
 
     product: str | None = None
     """None: it is published without one."""
-    memory_nano: int | None = None
-    """All its memory in billionths of a byte; None: it is not published."""
+    memory: str | None = None
+    """All its memory, as it is published; None: it is not. Read only where there are shares."""
+
+    @property
+    def memory_nano(self) -> int | None:
+        """In billionths of a byte; None where it is not told."""
+        try:
+            return None if self.memory is None else parse_quantity(self.memory).nano
+        except ValueError:
+            return None
 
 
 FactsOf = Callable[[DeviceId], PublishedGpu | None]
@@ -57,10 +65,7 @@ def product_of(device: Device) -> str | None:
 
 def _facts(device: Device) -> PublishedGpu:
     memory = device.capacity.get(MEMORY_CAPACITY)
-    try:
-        return PublishedGpu(product_of(device), None if memory is None else parse_quantity(memory.value).nano)
-    except ValueError:
-        return PublishedGpu(product_of(device))
+    return PublishedGpu(product_of(device), None if memory is None else memory.value)
 
 
 def count_amounts(
@@ -105,7 +110,8 @@ def count_amounts(
 def _is_part(share: Mapping[str, int], facts: PublishedGpu | None) -> bool:
     if MEMORY_CAPACITY not in share:
         return False
-    return facts is None or facts.memory_nano is None or share[MEMORY_CAPACITY] < facts.memory_nano
+    whole = None if facts is None else facts.memory_nano
+    return whole is None or share[MEMORY_CAPACITY] < whole
 
 
 @dataclass(frozen=True, slots=True)
