@@ -200,7 +200,10 @@ class VfioBinding:
     def _refuse_while_writing(self, gpu: str, effect: Effect) -> None:
         if self._drivers.is_writing(gpu):
             functions = [address for address, _ in _functions_in(effect.outcome or {})] or [gpu]
-            who = ", ".join(found for found in (self._who(address, None) for address in functions) if found)
+            try:
+                who = ", ".join(found for found in (self._who(address, None) for address in functions) if found)
+            except TemporaryError as error:
+                who = str(error)
             raise EffectPendingError(
                 f"{effect} waits for an earlier write to /sys, which the kernel answers once everything that has the "
                 f"GPU at {gpu} open is closed: {who or 'no process is seen to have it open'}"

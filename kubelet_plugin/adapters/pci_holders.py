@@ -1,14 +1,21 @@
-"""Which processes of this node have a GPU open, by /proc: the kernel waits for them when the GPU leaves its driver."""
+"""Which processes of this node have a GPU open, by /proc: the kernel waits for them when the GPU leaves its driver.
+
+To know which device an open file is, its file system is asked, and one whose server has gone may never answer. So the
+open files are looked at by a process of its own, with a deadline.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import stat
+import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.pci_driver_files import KILL_S
 from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER
 from dracaena.kubelet_plugin.ports import OpeningProcess
 
@@ -22,25 +29,50 @@ _DISPLAY: Final = "0x03"
 _MOST_MINOR: Final = 253
 """Of a GPU's own node; 254 and 255 are nvidia-modeset and nvidiactl (nv.h)."""
 
+LOOK_S: Final = 5.0
+"""Longest look at all open files of a node: 100,000 of them take less than a second. kubelet gives a call 45 s."""
+
+_CHILD: Final = """
+import os, stat, sys
+wanted = set(sys.argv[2:])
+for process in filter(str.isdecimal, os.listdir(sys.argv[1])):
+    folder = f"{sys.argv[1]}/{process}/fd"
+    try:
+        descriptors = os.listdir(folder)
+    except OSError:
+        continue
+    for descriptor in descriptors:
+        try:
+            found = os.stat(f"{folder}/{descriptor}")
+        except OSError:
+            continue
+        if stat.S_ISCHR(found.st_mode) and f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" in wanted:
+            print(process)
+            break
+"""
+"""Prints the ids of processes that have any of some nodes open."""
+
 
 class PciHolders:
-    """Reads below `proc` and `sys`. It needs the process IDs of the host (hostPID) and the right to see what processes
-    of others have open; a process that has just ended has nothing open.
+    """Reads below `proc` and `root`, normally /sys. It needs the process IDs of the host (hostPID) and the right to see
+    what processes of others have open; a process that has just ended has nothing open.
     """
 
-    def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
+    def __init__(self, proc: str = "/proc", root: str = "/sys", *, look_s: float = LOOK_S) -> None:
         self._proc = Path(proc)
-        self._sys = Path(sys)
+        self._sys = Path(root)
+        self._look_s = look_s
 
     def holders(self, address: str, iommu_group: int | None) -> tuple[OpeningProcess, ...]:
         """Return who has a function of a GPU or its IOMMU group open, by process ID.
 
         Where the NVIDIA driver does not say which node is the GPU's, the nodes of all GPUs count: it may be any of
-        them. What a process has only mapped is not seen. Cost: one look at each open file of the node.
+        them. What a process has only mapped is not seen. Raises TemporaryError where that cannot be known in time.
+        Cost: a process, and one look at each open file of the node.
         """
         numbers = {*self._gpu_nodes(address), *self._sysfs_nodes(address, iommu_group)}
-        found = (self._holder(process, numbers) for process in self._processes())
-        return tuple(sorted(holder for holder in found if holder is not None))
+        pids = sorted(self._who_opened(numbers)) if numbers else []
+        return tuple(OpeningProcess(pid, _text(self._proc / str(pid) / "comm").strip()) for pid in pids)
 
     def _gpu_nodes(self, address: str) -> Iterator[tuple[int, int]]:
         """Return the nodes of a GPU, unless a VFIO driver has it. One without a driver may be about to lose it."""
@@ -63,25 +95,28 @@ class PciHolders:
             if match is not None:
                 yield int(match[1]), int(match[2])
 
-    def _processes(self) -> Iterator[Path]:
+    def _who_opened(self, numbers: Collection[tuple[int, int]]) -> Iterator[int]:
+        words = [f"{major}:{minor}" for major, minor in sorted(numbers)]
+        command = [sys.executable, "-I", "-S", "-c", _CHILD, str(self._proc), *words]
         try:
-            yield from [entry for entry in self._proc.iterdir() if entry.name.isdecimal()]
-        except OSError:
-            return
-
-    def _holder(self, process: Path, numbers: Collection[tuple[int, int]]) -> OpeningProcess | None:
+            child = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                command, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        except OSError as error:
+            raise TemporaryError(f"cannot start a process that looks who has a GPU open: {error.strerror}") from error
         try:
-            descriptors = list((process / "fd").iterdir())
-        except OSError:
-            return None
-        for descriptor in descriptors:
-            try:
-                found = descriptor.stat()
-            except OSError:
-                continue
-            if stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) in numbers:
-                return OpeningProcess(int(process.name), _text(process / "comm").strip())
-        return None
+            printed, _ = child.communicate(timeout=self._look_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=KILL_S)
+            raise TemporaryError(
+                f"who has a GPU open cannot be told: a look at all open files of the node took more than "
+                f"{self._look_s:g} s; look for a file system that does not answer (NFS, FUSE), and end what uses it"
+            ) from None
+        if child.returncode != 0:
+            raise TemporaryError(f"who has a GPU open cannot be told: the look at {self._proc} failed")
+        yield from map(int, printed.split())
 
 
 def _text(file: Path) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from dracaena.kubelet_plugin.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
@@ -154,6 +154,24 @@ def test_an_unbind_that_hangs_keeps_the_journal_and_is_gone_on_with_once_it_ends
     assert drivers_of(journal.bus) == MACHINE
     journal.undo()
     assert drivers_of(journal.bus) == HOST
+
+
+def test_where_nobody_can_tell_who_has_a_gpu_open_nothing_is_written_and_no_journal_goes(journal: Journaled) -> None:
+    def unknown(_address: str, _group: int | None) -> tuple[OpeningProcess, ...]:
+        raise TemporaryError("who has a GPU open cannot be told")
+
+    journal.means = VfioBinding(journal.drivers, unknown, journal.drivers.without_gpu_driver)
+    with pytest.raises(TemporaryError, match="cannot be told"):
+        journal.apply()
+    assert journal.bus.written == []
+    journal.start()
+    journal.drivers.before_write = opens(journal.bus, GPU)
+    with pytest.raises(EffectPendingError, match="waits in the kernel"):
+        journal.apply()
+    journal.means = VfioBinding(journal.drivers, unknown, journal.drivers.without_gpu_driver)
+    for attempt in (journal.apply, journal.undo):
+        with pytest.raises(EffectPendingError, match=r"is closed: who has a GPU open cannot be told"):
+            attempt()
 
 
 def test_after_an_unbind_that_hung_the_claim_can_also_end(journal: Journaled) -> None:

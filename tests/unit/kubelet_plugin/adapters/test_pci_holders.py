@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
 from dracaena.kubelet_plugin.ports import OpeningProcess
 
@@ -74,10 +75,24 @@ def test_a_display_node_and_a_group_of_vfio_count_too(node: Path, file: str) -> 
 
 def test_this_very_process_is_seen_by_the_real_proc(tmp_path: Path) -> None:
     put(tmp_path, "sys/class/vfio/40/dev", "1:7\n")
-    made = PciHolders(sys=str(tmp_path / "sys"))
+    made = PciHolders(root=str(tmp_path / "sys"))
     opened = os.open(FULL, os.O_RDONLY)
     try:
         assert os.getpid() in [holder.pid for holder in made.holders(GPU, 40)]
     finally:
         os.close(opened)
     assert os.getpid() not in [holder.pid for holder in made.holders(GPU, 40)]
+
+
+def test_where_a_look_at_the_open_files_does_not_end_nobody_is_taken_for_nobody(node: Path) -> None:
+    """Here because it gets no time; on a node because a file system does not answer."""
+    made = PciHolders(str(node / "proc"), str(node / "sys"), look_s=0)
+    with pytest.raises(TemporaryError, match=r"cannot be told: .* file system that does not answer"):
+        made.holders(GPU, None)
+
+
+def test_where_the_processes_cannot_be_listed_nobody_is_taken_for_nobody(node: Path, tmp_path: Path) -> None:
+    (node / "proc").rename(tmp_path / "gone")
+    put(node, "sys/class/vfio/40/dev", "1:7\n")
+    with pytest.raises(TemporaryError, match=r"cannot be told: the look at .* failed"):
+        holders(node, group=40)
