@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
+from dracaena.kubelet_plugin.discovery.passthrough import NONE_ON_DEMAND, OnDemandGpus
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
@@ -138,26 +138,25 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         listens=settings.watch_health,
         mig_profiles=settings.mig != EXISTING,
         passthrough=settings.passthrough != OFF,
-        on_demand=handed_on_demand(settings),
+        on_demand=on_demand_gpus(settings),
         vgpus=settings.vgpu == EXISTING,
     )
 
 
-def handed_on_demand(settings: PluginSettings) -> Callable[[str], bool]:
-    """Return what says of a GPU, by PCI address, whether it is bound to VFIO when a claim gets it. Raises BadInputError
-    for a node whose MIG layouts change GPUs as well: no counter keeps those two apart.
+def on_demand_gpus(settings: PluginSettings) -> OnDemandGpus:
+    """Return which GPUs are bound to VFIO when a claim gets them. Raises BadInputError for a node whose MIG layouts
+    change GPUs as well: no counter keeps those two apart.
     """
     if settings.passthrough != ON_DEMAND:
-        return lambda _address: False
+        return NONE_ON_DEMAND
     if settings.mig == LAYOUT:
         raise BadInputError(
             "setting passthrough=onDemand cannot stand beside mig=layout, which divides GPUs while claims may get them "
             "for virtual machines: take mig=onDemand, or passthrough=existing"
         )
     if settings.passthrough_gpus == ALL:
-        return lambda _address: True
-    addresses = frozenset(settings.passthrough_gpus.split(","))
-    return lambda address: address in addresses
+        return OnDemandGpus(every=True)
+    return OnDemandGpus(addresses=frozenset(settings.passthrough_gpus.split(",")))
 
 
 def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:

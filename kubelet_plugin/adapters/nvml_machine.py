@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from dracaena.api.machine import Machine
@@ -21,7 +20,12 @@ from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
 from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts, PassthroughFacts
-from dracaena.kubelet_plugin.discovery.passthrough import HandedThrough, handed_through
+from dracaena.kubelet_plugin.discovery.passthrough import (
+    NONE_ON_DEMAND,
+    HandedThrough,
+    OnDemandGpus,
+    handed_through,
+)
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
@@ -47,11 +51,11 @@ class NvmlMachine:
         *,
         listens: bool = False,
         pci_bus: SysfsPci | None = None,
-        on_demand: Callable[[str], bool] = lambda _address: False,
+        on_demand: OnDemandGpus = NONE_ON_DEMAND,
         vgpus: SysfsVgpu | None = None,
     ) -> None:
         """`pci_bus` tells which GPUs are handed through to virtual machines, `vgpus` which vGPUs there are; None: none.
-        `on_demand` says which GPUs are handed through when claims get them, by address.
+        `on_demand` are the GPUs that are handed through when claims get them.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -84,7 +88,7 @@ class NvmlMachine:
         listens: bool = False,
         mig_profiles: bool = False,
         passthrough: bool = False,
-        on_demand: Callable[[str], bool] = lambda _address: False,
+        on_demand: OnDemandGpus = NONE_ON_DEMAND,
         vgpus: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
@@ -118,7 +122,7 @@ class NvmlMachine:
     def _handed_through(self, pci_bus: SysfsPci, vgpu_bus: VgpuBus) -> HandedThrough:
         """Return the GPUs for virtual machines. What the vGPU manager has is bound to no other driver for a claim."""
         parents = frozenset(map(str, vgpu_bus.parents))
-        return handed_through(pci_bus.read(), lambda address: address not in parents and self._on_demand(address))
+        return handed_through(pci_bus.read(), self._on_demand, but=parents)
 
     def _driver_facts(self, handed: HandedThrough, vgpu_bus: VgpuBus) -> tuple[MachineFacts, TypesOfGpus]:
         """Return what the driver says, with the types of vGPU that sysfs tells by number.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +16,8 @@ VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 
 NO_IOMMU: Final = "vfio-noiommu"
 """Name of a group that VFIO makes up where there is no IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""
+
+_NO_GPU: Final = "setting passthrough-gpus names it, and this node has no GPU of NVIDIA's at that address"
 
 _GPU_CLASSES: Final = (0x0300, 0x0302)
 """VGA and 3D controllers."""
@@ -98,6 +100,21 @@ class PciBus:
 
 
 @dataclass(frozen=True, slots=True)
+class OnDemandGpus:
+    """Which GPUs are bound to VFIO when a claim gets them, whatever drivers they have now."""
+
+    every: bool = False
+    addresses: frozenset[str] = frozenset()
+    """PCI addresses that the settings of the node name."""
+
+    def __contains__(self, address: str) -> bool:
+        return self.every or address in self.addresses
+
+
+NONE_ON_DEMAND: Final = OnDemandGpus()
+
+
+@dataclass(frozen=True, slots=True)
 class HandedThrough:
     """What a bus has for virtual machines."""
 
@@ -107,16 +124,20 @@ class HandedThrough:
     """By PCI address."""
 
 
-def handed_through(bus: PciBus, on_demand: Callable[[str], bool] = lambda _address: False) -> HandedThrough:
+def handed_through(
+    bus: PciBus, on_demand: OnDemandGpus = NONE_ON_DEMAND, *, but: Collection[str] = ()
+) -> HandedThrough:
     """Return the GPUs that a VFIO driver has, or may be given on demand, and which of them nobody may have.
 
     A virtual machine gets a whole IOMMU group, since the devices in it can reach each other's memory. So a group may
-    hold the functions of one GPU, each with a VFIO driver or with none, and bridges. `on_demand` says of which GPUs,
-    by address, the functions are bound when a claim gets them, whatever drivers they have now.
+    hold the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs `on_demand`
+    are bound when a claim gets them; `but` are addresses of GPUs that something else has, which are not. An address
+    that the settings name and no GPU has is refused too: whoever wrote it waits for a GPU.
     """
     gpus, refused = [], list(bus.unreadable)
     for address in sorted(bus.functions):
-        function, is_asked = bus.functions[address], on_demand(str(address))
+        function = bus.functions[address]
+        is_asked = str(address) in on_demand and str(address) not in but
         if not function.is_gpu or not (function.has_vfio_driver or is_asked):
             continue
         reason = why_not_on_demand(function, bus) if is_asked else _why_refused(function, bus, on_demand=False)
@@ -124,6 +145,9 @@ def handed_through(bus: PciBus, on_demand: Callable[[str], bool] = lambda _addre
             gpus.append(_gpu(function, on_demand=is_asked))
         else:
             refused.append(RefusedGpu(str(address), reason))
+    there = {str(address) for address, function in bus.functions.items() if function.is_gpu}
+    there |= {each.address for each in refused}
+    refused += [RefusedGpu(address, _NO_GPU) for address in on_demand.addresses - there]
     return HandedThrough(tuple(gpus), tuple(sorted(refused)))
 
 

@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
-from dracaena.kubelet_plugin.from_settings import handed_on_demand
+from dracaena.kubelet_plugin.from_settings import on_demand_gpus
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
@@ -110,7 +110,7 @@ class NvmlNode:
             self.clock,
             listens=True,
             pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough != OFF else None,
-            on_demand=handed_on_demand(self.settings),
+            on_demand=on_demand_gpus(self.settings),
             vgpus=SysfsVgpu(str(self.world.folder / "sys")) if self._vgpu == EXISTING else None,
         )
         return self.source

@@ -14,7 +14,7 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
-from dracaena.kubelet_plugin.discovery.passthrough import handed_through
+from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.ports import EffectMeans
 from dracaena.kubelet_plugin.prepare.checkpoint import State
@@ -90,7 +90,7 @@ class VfioNode:
 
     def read(self) -> PublishedPool:
         """What a reading says now; the plugin works with it from look() on."""
-        handed = handed_through(SysfsPci(str(self.bus.root)).read(), lambda _address: True).gpus
+        handed = handed_through(SysfsPci(str(self.bus.root)).read(), OnDemandGpus(every=True)).gpus
         gpus = tuple(gpu for gpu in self.machine.gpus if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia")
         self.mig.left_out = {gpu.uuid for gpu in self.machine.gpus} - {gpu.uuid for gpu in gpus}
         divided = divided_gpus("all", self.machine)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.from_settings import handed_on_demand
+from dracaena.kubelet_plugin.from_settings import on_demand_gpus
 from dracaena.kubelet_plugin.settings import PluginSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "node.md"
@@ -46,8 +46,8 @@ def test_what_must_be_known_before_a_section_is_chosen_stands_in_none() -> None:
 
 def test_which_gpus_are_bound_on_demand_is_told_by_their_addresses() -> None:
     def bound(**changes: Any) -> list[bool]:
-        is_asked = handed_on_demand(PluginSettings(node_name="n", **changes))
-        return [is_asked(address) for address in ("0000:18:00.0", "0000:3b:00.0")]
+        asked = on_demand_gpus(PluginSettings(node_name="n", **changes))
+        return [address in asked for address in ("0000:18:00.0", "0000:3b:00.0")]
 
     assert bound() == bound(passthrough="existing") == [False, False]
     assert bound(passthrough="onDemand") == [True, True]

@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
+from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from support.fake_nvml import FakeNvml, gpu_address
 from support.fake_pci import FakePciBus
@@ -147,7 +148,7 @@ def test_a_gpu_that_the_vgpu_manager_has_is_bound_to_vfio_for_no_claim(vgpus: Fa
         """GPUs that go to VFIO when claims get them, where the settings name all."""
         nvml = NvmlReader(NvmlLibrary(lambda: FakeNvml(RECORDED)))
         bus = SysfsPci(root)
-        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, on_demand=lambda _address: True, vgpus=reader)
+        source = NvmlMachine("node", nvml, Sysfs(root), pci_bus=bus, on_demand=OnDemandGpus(every=True), vgpus=reader)
         return [gpu.pci_bus_id for gpu in source.read().passthrough]
 
     assert handed(None) == ["0000:e1:00.0", "0000:f1:00.0"], "without the setting nobody knows of the vGPU manager"

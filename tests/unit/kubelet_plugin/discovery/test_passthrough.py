@@ -12,6 +12,7 @@ from dracaena.kubelet_plugin.discovery.passthrough import (
     NO_IOMMU,
     HandedThrough,
     IommuGroup,
+    OnDemandGpus,
     PciBus,
     PciFunction,
     RefusedGpu,
@@ -56,6 +57,21 @@ def test_variants_of_the_driver_count(driver: str) -> None:
 @pytest.mark.parametrize("driver", ["nvidia", "nouveau", None, "pci-stub", "my-vfio-pci-thing"])
 def test_a_gpu_of_another_driver_is_nobodys_business(driver: str | None) -> None:
     assert handed_through(bus_of(dataclasses.replace(GPU, driver=driver))) == HandedThrough()
+
+
+def test_an_address_that_is_named_and_no_gpu_has_is_refused_by_that_address() -> None:
+    bus = bus_of(dataclasses.replace(GPU, driver="nvidia"), AUDIO)
+    found = handed_through(bus, OnDemandGpus(addresses=frozenset({"0000:18:00.0", "0000:18:00.1", "0000:99:00.0"})))
+    assert [(gpu.pci_bus_id, gpu.on_demand) for gpu in found.gpus] == [("0000:18:00.0", True)]
+    assert [refused.address for refused in found.refused] == ["0000:18:00.1", "0000:99:00.0"]
+    assert all("passthrough-gpus names it" in refused.reason for refused in found.refused)
+    assert handed_through(bus, OnDemandGpus(every=True)).refused == ()
+
+
+def test_a_gpu_that_something_else_has_is_bound_for_no_claim_and_not_refused() -> None:
+    bus = bus_of(dataclasses.replace(GPU, driver="nvidia"))
+    named = OnDemandGpus(addresses=frozenset({"0000:18:00.0"}))
+    assert handed_through(bus, named, but={"0000:18:00.0"}) == HandedThrough()
 
 
 def test_a_foreign_device_in_the_group_is_named_with_its_driver() -> None:
