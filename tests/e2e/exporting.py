@@ -26,7 +26,7 @@ from e2e.pods import NAMESPACE, Pod
 from e2e.waiting import eventually
 from support.exporting_node import Scrape
 from support.exporting_nvml import ExportingNvml, FakeActivity, FakeProcess
-from support.fake_nvml import FakeMig
+from support.fake_nvml_values import FakeMig
 
 TOLD_S = 30.0
 """podlist.json follows a container within a second on a free machine."""

@@ -10,7 +10,8 @@ import pytest
 from dracaena.kubelet_plugin.health_monitor import POLL_S
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from support.api_ground import ApiGround
-from support.fake_nvml import FakeConfidential, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeConfidential
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world, taints
 
 CONFIDENTIAL = replace(RECORDED, gpus=tuple(replace(gpu, cc_capable=True, cc_mode="on") for gpu in RECORDED.gpus))

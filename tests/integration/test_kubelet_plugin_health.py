@@ -27,7 +27,8 @@ from dracaena.proto.health.v1alpha1 import api_pb2 as health_v1alpha1
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.fake_nvml import SYMBOLS, FakeHealth, FakeNvml, gpu_address
+from support.fake_nvml import SYMBOLS, FakeNvml
+from support.fake_nvml_values import FakeHealth, gpu_address
 from support.gpu_driver_root import put
 from support.kube import wait_for
 from support.nvml_world import (

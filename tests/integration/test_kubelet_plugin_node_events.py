@@ -13,7 +13,8 @@ from dracaena.kube.events import Event
 from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
-from support.fake_nvml import FakeFabric, FakeNvml, gpu_address
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeFabric, gpu_address
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.nvml_world import RECORDED, NvmlNode, nvml_node, nvml_world, taints, without_last_gpu
 from support.plugin_world import NODE, World, http

@@ -19,7 +19,8 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
-from support.fake_nvml import FakeNvml, gpu_address
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes

@@ -15,7 +15,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
-from support.fake_nvml import gpu_address
+from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import H200_TYPES, T4_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, put

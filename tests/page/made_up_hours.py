@@ -33,7 +33,7 @@ from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from support.clock import FakeClock
 from support.exporting_nvml import ExportingNvml, FakeActivity, FakeProcess
-from support.fake_nvml import FakeMig
+from support.fake_nvml_values import FakeMig
 
 END: Final = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SHOWN: Final = timedelta(hours=3)

@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
 from dracaena.process.clock import Clock
 from support.exporting_nvml import ExportingNvml
-from support.fake_nvml import FakeMig
+from support.fake_nvml_values import FakeMig
 
 HOST = "node-1"
 Key = tuple[str, frozenset[tuple[str, str]]]

@@ -9,15 +9,8 @@ from typing import Any
 import pynvml
 
 from dracaena.api.machine import Machine
-from support.fake_nvml import (
-    NOT_SUPPORTED,
-    OK,
-    FakeMig,
-    FakeNvml,
-    _ordinal_of,
-    _set,
-    _set_handle,
-)
+from support.fake_nvml import NOT_SUPPORTED, OK, FakeNvml, _ordinal_of, _set, _set_handle
+from support.fake_nvml_values import FakeMig
 
 _SAMPLE = 0x5000
 _MIB = 1 << 20

@@ -15,7 +15,8 @@ import pynvml
 
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import ENGINES, MigPlacement, MigProfile
-from support.fake_nvml import INVALID_ARGUMENT, NOT_SUPPORTED, OK, FakeMig, FakeNvml
+from support.fake_nvml import INVALID_ARGUMENT, NOT_SUPPORTED, OK, FakeNvml
+from support.fake_nvml_values import FakeMig
 
 NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND

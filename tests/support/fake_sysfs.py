@@ -12,7 +12,7 @@ from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from support.fake_nvml import gpu_address
+from support.fake_nvml_values import gpu_address
 
 _ALONE = 100
 """First NUMA node of cards that are SYS to every GPU."""

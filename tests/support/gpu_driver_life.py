@@ -32,7 +32,8 @@ from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from support.clock import FakeClock
-from support.fake_nvml import FakeFabric, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeFabric
 from support.fake_sysfs import write_machine
 from support.kube import wait_for
 

@@ -34,7 +34,8 @@ from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.fake_nvml import FakeMig, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeMig
 from support.fake_sysfs import write_machine
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_gpu_driver, put_nodes
 from support.kube import wait_for

@@ -21,7 +21,8 @@ from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
 from dracaena.kubelet_plugin.discovery.build import build_machine, read_facts
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut, MachineFacts
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from support.fake_nvml import SYMBOLS, FakeLink, FakeMig, FakeNvml
+from support.fake_nvml import SYMBOLS, FakeNvml
+from support.fake_nvml_values import FakeLink, FakeMig
 
 ERROR_CODES = sorted(
     {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")} | {77}  # 77: none that we know

@@ -11,7 +11,8 @@ from dracaena.kubelet_plugin.adapters.nvml_confidential import confidential_stat
 from dracaena.kubelet_plugin.adapters.nvml_library import ERROR_NAMES, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
-from support.fake_nvml import FakeConfidential, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeConfidential
 from support.machines import plain_machine
 
 CALLS = ("nvmlSystemGetConfComputeState", "nvmlSystemGetConfComputeGpusReadyState")

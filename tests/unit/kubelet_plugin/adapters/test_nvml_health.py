@@ -14,7 +14,8 @@ from dracaena.kubelet_plugin.adapters.nvml_health import MAX_EVENTS, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import ERROR_NAMES, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
-from support.fake_nvml import FakeConfidential, FakeFabric, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeConfidential, FakeFabric
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 MACHINE = Machine(

@@ -23,7 +23,8 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, rea
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from support.clock import FakeClock
 from support.fake_mig import FakeMigHardware, FakeMigNvml
-from support.fake_nvml import FakeMig, FakeNvml
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import FakeMig
 from support.fake_sysfs import write_machine
 from support.machines import divided_machine
 

@@ -18,7 +18,8 @@ from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
 from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
-from support.fake_nvml import FakeNvml, gpu_address
+from support.fake_nvml import FakeNvml
+from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_sysfs import write_machine
 from support.fake_vgpu import A100_TYPES, H200_TYPES, FakeVgpus
