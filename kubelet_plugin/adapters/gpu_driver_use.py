@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.kubelet_plugin.adapters.lock import is_held
 from dracaena.process.clock import Clock
 
 LOOK_S = 0.05
@@ -67,17 +68,7 @@ class GpuDriverUse:
 
     def is_lent(self) -> bool:
         """Whether somebody needs the driver closed for some seconds."""
-        try:
-            descriptor = _open(_lent_lock(self._lock))
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_held(_lent_lock(self._lock))
 
     def leave(self) -> None:
         """Announce that the driver is no longer open here."""

@@ -25,6 +25,24 @@ POLL_S = 0.005
 not be given up, and a thread would hang for ever on a stuck disk of the other process."""
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody holds a lock alone now; a file that cannot be opened is held by nobody.
+
+    The lock is tried as a shared one for some microseconds: whoever wants it in just those has to try again.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class FileLock:
     """One flock. Not for several threads at once: CallLock orders those."""
 
