@@ -53,7 +53,10 @@ CALLS_S = {
 _TICKS_PER_S = 100
 _MIB = 1 << 20
 _PAUSE_S = 0.05
-"""Behind each scrape: a page rests four times as long as it worked while more are waiting."""
+"""Behind each scrape, at least."""
+_REST_PER_WORK = 5
+"""Times as long as a scrape took for which none follows. A page rests four times as long as it worked, so a scrape that
+came at once would measure the rest of the one before, which no scraper with 10 s between two ever meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,11 @@ def measure(folder: Path, rest_s: float, tell: Callable[[str], None]) -> Exporte
     tell(f"exporter: {2 * SLOW_SCRAPES} scrapes of GPUs whose calls take their time")
     for threads in (1, THREADS):
         with _exporter(folder / f"slow-{threads}", threads) as (_, url):
-            took = [_scrape(url)[0] for _ in range(WARM_SCRAPES + SLOW_SCRAPES)][WARM_SCRAPES:]
+            took = []
+            for _ in range(WARM_SCRAPES + SLOW_SCRAPES):
+                took.append(_scrape(url)[0])
+                time.sleep(_REST_PER_WORK * took[-1])
+            took = took[WARM_SCRAPES:]
         costs = replace(costs, one_thread_s=took) if threads == 1 else replace(costs, threads_s=took)
     return costs
 
@@ -109,7 +116,7 @@ def _measure(pid: int, url: str, rest_s: float, tell: Callable[[str], None]) -> 
     took = []
     for _ in range(SCRAPES):
         took.append(_scrape(url)[0])
-        time.sleep(_PAUSE_S)
+        time.sleep(max(_PAUSE_S, _REST_PER_WORK * took[-1]))
     between_s = _cpu_s(pid)
     tell(f"exporter: {rest_s:g} s without a scrape")
     time.sleep(rest_s)
