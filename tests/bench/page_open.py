@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.decision import World, as_watched, churn, node_document, percentile, slice_document
-from bench.report import Progress, Row, Section, as_text
+from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.garbage import freeze_what_stays
@@ -35,6 +35,13 @@ SNAPSHOTS_OF_A_ROUND: Final = 2
 
 LONGEST_S: Final = 300.0
 """Of a round with the page open."""
+
+FLOOR: Final = 1.25
+"""Times as long as a decision may take, at the mean, while somebody looks: the page leaves decisions four fifths of the
+interpreter (docs/design/0037-page.md)."""
+
+GOAL: Final = 1.05
+"""What the spread of two turns of one kind is on a machine that does nothing else."""
 
 _AT_ONCE: Final = 50
 """Decisions between two looks at how many snapshots there are."""
@@ -126,8 +133,19 @@ def section(found: Figures) -> Section:
             for name, opened, closed in figures
         ),
         notes=(f"{found.snapshots} snapshots of the changing cluster were made meanwhile.",),
+        floors=(
+            Floor(
+                "a decision while somebody looks ÷ one while nobody does, mean",
+                means[0] / means[1],
+                FLOOR,
+                "x",
+                goal=GOAL,
+            ),
+        ),
     )
 
 
 if __name__ == "__main__":
-    sys.stdout.write(as_text(rows(lambda text: print(text, file=sys.stderr))))
+    found = rows(lambda text: print(text, file=sys.stderr))
+    sys.stdout.write(as_text(found))
+    print(floors_as_text(found.floors))

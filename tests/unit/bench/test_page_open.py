@@ -27,3 +27,9 @@ def test_a_page_that_slows_decisions_down_is_seen() -> None:
     ratios = {row.name.rpartition(", ")[2]: row.ratio for row in made.rows}
     assert ratios == {"mean": pytest.approx(1 / 1.06), "p50": 1.0, "p99": 0.25}
     assert made.notes[0].startswith("3 snapshots")
+
+
+@pytest.mark.parametrize(("mean_ms", "holds"), [(1.2, True), (1.3, False)])
+def test_the_page_may_not_cost_a_decision_a_fifth_of_the_interpreter(mean_ms: float, holds: bool) -> None:
+    (floor,) = section(Figures([1.0] * 10, [mean_ms] * 10, snapshots=1)).floors
+    assert floor.holds is holds
