@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.garbage import leave_out_what_was_loaded
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.http_message import HttpAnswer
 from dracaena.process.logs import configure_logs
@@ -171,6 +172,7 @@ def run(settings: ExporterSettings) -> int:
     configure_logs(settings.log_level, settings.log_format)
     program = ExporterProgram(settings)
     program.start()
+    leave_out_what_was_loaded()
     log.info("stopping", signal=wait_for_end_signal().name)
     program.stop()
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from typing import Final
@@ -25,6 +24,7 @@ from dracaena.kubelet_plugin.stale_files import remove_stale_files
 from dracaena.kubelet_plugin.wiring import Source, build_parts
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
+from dracaena.process.garbage import leave_out_what_was_loaded
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 from dracaena.process.settings import Layers
@@ -286,9 +286,7 @@ def run_to_the_end(program: Program) -> None:
 def _let_calls_go_first() -> None:
     """Keep what else this process does from holding up a call of kubelet, which takes a few milliseconds."""
     sys.setswitchinterval(SWITCH_S)
-    # To walk all modules and the recorded or read machine takes 0.03 s, in the middle of whatever runs: they stay.
-    gc.collect()
-    gc.freeze()
+    leave_out_what_was_loaded()
 
 
 def _section(layers: Layers[PluginSettings], general: PluginSettings) -> NodeSection:

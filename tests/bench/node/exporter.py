@@ -21,6 +21,7 @@ from typing import Any
 from bench.node.measure import percentile_ms
 from bench.report import Floor, Row
 from dracaena.exporter.side_by_side import THREADS, side_by_side
+from dracaena.process.garbage import leave_out_what_was_loaded
 from support.exporting_node import ExportingNode, entry, gpu_uuid, machine_of, pod_uid
 from support.exporting_nvml import ExportingNvml, FakeProcess
 
@@ -201,6 +202,7 @@ def _serve(folder: Path, slow_with_threads: int) -> None:
         for process in does.processes:
             node.run(process.pid, pod_uid(number))
     node.program.start()
+    leave_out_what_was_loaded()
     print(node.program.http_port, flush=True)
     while True:
         time.sleep(1.0)
