@@ -82,7 +82,8 @@ class _Given(NamedTuple):
     cut_off: bool
 
 
-_NOTHING: Final = Cut(CutKey(0, 0, 0), ())
+NOTHING: Final = Cut(CutKey(0, 0, 0), ())
+"""What serves who wants no part."""
 
 
 class Cuts:
@@ -107,7 +108,7 @@ class Cuts:
         return self._bests[key]
 
     def _best(self, gpus: Sequence[CutGpu | None], wanted: Wanted, *, apart: bool) -> BestCut:
-        found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): _NOTHING}
+        found: dict[Wanted, Cut] = {tuple(0 for _ in wanted): NOTHING}
         cut_off = False
         for number, gpu in enumerate(gpus):
             if gpu is None:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dracaena.api.partitions import Left, PartitionGeometry
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.request import Question
 from dracaena.controller.allocation.score.box import Box, canonical_mask, mask_of, ordinals_of, refined, representatives
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.cuts import Cut, CutGpu, CutKey, Cuts
+from dracaena.controller.allocation.score.cuts import NOTHING, Cut, CutGpu, CutKey, Cuts
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.score.partitions import PartitionTable
 from dracaena.controller.allocation.walk.partitions.question import PartOption, PartQuestion, PlaceMasks
@@ -106,12 +106,21 @@ class PartPlacement:
     """The whole GPUs; None where it gets none here."""
     cut: Cut
     """The parts; their demands are the places in PartQuestion.parts."""
-    fresh: int
-    """Mask of the GPUs that nobody used before."""
     rank: int
     """Sorts the nodes of one decision, best first."""
-    order: tuple[object, ...]
-    """Sorts the places on one node, best first."""
+
+
+class _Way(NamedTuple):
+    """One way that is compared with others on its node."""
+
+    whole: Choice | None
+    option: PartOption
+    cut: Cut
+
+    @property
+    def taken(self) -> int:
+        """Mask of the whole GPUs."""
+        return 0 if self.whole is None else self.whole.mask
 
 
 class PartPlaces:
@@ -135,7 +144,7 @@ class PartPlaces:
         self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
         self.cut_off = False
         """Whether something was left out for its number: then that there is no place is not proved."""
-        self._demands = _demands(question)
+        self._demands = question.demands
         self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
         self._gpus = tuple(
             (0 if one.ordinal is None else 1 << one.ordinal, tables.table(one.geometry), left)
@@ -147,8 +156,11 @@ class PartPlaces:
         then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. Of each
         set of whole GPUs, and each way to choose the values to agree in, the best place is told."""
         for _, equal in groupby(self._most(MAX_SETS, self._sets()), key=_rank_of_whole):
-            found = [self._placement(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
-            yield from sorted((one for one in found if one is not None), key=lambda one: one.order)
+            every = [self._way(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
+            ways = sorted((way for way in every if way is not None), key=_fresh_count)
+            # One place is all that most callers ask for: no damage is worked out for ways that break more.
+            for _, alike in groupby(ways, key=_fresh_count):
+                yield from map(self._placement, sorted(map(self._least_damage, alike), key=self._order))
 
     def _most(self, count: int, every: Iterable[T]) -> Iterator[T]:
         """Yield so many at most, and note whether there are more."""
@@ -179,31 +191,35 @@ class PartPlaces:
         )
         return self._engine.choices(self._question.kind.box, self._free, demands, self._held)
 
-    def _placement(self, choice: Choice | None, option: PartOption) -> PartPlacement | None:
-        taken = 0 if choice is None else choice.mask
-        cut = self._best(taken, option, self._free)
-        if cut is None:
-            return None
-        fresh = self._fresh_of(cut, taken)
-        if fresh:
-            cut = self._least_damage(taken, option, fresh.bit_count()) or cut
-            fresh = self._fresh_of(cut, taken)
-        damage = self._damages(self._free & ~taken)(fresh) if fresh else ()
-        rank = self.rank(self._node_rank(choice, fresh), fresh.bit_count(), cut.key)
-        whole = () if choice is None else (choice.score.rank(), ordinals_of(choice.mask))
-        order = (whole[:1], fresh.bit_count(), damage, cut.key, cut.picks, whole)
-        return PartPlacement(choice, self._dealt(cut), fresh, rank, order)
+    def _way(self, choice: Choice | None, option: PartOption) -> _Way | None:
+        """Return the best way to cut beside these whole GPUs, the damage left aside."""
+        cut = self._best(0 if choice is None else choice.mask, option, self._free)
+        return None if cut is None else _Way(choice, option, cut)
+
+    def _order(self, way: _Way) -> tuple[object, ...]:
+        """Return what sorts ways with whole GPUs of one rank that break as many others, best first."""
+        fresh = self._fresh_of(way.cut, way.taken)
+        damage = self._damages(self._free & ~way.taken)(fresh) if fresh else ()
+        return damage, way.cut.key, way.cut.picks, () if way.whole is None else ordinals_of(way.whole.mask)
+
+    def _placement(self, way: _Way) -> PartPlacement:
+        fresh = self._fresh_of(way.cut, way.taken)
+        rank = self.rank(self._node_rank(way.whole, fresh), fresh.bit_count(), way.cut.key)
+        return PartPlacement(way.whole, self._dealt(way.cut), rank)
 
     def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
         """Return the best way to cut beside whole GPUs that are taken, breaking none but these fresh GPUs."""
-        masks = [option.parts[alike[0]] for alike in self._demands]
+        if not self._demands:
+            return NOTHING
+        masks = zip(*[option.parts[alike[0]] for alike in self._demands], strict=True)
         closed = taken | (self._free & ~fresh)
-        gpus: list[CutGpu | None] = []
-        for number, (bit, table, left) in enumerate(self._gpus):
-            allowed = tuple([of_demand[number] for of_demand in masks])
-            is_open = any(allowed) and not bit & closed
-            gpus.append(CutGpu(table, left, allowed, bool(bit & self._free)) if is_open else None)
-        found = self._tables.cuts.best(tuple(gpus), self._wanted, apart=self._question.apart)
+        gpus = tuple(
+            [
+                CutGpu(table, left, allowed, bool(bit & self._free)) if any(allowed) and not bit & closed else None
+                for (bit, table, left), allowed in zip(self._gpus, masks, strict=True)
+            ]
+        )
+        found = self._tables.cuts.best(gpus, self._wanted, apart=self._question.apart)
         self.cut_off |= found.cut_off
         return found.cut
 
@@ -212,7 +228,13 @@ class PartPlaces:
         ordinals = (partitions[gpu].ordinal for gpu, _, _ in cut.picks)
         return mask_of({one for one in ordinals if one is not None and (self._free & ~taken) >> one & 1})
 
-    def _least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
+    def _least_damage(self, way: _Way) -> _Way:
+        """Return the best way that breaks as many fresh GPUs, those whose loss does least damage to the rest."""
+        count = _fresh_count(way)
+        found = self._cut_with_least_damage(way.taken, way.option, count) if count else None
+        return way if found is None else way._replace(cut=found)
+
+    def _cut_with_least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
         """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
         free = self._free & ~taken
         alike: dict[tuple[PartitionTable, Left, PlaceMasks], int] = {}
@@ -278,13 +300,8 @@ class PartPlaces:
         return score.node_rank()
 
 
-def _demands(question: PartQuestion) -> tuple[tuple[int, ...], ...]:
-    """Return the places in PartQuestion.parts of requests that may have the same places whatever values they agree in:
-    seven requests for one part each are one demand for seven, not 2^7 ways to serve some of them."""
-    alike: dict[tuple[PlaceMasks, ...], list[int]] = {}
-    for at in range(len(question.parts)):
-        alike.setdefault(tuple(option.parts[at] for option in question.options), []).append(at)
-    return tuple(map(tuple, alike.values()))
+def _fresh_count(way: _Way) -> int:
+    return way.cut.key.fresh
 
 
 def _rank_of_whole(one: tuple[Choice | None, PartOption]) -> tuple[int, ...]:

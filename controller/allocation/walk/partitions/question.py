@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dracaena.api.partitions import PartitionedGpu
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
@@ -43,6 +43,15 @@ class PartQuestion:
     """Whether no two parts may be of one GPU (distinctAttribute)."""
     is_exact: bool = False
     """Whether each request gets parts or whole GPUs here, and no constraint is left for the rules to judge."""
+    demands: tuple[tuple[int, ...], ...] = field(init=False)
+    """Places in `parts` of requests that may have the same places whatever values they agree in: seven requests for one
+    part each are one demand for seven, not 2^7 ways to serve some of them."""
+
+    def __post_init__(self) -> None:
+        alike: dict[tuple[PlaceMasks, ...], list[int]] = {}
+        for at in range(len(self.parts)):
+            alike.setdefault(tuple(option.parts[at] for option in self.options), []).append(at)
+        object.__setattr__(self, "demands", tuple(map(tuple, alike.values())))
 
 
 def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int], selectors: Selectors) -> PartQuestion:

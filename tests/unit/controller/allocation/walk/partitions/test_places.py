@@ -104,6 +104,21 @@ def test_a_gpu_in_use_on_any_node_comes_before_a_fresh_one() -> None:
     assert given(inventory, "c", part("r", "2g.20gb")) == ["b 3 2g-20gb-4"]
 
 
+def test_no_damage_is_worked_out_for_gpus_that_need_not_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU is a way of its own where parts have to be of one GPU, and most of them would break a fresh one."""
+    used = holding(claim("used"), "a", part_name(PAIRS, 3, MigPart("1g.10gb", 6, 1, 1)))
+    inventory = cluster(used, a=PAIRS)
+    asked = claim("c", part("r", "1g.10gb"), part("s", "2g.20gb"))
+    asked.spec["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER}/parentUUID"}]
+    monkeypatch.delattr(places.PartTables, "damages")
+    found = Allocator().allocate(inventory, pod("pod", "c"), [asked])
+    assert isinstance(found, Allocation)
+    assert {result.device for result in found.claims[0].results} == {
+        part_name(PAIRS, 3, MigPart("1g.10gb", 0, 1, 1)),
+        part_name(PAIRS, 3, MigPart("2g.20gb", 2, 2, 2)),
+    }
+
+
 def test_parts_and_whole_gpus_of_one_pod_lie_on_one_node_and_the_whole_ones_are_linked() -> None:
     inventory = cluster(a=PAIRS)
     told = given(inventory, "c", part("r", "4g.40gb"), request("w", 2), part("s", "3g.40gb"))
