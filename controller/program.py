@@ -30,7 +30,7 @@ from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 
 TICK_S: Final = 1.0
-"""How often held-back Events and starving pods are looked at: fine enough for waits of 10 s and more."""
+"""How often held-back Events, starving pods and garbage are looked at: fine enough for waits of 10 s and more."""
 
 SERVER_VERSION_S: Final = 60.0
 """How often the server is asked for its version. A control plane is updated in minutes and the rules of two versions
@@ -197,6 +197,7 @@ class Controller:
                 self.parts.waiting.tell_due()
                 self.parts.quota_reports.look()
                 self.parts.gatekeeper.forget_passed()
+                self.parts.workers.collect_garbage()
             except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
                 log.exception("fault in the controller, will try again")
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from dracaena.controller.garbage import collect_between_decisions
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.work import claim_of_work
@@ -54,6 +55,7 @@ class Workers:
         """Take the next key, and decide if it is a pod's; return what is to be carried out, None at the end."""
         while True:
             with self._turnstile:
+                collect_between_decisions()
                 key = self._queue.get()
                 if key is None:
                     return None
@@ -93,6 +95,12 @@ class Workers:
         except Exception:  # one pod's trouble must not end the worker for all others
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)
+
+    def collect_garbage(self) -> None:
+        """Look for garbage that the watches left, unless a decision is under way: call it now and then, for times in
+        which nothing is decided."""
+        if self._deciding_since_s is None:
+            collect_between_decisions()
 
     def deciding_for_s(self) -> float:
         """Return for how many seconds the decision under way has been made; 0 when none is."""

@@ -33,7 +33,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import held_devices
 from dracaena.controller.cache.pods import kept_pod
 from dracaena.controller.cache.slices import with_shared_values
-from dracaena.controller.garbage import freeze_what_stays
+from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
@@ -128,6 +128,7 @@ class World:
     def arrive(self, waiting: Pod, asked: ResourceClaim) -> tuple[Any, int, int]:
         """Take in a job, decide and take in what was written; return the decision, and ns for it and for the rest."""
         began = now_ns()
+        collect_between_decisions()  # as the worker does that decides next
         self.cluster.intake.claim_changed(None, asked)
         self.cluster.intake.pod_changed(None, waiting)
         ready, ready_cpu = now_ns(), cpu_ns()

@@ -23,7 +23,7 @@ from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.cache.slices import with_shared_values
-from dracaena.controller.garbage import freeze_what_stays
+from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, pod, pool_slice, request
 from support.bare_cluster import decide, land, written
@@ -118,6 +118,7 @@ class PartitionedWorld(World):
 
     def decide_ms(self, asked: ResourceClaim, expected: type | tuple[type, ...]) -> float:
         """Decide for a new pod, take in what is written, and return the CPU time of the decision alone."""
+        collect_between_decisions()  # as the worker does that decides next
         name = asked.metadata.name
         waiting = pod(name, name, tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])
         self.cluster.intake.claim_changed(None, asked)

@@ -20,7 +20,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import solve
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.garbage import freeze_what_stays
+from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from support.allocation import DRIVER, claim, device_class, pod, request
 from support.structured import CLASSES, device, exactly, published
 from support.structured import World as NodeWorld
@@ -204,6 +204,7 @@ def decisions_ms(world: World) -> dict[str, list[float]]:
 def _decide(world: World, allocator: Allocator, asked: ResourceClaim, expected: type = Allocation) -> float:
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     waiting: Pod = pod("p", asked.metadata.name, tolerations=tolerations)
+    collect_between_decisions()  # as the worker does that decides next
     began = cpu_ns()
     decision = allocator.allocate(world.inventory, waiting, [asked])
     spent = cpu_ns() - began

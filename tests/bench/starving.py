@@ -21,7 +21,7 @@ import structlog
 from bench.decision import percentile
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Pod, Taint
-from dracaena.controller.garbage import freeze_what_stays
+from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.decisions import Decisions
@@ -141,6 +141,7 @@ class Cluster:
                 if not name and now >= pause_until:
                     name, came, came_cpu = self.come(), time.perf_counter(), time.thread_time()
                 if len(self.bench.queue) and self.bench.queue._ready:
+                    collect_between_decisions()  # as a worker does before it takes the next pod
                     self.bench.step()
                 elif name == "":
                     time.sleep(0.001)
