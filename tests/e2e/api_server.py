@@ -32,7 +32,7 @@ class BareApiServer:
         self.authority = root / "certificates" / "apiserver.crt"
         self._root = root
         self._etcd_url = f"http://{ADDRESS}:{ETCD_PORT}"
-        self._etcd = Program("etcd-alone", self._etcd_command(), logs)
+        self._etcd = Program("etcd-alone", self._etcd_command(binaries), logs)
         self._apiserver = Program("kube-apiserver-alone", self._apiserver_command(binaries), logs, stop_s=SERVER_STOP_S)
         self._programs = (self._etcd, self._apiserver)
         self._binaries = binaries
@@ -83,9 +83,9 @@ class BareApiServer:
         key = subprocess.run([self._binaries / "probe", "new-key"], capture_output=True, check=True).stdout
         (self._root / "service-accounts.key").write_bytes(key)
 
-    def _etcd_command(self) -> list[str | Path]:
+    def _etcd_command(self, binaries: Path) -> list[str | Path]:
         return [
-            "etcd",
+            binaries / "etcd",
             "--data-dir",
             self._root / "etcd",
             f"--listen-client-urls={self._etcd_url}",

@@ -55,6 +55,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 
 _HELM = "helm.sh/helm/v4"
 _PROMETHEUS = "github.com/prometheus/prometheus"
+_ETCD = "go.etcd.io/etcd/server/v3"
 
 _KUEUE = "sigs.k8s.io/kueue"
 
@@ -63,6 +64,7 @@ KUEUE = Build("kueue", (f"{_KUEUE}/cmd/kueue",), "4 minutes", (f"{_KUEUE}/pkg/ve
 
 _FOR_ALL = (
     Build("probe", (".",), "seconds"),
+    Build("etcd", (".",), "1 minute", module=_ETCD),
     Build("helm", (f"{_HELM}/cmd/helm",), "3 minutes", (f"{_HELM}/internal/version.version={{version}}",), _HELM),
     Build(
         "containerd",

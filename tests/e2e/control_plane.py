@@ -199,7 +199,7 @@ class ControlPlane:
     def _etcd_command(self) -> list[str | Path]:
         # No fsync: the folder is in memory, and nothing of it is wanted after the run.
         return [
-            "etcd",
+            self._binaries / "etcd",
             "--data-dir",
             self._file("etcd"),
             f"--listen-client-urls={self._etcd_url}",

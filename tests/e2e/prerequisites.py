@@ -23,7 +23,6 @@ NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts")
 """Options of unshare(1): everything that the cluster starts, mounts or listens on is in these, and ends with them."""
 
 _PROGRAMS = {
-    "etcd": "Debian package etcd-server",
     "runc": "Debian package runc",
     "ip": "Debian package iproute2",
     "unshare": "Debian package util-linux",

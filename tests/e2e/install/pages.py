@@ -46,7 +46,7 @@ _LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubele
 
 NOT_RUN_HERE = {
     ".ci/run": "runs all tests, these too",
-    "apt install etcd-server runc containernetworking-plugins iproute2 iptables buildah debootstrap": (
+    "apt install runc containernetworking-plugins iproute2 iptables buildah debootstrap": (
         "installs programs on the machine of the tests, which run because they are there"
     ),
     "dracaena controller": _SPOKEN_OF,

@@ -36,7 +36,7 @@ def about(name: str, *, built: bool = False) -> list[str]:
     return [line for line in prerequisites.missing(built=built) if line.startswith(f"{name}")]
 
 
-@pytest.mark.parametrize("name", ["etcd", "runc", "ip", "unshare", "mount"])
+@pytest.mark.parametrize("name", ["runc", "ip", "unshare", "mount"])
 def test_a_program_that_is_not_there_is_named_with_its_package(programs: Path, name: str) -> None:
     assert len(about(f"{name}: not on PATH (Debian package")) == 1
     put_program(programs, name, "exit 1")

@@ -139,7 +139,7 @@ pwd >> "$PIDS"
 while [ "$1" != -o ]; do shift; done
 folder=$2; shift 2
 for package in "$@"; do
-    name=$(basename "$package"); [ "$name" = . ] && name=probe
+    name=$(basename "$package"); [ "$name" = . ] && name=$(basename "$PWD")
     echo "$PWD" > "$folder/$name"
 done
 """
@@ -168,7 +168,7 @@ def test_a_second_version_of_kubernetes_is_built_beside_the_first_and_nothing_el
     for version in ("1.37", "1.36", "1.37"):
         assert built(version, tmp_path).returncode == 0
     calls = [Path(line).name for line in (tmp_path / "calls").read_text().splitlines()]
-    assert calls == ["probe", "helm", "containerd", "prometheus", "kubernetes-1.37", "kubernetes-1.36"]
+    assert calls == ["probe", "etcd", "helm", "containerd", "prometheus", "kubernetes-1.37", "kubernetes-1.36"]
     for version in ("1.37", "1.36"):
         (programs,) = (tmp_path / "cache").glob(f"programs-kubernetes-v{version}.*")
         assert (programs / "kubelet").read_text().strip().endswith(f"/kubernetes-{version}")
