@@ -30,7 +30,8 @@ START_S = 60.0
 
 _CLAIMS_METRIC = "dracaena_plugin_claims_total{"
 
-_COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main")
+MAIN = "dracaena.cli.main"
+_PYTHON = (sys.executable, "-P", "-m")
 
 
 class Installation:
@@ -85,10 +86,13 @@ class Installation:
         command = (*self._plugin_command(self._gpus), *flags)
         return Program(f"dracaena-kubelet-plugin-{pod_uid}", command, self._logs, environment=environment)
 
-    def plugin_of_another_machine(self, name: str, within: Sequence[str | Path], *options: str | Path) -> Program:
+    def plugin_of_another_machine(
+        self, name: str, within: Sequence[str | Path], *options: str | Path, main: str = MAIN
+    ) -> Program:
         """Return the plugin of this node, not started, with other options about GPUs; `within` is the command that runs
-        it."""
-        return Program(f"dracaena-kubelet-plugin-{name}", (*within, *self._plugin_of_the_node(), *options), self._logs)
+        it, `main` the module that takes the command line."""
+        command = (*within, *self._plugin_of_the_node(main), *options)
+        return Program(f"dracaena-kubelet-plugin-{name}", command, self._logs)
 
     def slices(self) -> list[Any]:
         """Return the ResourceSlices of our driver on this node."""
@@ -118,7 +122,8 @@ class Installation:
 
     def _controller_command(self) -> list[str | Path]:
         return [
-            *_COMMAND,
+            *_PYTHON,
+            MAIN,
             "controller",
             f"--kubeconfig={self._control_plane.kubeconfig(DRACAENA_CONTROLLER)}",
             f"--http-address=127.0.0.1:{CONTROLLER_PORT}",
@@ -134,9 +139,10 @@ class Installation:
             f"--driver-root={gpus.driver_root}",
         ]
 
-    def _plugin_of_the_node(self) -> list[str | Path]:
+    def _plugin_of_the_node(self, main: str = MAIN) -> list[str | Path]:
         return [
-            *_COMMAND,
+            *_PYTHON,
+            main,
             "kubelet-plugin",
             f"--kubeconfig={self._control_plane.kubeconfig(DRACAENA_PLUGIN)}",
             f"--node-name={self._node.name}",

@@ -29,6 +29,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 START_S = 60.0
 """containerd answers after 1 s on a free machine, kubelet after 3 s; the rest is for a loaded one."""
 
+GUEST_HANDLER = "guest"
+"""Of RuntimeClasses of the tests that stand for virtual machines: runc under another name."""
+
 _CONTAINERD_CONFIG = """\
 version = 3
 root = "{root}/containerd"
@@ -56,6 +59,9 @@ oom_score = 0
   runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
     SystemdCgroup = false
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{guest}]
+  runtime_type = "io.containerd.runc.v2"
 """
 
 
@@ -135,6 +141,7 @@ class Node:
             sandbox=PROBE_IMAGE,
             cdi_root=CDI_ROOT,
             cni_bin=cni_folder(),
+            guest=GUEST_HANDLER,
         )
         (self._root / "containerd.toml").write_text(config, encoding="utf-8")
         (self._root / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()), encoding="utf-8")

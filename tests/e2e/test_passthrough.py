@@ -1,103 +1,112 @@
-"""A GPU for virtual machines on the real kubelet and containerd: what the container of a launcher gets.
+"""GPUs for virtual machines on the real kubelet and containerd: what the container of a launcher gets, and what a pod
+that is in the virtual machine.
 
-The plugin sees a /sys and a /proc/devices of the test, in a mount namespace of its own: a kernel that has bound the
-node's only GPU to vfio-pci. Everything else is real; its device nodes are those of a driver that is not there.
+The plugin sees a kernel that has bound the node's only GPU to vfio-pci (fake_kernel). RuntimeClass `kata` is runc under
+another name: what kubelet and the plugin do goes by the name, and containerd applies the CDI spec as for any runtime.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from e2e.cluster import Cluster
-from e2e.gpu_pods import seen_inside, traces, wait_free
-from e2e.gpus import GPU_COUNT, MAJOR
+from e2e.fake_kernel import GROUP, IOMMU_MINOR, VFIO_DEVICE, plugin_on, vfio_nodes, wait_published
+from e2e.gpu_pods import Seen, seen_inside, traces, wait_free
 from e2e.installation import DRIVER
-from e2e.pods import Pod, create_pod, create_template, delete_pod, pod_claims
-from e2e.waiting import eventually
+from e2e.node import GUEST_HANDLER
+from e2e.pods import Pod, claim_spec, create_pod, create_template, delete_pod, pod_claims, wait_event
 from support.fake_pci import FakePciBus
 
-ADDRESS, GROUP = "0000:e1:00.0", 7
-DEVICE = "vfio-0000-e1-00-0"
-VFIO_MINOR = 196
-"""Of /dev/vfio/vfio (miscdevice.h)."""
-VFIO = Path("/dev/vfio")
-PROC_DEVICES = f"Character devices:\n {MAJOR} misc\n {MAJOR} vfio\n\nBlock devices:\n"
-
-PUBLISH_S = 60.0
-
-SEES_ANOTHER_KERNEL = """\
-mount --rbind /sys/fs/cgroup "$1/fs/cgroup" && mount --rbind "$1" /sys && mount --bind "$2" /proc/devices || exit 1
-shift 2
-exec "$@"
-"""
+ADDRESS: Final = "0000:e1:00.0"
+DEVICE: Final = "vfio-0000-e1-00-0"
+VARIABLE: Final = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
+TEMPLATE: Final = "machine"
+GUEST: Final = "kata"
+"""One of the RuntimeClasses that setting guest-runtime-classes names by itself."""
 
 
 @pytest.fixture
-def vfio_nodes() -> Iterator[None]:
-    """Make the nodes of VFIO and of the group, which opening answers with ENXIO, in a folder that only this run sees.
-
-    It is mounted on a folder of the machine's /dev, which is removed where it was not there before.
-    """
-    was_there = VFIO.exists()
-    VFIO.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", VFIO], check=True)
-    try:
-        for name, minor in (("vfio", VFIO_MINOR), (str(GROUP), GROUP)):
-            os.mknod(VFIO / name, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, minor))
-        yield
-    finally:
-        subprocess.run(["umount", VFIO], check=True)
-        if not was_there:
-            VFIO.rmdir()
-
-
-@pytest.fixture
-def with_vfio(installed: Cluster, vfio_nodes: None, tmp_path: Path) -> Iterator[Cluster]:
+def with_vfio(installed: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """Give the cluster with a node whose only GPU has a VFIO driver, and none of NVIDIA."""
-    sys, proc_devices, root = tmp_path / "sys", tmp_path / "devices", tmp_path / "no-driver"
-    FakePciBus(sys).add(ADDRESS, GROUP, driver="vfio-pci", bridges=("pci0000:e0", "0000:e0:01.0"))
-    (sys / "fs" / "cgroup").mkdir(parents=True)
-    proc_devices.write_text(PROC_DEVICES, encoding="ascii")
+    bus = FakePciBus(tmp_path / "sys")
+    gpu = bus.add(ADDRESS, GROUP, driver="vfio-pci", bridges=("pci0000:e0", "0000:e0:01.0"))
+    (gpu / "vfio-dev" / f"vfio{VFIO_DEVICE}").mkdir(parents=True)
+    root = tmp_path / "no-driver"
     root.mkdir()
-    installation = installed.installation
-    within = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", SEES_ANOTHER_KERNEL, "sh", sys, proc_devices)
-    plugin = installation.plugin_of_another_machine("vfio", within, "--passthrough=existing", f"--driver-root={root}")
-    installation.plugin.stop()
-    try:
-        plugin.start()
-        eventually(lambda: published(installed) == [DEVICE], "the GPU is published", within_s=PUBLISH_S)
+    with (
+        vfio_nodes(),
+        plugin_on(bus, installed, "vfio", "--passthrough=existing", f"--driver-root={root}"),
+    ):
+        wait_published(installed, DEVICE)
         yield installed
-    finally:
-        plugin.stop()
-        installation.plugin.start()
-        installation.wait_ready()
-        eventually(lambda: len(published(installed)) == GPU_COUNT, "the GPUs of before are back", within_s=PUBLISH_S)
 
 
-def published(cluster: Cluster) -> list[str]:
-    return [device["name"] for device in cluster.installation.devices()]
+@pytest.fixture
+def guest_class(installed: Cluster) -> Iterator[None]:
+    """Have a RuntimeClass whose pods are in virtual machines."""
+    document = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": GUEST}}
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    installed.api.create(classes, document | {"handler": GUEST_HANDLER})
+    yield
+    installed.api.delete(f"{classes}/{GUEST}")
+
+
+def seen_by(cluster: Cluster, name: str, *configs: Any, **more: str) -> Seen:
+    """Return what a pod with a GPU for virtual machines sees; nothing of it is left."""
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": f"vfio.{DRIVER}"}}]
+    config = [{"opaque": {"driver": DRIVER, "parameters": parameters}} for parameters in configs]
+    template = create_template(cluster.api, TEMPLATE, {"devices": {"requests": requests, "config": config}})
+    pod = Pod(name, templates={"gpu": TEMPLATE}, more=more)
+    create_pod(cluster.api, pod)
+    seen = seen_inside(cluster.api, pod)
+    (claim,) = pod_claims(cluster.api, pod).values()
+    assert traces(cluster, claim["metadata"]["uid"])
+    delete_pod(cluster.api, pod)
+    wait_free(cluster, claim)
+    cluster.api.delete(template)
+    return seen
 
 
 def test_a_launcher_gets_the_nodes_of_vfio_and_the_variable_that_names_its_gpu(with_vfio: Cluster) -> None:
-    api = with_vfio.api
-    exactly = {"deviceClassName": f"vfio.{DRIVER}"}
-    template = create_template(api, "machine", {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}})
-    pod = Pod("launcher", templates={"gpu": "machine"})
-    create_pod(api, pod)
-    seen = seen_inside(api, pod)
+    seen = seen_by(with_vfio, "launcher")
     assert set(seen.nodes) == {"/dev/vfio/vfio", f"/dev/vfio/{GROUP}"}
     assert seen.usable == {GROUP}, "the kernel lets it open its group, and no other"
-    assert seen.environment["PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"] == ADDRESS
+    assert seen.environment[VARIABLE] == ADDRESS
     assert seen.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert seen.libraries == {}, "the guest brings its own driver"
-    (claim,) = pod_claims(api, pod).values()
-    assert traces(with_vfio, claim["metadata"]["uid"])
-    delete_pod(api, pod)
-    wait_free(with_vfio, claim)
-    api.delete(template)
+
+
+def test_a_launcher_whose_claim_asks_for_iommufd_gets_its_nodes_and_none_of_the_group(with_vfio: Cluster) -> None:
+    parameters = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": "VfioConfig", "iommu": "IOMMUFD"}
+    seen = seen_by(with_vfio, "newer-launcher", parameters)
+    assert set(seen.nodes) == {"/dev/iommu", f"/dev/vfio/devices/vfio{VFIO_DEVICE}"}
+    assert seen.usable == {IOMMU_MINOR, VFIO_DEVICE}
+    assert seen.environment[VARIABLE] == ADDRESS
+
+
+@pytest.mark.usefixtures("guest_class")
+def test_a_pod_in_a_virtual_machine_gets_the_node_of_the_group_alone(with_vfio: Cluster) -> None:
+    guest = seen_by(with_vfio, "guest", runtimeClassName=GUEST)
+    assert set(guest.nodes) == {f"/dev/vfio/{GROUP}"}
+    assert [name for name in guest.environment if "PCI_RESOURCE" in name or "NVIDIA" in name] == []
+    beside = seen_by(with_vfio, "beside")
+    assert set(beside.nodes) == {"/dev/vfio/vfio", f"/dev/vfio/{GROUP}"}, "the same claim of a pod on the host"
+    assert beside.environment[VARIABLE] == ADDRESS
+
+
+@pytest.mark.usefixtures("guest_class")
+def test_a_pod_in_a_virtual_machine_is_refused_a_gpu_of_the_hosts_driver(installed: Cluster) -> None:
+    template = create_template(installed.api, TEMPLATE, claim_spec())
+    pod = Pod("without-driver", templates={"gpu": TEMPLATE}, more={"runtimeClassName": GUEST})
+    create_pod(installed.api, pod)
+    words = f"runs in a virtual machine (RuntimeClass {GUEST}), in which there is no NVIDIA driver of this node"
+    said = wait_event(installed.api, pod, "FailedPrepareDynamicResources", words)
+    assert "ask for a GPU for virtual machines (class vfio.<driver name>, docs/vm.md)" in said
+    (claim,) = pod_claims(installed.api, pod).values()
+    delete_pod(installed.api, pod)
+    wait_free(installed, claim)
+    installed.api.delete(template)

@@ -97,7 +97,7 @@ func environment() map[string]string {
 func devices() []deviceNode {
 	found := []deviceNode{}
 	paths, _ := filepath.Glob("/dev/nvidia*")
-	for _, folder := range []string{"/dev/nvidia-caps/*", "/dev/vfio/*"} {
+	for _, folder := range []string{"/dev/nvidia-caps/*", "/dev/vfio/*", "/dev/vfio/devices/*", "/dev/iommu"} {
 		more, _ := filepath.Glob(folder)
 		paths = append(paths, more...)
 	}
@@ -106,7 +106,9 @@ func devices() []deviceNode {
 		if err != nil {
 			fail(err)
 		}
-		found = append(found, node)
+		if node.Kind != "folder" {
+			found = append(found, node)
+		}
 	}
 	return found
 }
@@ -117,8 +119,11 @@ func stat(path string) (deviceNode, error) {
 		return deviceNode{}, fmt.Errorf("stat %s: %w", path, err)
 	}
 	kind := "other"
-	if st.Mode&syscall.S_IFMT == syscall.S_IFCHR {
+	switch st.Mode & syscall.S_IFMT {
+	case syscall.S_IFCHR:
 		kind = "char"
+	case syscall.S_IFDIR:
+		kind = "folder"
 	}
 	major := uint32((st.Rdev>>8)&0xfff) | uint32((st.Rdev>>32)&^0xfff)
 	minor := uint32(st.Rdev&0xff) | uint32((st.Rdev>>12)&^0xff)
