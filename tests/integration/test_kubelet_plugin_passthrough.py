@@ -4,8 +4,6 @@ without any driver (support.nvml_world)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import combinations
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +22,7 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
+from support.machines import first_gpus
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, World, http
 
@@ -126,15 +125,6 @@ LAST = len(RECORDED.gpus) - 1
 ADDRESS = str(gpu_address(RECORDED, LAST))
 
 
-def without_the_last() -> FakeNvml:
-    """The driver as it is while VFIO has the last GPU."""
-    topology = RECORDED.topology
-    pairs = tuple(topology.link(a, b) for a, b in combinations(range(LAST), 2))
-    nics = tuple(replace(nic, levels=nic.levels[:LAST]) for nic in topology.nics)
-    fewer = replace(topology, gpu_count=LAST, pairs=pairs, numa_nodes=topology.numa_nodes[:LAST], nics=nics)
-    return FakeNvml(replace(RECORDED, gpus=RECORDED.gpus[:LAST], topology=fewer))
-
-
 @pytest.fixture
 def kernel(world: World) -> Iterator[FakePciDrivers]:
     """The kernel's answers to what the plugin writes. Each GPU is in a group of its own, with the NVIDIA driver."""
@@ -161,7 +151,7 @@ def test_a_gpu_is_taken_from_the_driver_for_a_claim_and_given_back(world: World,
             assert node.nvml is not None
             opened.append(node.nvml.opened)
             if path.endswith("/nvidia/unbind"):
-                node.nvml = without_the_last()
+                node.nvml = FakeNvml(first_gpus(RECORDED, LAST))
             elif path.endswith("/nvidia/bind"):
                 node.nvml = FakeNvml(RECORDED)
 

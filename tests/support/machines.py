@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
+from itertools import combinations
 
 from hypothesis import strategies as st
 
@@ -25,6 +27,15 @@ def plain_machine(count: int, **facts: object) -> Machine:
     )
     pairs = (Link(LinkLevel.SYS, 0),) * (count * (count - 1) // 2)
     return Machine("m", gpus, Topology(count, pairs, (None,) * count))
+
+
+def first_gpus(machine: Machine, count: int) -> Machine:
+    """The machine once all other GPUs have left it. The links of those that stay are as before."""
+    topology = machine.topology
+    pairs = tuple(topology.link(a, b) for a, b in combinations(range(count), 2))
+    nics = tuple(replace(nic, levels=nic.levels[:count]) for nic in topology.nics)
+    links = replace(topology, gpu_count=count, pairs=pairs, numa_nodes=topology.numa_nodes[:count], nics=nics)
+    return replace(machine, gpus=machine.gpus[:count], topology=links)
 
 
 def mig_uuid(number: int) -> str:
