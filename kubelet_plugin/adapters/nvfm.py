@@ -1,0 +1,195 @@
+"""One call of Fabric Manager's library, as a program: its argument is a request, its last line an answer, both JSON.
+
+It needs nothing but the standard library, so it starts within a tenth of a second. Layouts, numbers and order of the
+calls are those of nv_fm_types.h and nv_fm_agent.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+MAX_PARTITIONS: Final = 64
+MAX_GPUS: Final = 16
+
+SUCCESS: Final = 0
+LIBRARY_IN_USE: Final = -7
+"""FM_ST_IN_USE of fmLibInit: it is initialised already."""
+
+
+class ConnectParams(ctypes.Structure):
+    """fmConnectParams_v1."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("address", ctypes.c_char * 256),
+        ("timeout_ms", ctypes.c_uint32),
+        ("is_unix_socket", ctypes.c_uint32),
+    )
+
+
+class PartitionGpu(ctypes.Structure):
+    """fmFabricPartitionGpuInfo_t."""
+
+    _fields_ = (
+        ("physical_id", ctypes.c_uint32),
+        ("uuid", ctypes.c_char * 80),
+        ("pci_bus_id", ctypes.c_char * 32),
+        ("nvlinks", ctypes.c_uint32),
+        ("most_nvlinks", ctypes.c_uint32),
+        ("line_rate_mbps", ctypes.c_uint32),
+    )
+
+
+class Partition(ctypes.Structure):
+    """fmFabricPartitionInfo_t."""
+
+    _fields_ = (
+        ("id", ctypes.c_uint32),
+        ("is_active", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("gpus", PartitionGpu * MAX_GPUS),
+    )
+
+
+class PartitionList(ctypes.Structure):
+    """fmFabricPartitionList_v2, whose version number is 1."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("most", ctypes.c_uint32),
+        ("partitions", Partition * MAX_PARTITIONS),
+    )
+
+
+class ActivePartitions(ctypes.Structure):
+    """fmActivatedFabricPartitionList_v1."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("ids", ctypes.c_uint32 * MAX_PARTITIONS),
+    )
+
+
+class UnsupportedPartition(ctypes.Structure):
+    """fmUnsupportedFabricPartitionInfo_t."""
+
+    _fields_ = (
+        ("id", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("physical_ids", ctypes.c_uint32 * MAX_GPUS),
+    )
+
+
+class UnsupportedList(ctypes.Structure):
+    """fmUnsupportedFabricPartitionList_v1."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("partitions", UnsupportedPartition * MAX_PARTITIONS),
+    )
+
+
+class _RefusedError(Exception):
+    def __init__(self, call: str, code: int) -> None:
+        self.call, self.code = call, code
+        super().__init__(call, code)
+
+
+def answer(request: dict[str, Any], load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, Any]:
+    """Return what came of a request: `code` with the `call` that gave it, or `error` where the library is none.
+
+    `library` and `address` say whom to ask, `timeout_ms` how long to wait for a connection, `work` what to do: `read`,
+    `activate` or `deactivate` with `ids` of one, `set` with all ids that are active.
+    """
+    try:
+        library = load(request["library"])
+        code = library.fmLibInit()
+        if code not in (SUCCESS, LIBRARY_IN_USE):
+            return {"call": "fmLibInit", "code": code}
+    except (OSError, AttributeError) as error:
+        return {"error": str(error)}
+    try:
+        return _connected(library, request)
+    except AttributeError as error:
+        return {"error": str(error)}
+    except _RefusedError as error:
+        return {"call": error.call, "code": error.code}
+    finally:
+        library.fmLibShutdown()
+
+
+def _connected(library: Any, request: dict[str, Any]) -> dict[str, Any]:
+    handle = ctypes.c_void_p()
+    address = request["address"]
+    parameters = ConnectParams(
+        _version(ConnectParams), address.encode(), request["timeout_ms"], int(address.startswith("/"))
+    )
+    _call(library, "fmConnect", ctypes.byref(parameters), ctypes.byref(handle))
+    try:
+        return {"code": SUCCESS, **_work(library, handle, request["work"], request.get("ids", []))}
+    finally:
+        library.fmDisconnect(handle)
+
+
+def _work(library: Any, handle: ctypes.c_void_p, work: str, ids: Sequence[int]) -> dict[str, Any]:
+    if work == "read":
+        return _read(library, handle)
+    if work == "set":
+        active = ActivePartitions(_version(ActivePartitions), len(ids), (ctypes.c_uint32 * MAX_PARTITIONS)(*ids))
+        _call(library, "fmSetActivatedFabricPartitions", handle, ctypes.byref(active))
+        return {}
+    name = {"activate": "fmActivateFabricPartition", "deactivate": "fmDeactivateFabricPartition"}[work]
+    _call(library, name, handle, ctypes.c_uint32(ids[0]))
+    return {}
+
+
+def _read(library: Any, handle: ctypes.c_void_p) -> dict[str, Any]:
+    supported = PartitionList(_version(PartitionList))
+    _call(library, "fmGetSupportedFabricPartitions", handle, ctypes.byref(supported))
+    unsupported = UnsupportedList(_version(UnsupportedList))
+    if hasattr(library, "fmGetUnsupportedFabricPartitions"):  # not in the library's first releases
+        _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(unsupported))
+    return {
+        "partitions": [_partition(each) for each in supported.partitions[: min(supported.count, MAX_PARTITIONS)]],
+        "unsupported": [each.id for each in unsupported.partitions[: min(unsupported.count, MAX_PARTITIONS)]],
+    }
+
+
+def _partition(told: Partition) -> dict[str, Any]:
+    return {
+        "id": told.id,
+        "active": bool(told.is_active),
+        "gpus": [
+            {
+                "module": gpu.physical_id,
+                "uuid": gpu.uuid.decode("ascii", "replace"),
+                "pci": gpu.pci_bus_id.decode("ascii", "replace"),
+                "nvlinks": gpu.nvlinks,
+                "most_nvlinks": gpu.most_nvlinks,
+            }
+            for gpu in told.gpus[: min(told.gpu_count, MAX_GPUS)]
+        ],
+    }
+
+
+def _call(library: Any, name: str, *arguments: Any) -> None:
+    code = getattr(library, name)(*arguments)
+    if code != SUCCESS:
+        raise _RefusedError(name, code)
+
+
+def _version(structure: type[ctypes.Structure], number: int = 1) -> int:
+    """Return what MAKE_FM_PARAM_VERSION makes."""
+    return ctypes.sizeof(structure) | number << 24
+
+
+if __name__ == "__main__":
+    found = answer(json.loads(sys.argv[1]))
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # the library may have written before, and without an end of line
