@@ -111,6 +111,13 @@ CC_MODE = AttributeSpec("ccMode", _STRING, "mode of confidential computing: `on`
 PCIE_LEVELS = AttributeSpec("pcieLevels", _STRING, "PCIe level to each GPU of the node in ordinal order (compact)")
 NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in ordinal order (compact)")
 NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
+GPU_MODULE_ID = AttributeSpec(
+    "gpuModuleID", _INT, "place of the GPU on its board, where Fabric Manager has partitions", "module_id"
+)
+PARTITION_1 = AttributeSpec("partition1", _INT, "Fabric Manager's id of the partition of this GPU alone")
+PARTITION_2 = AttributeSpec("partition2", _INT, "Fabric Manager's id of the partition of 2 GPUs that it is in")
+PARTITION_4 = AttributeSpec("partition4", _INT, "Fabric Manager's id of the partition of 4 GPUs that it is in")
+PARTITION_8 = AttributeSpec("partition8", _INT, "Fabric Manager's id of the partition of 8 GPUs that it is in")
 PARENT_UUID = AttributeSpec("parentUUID", _STRING, "UUID of the GPU that a MIG device is part of", optional=False)
 PROFILE = AttributeSpec("profile", _STRING, "profile of a MIG device, for example 1g.10gb", optional=False)
 PLACEMENT_START = AttributeSpec(
@@ -131,10 +138,20 @@ GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
     DRIVER_VERSION, DRIVER_VERSION_TEXT, CUDA_DRIVER_VERSION, CUDA_DRIVER_VERSION_TEXT, INDEX, MINOR, ORDINAL,
     NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, NVLINK_GROUP, PCIE_SWITCH, HOST_BRIDGE, FABRIC_CLIQUE, NVLINK_COUNT,
-    NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, CC_CAPABLE, CC_MODE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+    NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, CC_CAPABLE, CC_MODE, GPU_MODULE_ID, PARTITION_1, PARTITION_2,
+    PARTITION_4, PARTITION_8, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
 )  # fmt: skip
-"""All attributes of a whole GPU, in the order in which they are published. With the two capacities of a shared GPU they
-are as many as a device may have: another one needs the place of one of these."""
+"""All attributes of a whole GPU, in the order in which they are published. A device may have fewer beside the two
+capacities of a shared GPU: GIVING_WAY says which are left out then."""
+
+GIVING_WAY = (
+    CUDA_COMPUTE_CAPABILITY_TEXT, CUDA_DRIVER_VERSION_TEXT, DRIVER_VERSION_TEXT, PCIE_WIDTH, PCIE_GENERATION,
+)  # fmt: skip
+"""What is left out of a whole GPU that has more attributes than fit, the first one first: what others say too, then
+what is the same on all GPUs of such a board."""
+
+PARTITION_SIZES = {1: PARTITION_1, 2: PARTITION_2, 4: PARTITION_4, 8: PARTITION_8}
+"""GPUs of a partition → the attribute."""
 
 MIG_ATTRIBUTES = (
     TYPE, UUID, PARENT_UUID, PROFILE, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY,
@@ -152,7 +169,8 @@ so what another attribute says too is left out."""
 
 VFIO_ATTRIBUTES = (
     TYPE, PRODUCT_NAME, VENDOR_ID, DEVICE_ID, IOMMU_GROUP, ORDINAL, NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, PCIE_SWITCH,
-    HOST_BRIDGE, CC_MODE, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+    HOST_BRIDGE, CC_MODE, GPU_MODULE_ID, PARTITION_1, PARTITION_2, PARTITION_4, PARTITION_8, PCIE_LEVELS, NVLINKS,
+    NIC_LEVELS,
 )  # fmt: skip
 """All attributes of a GPU for virtual machines, in the order in which they are published. The NVIDIA driver does not
 have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name, of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dracaena.api.fabric import PartitionedFabric
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
@@ -48,6 +49,8 @@ class Gpu:
     """One of dracaena.api.confidential.CC_MODES (nvmlSystemGetConfComputeState)."""
     mig_profiles: tuple[MigProfile, ...] = ()
     """How it can be divided; empty: not at all, or not known."""
+    module_id: int | None = None
+    """Its place on the board, by which Fabric Manager knows it; only asked where that has partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Machine:
     """By GPU, then by identity. They are parts of GPUs and no rows of the topology."""
     vgpu_parents: frozenset[str] = frozenset()
     """PCI addresses of the GPUs that the vGPU manager has: nothing of them but vGPUs can be given."""
+    fabric: PartitionedFabric | None = None
+    """None: no partitions have to be activated."""
 
     def handed_on_demand(self) -> Mapping[str, PassthroughGpu]:
         """Return the GPUs of the NVIDIA driver that may go to virtual machines instead, by UUID: which device they are

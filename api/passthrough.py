@@ -40,6 +40,8 @@ class PassthroughGpu:
     """Whether it is bound when a claim gets it, and back afterwards: until then the NVIDIA driver may have it."""
     cc_mode: str | None = None
     """One of dracaena.api.confidential.CC_MODES, as a label of the Node says; None: nobody does."""
+    module_id: int | None = None
+    """As Gpu.module_id, from when the NVIDIA driver had it; None: nobody has read it since the node came up."""
 
     @property
     def device_name(self) -> DeviceName:

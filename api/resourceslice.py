@@ -17,6 +17,7 @@ from dracaena.api import attributes as table
 from dracaena.api import compact, limits
 from dracaena.api.attributes import AttributeSpec, AttributeType
 from dracaena.api.devicepool import DecodedGpu, DecodedMig, DecodedPool, DeviceProblem, decode_pool
+from dracaena.api.fabric import PartitionedFabric
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
@@ -205,9 +206,17 @@ def _device(machine: Machine, groups: _Groups, ordinal: int) -> Device:
     gpu = machine.gpus[ordinal]
     return Device(
         name=_checked_name(machine, gpu_device_name(gpu.uuid), gpu.uuid),
-        attributes=_attributes(table.GPU_ATTRIBUTES, _gpu_values(machine, groups, ordinal)),
+        attributes=_fitting(_attributes(table.GPU_ATTRIBUTES, _gpu_values(machine, groups, ordinal))),
         capacity=_memory(gpu.memory_bytes),
     )
+
+
+def _fitting(attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
+    """Return as many as a whole GPU may have beside the capacities that it has when it is shared."""
+    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - len(table.SHARED_GPU_CAPACITIES)
+    there = [spec.name for spec in table.GIVING_WAY if spec.name in attributes]
+    left_out = there[: max(0, len(attributes) - room)]
+    return {name: value for name, value in attributes.items() if name not in left_out}
 
 
 def _mig_device(machine: Machine, parent: Gpu, mig: MigDevice) -> Device:
@@ -270,6 +279,7 @@ def _gpu_values(machine: Machine, groups: _Groups, ordinal: int) -> Iterator[tup
     yield from _common_values(table.GPU_ATTRIBUTES, machine, machine.gpus[ordinal])
     yield table.TYPE, table.GPU_TYPE
     yield table.NVLINK_GROUP, groups.nvlink[ordinal]
+    yield from _partition_values(machine.fabric, machine.gpus[ordinal].module_id)
     yield from _link_values(machine.topology, groups, ordinal)
 
 
@@ -284,7 +294,20 @@ def _passthrough_values(
     yield table.PCIE_ROOT, gpu.pcie_root
     yield table.PCI_BUS_ID, gpu.pci_bus_id
     yield table.CC_MODE, gpu.cc_mode
+    yield table.GPU_MODULE_ID, gpu.module_id
+    yield from _partition_values(machine.fabric, gpu.module_id)
     yield from _link_values(machine.topology, groups, ordinal)
+
+
+def _partition_values(
+    fabric: PartitionedFabric | None, module: int | None
+) -> Iterator[tuple[AttributeSpec, int | None]]:
+    if fabric is None or module is None:
+        return
+    for size, spec in table.PARTITION_SIZES.items():
+        partition = fabric.of_size(module, size)
+        if partition is not None:
+            yield spec, partition.id
 
 
 def _vgpu_values(vgpu: Vgpu, groups: _Groups, parent: int | None) -> Iterator[tuple[AttributeSpec, int | str | None]]:

@@ -16,7 +16,7 @@ from dracaena.api.quantity import format_bytes, parse_bytes
 from dracaena.api.versions import is_semver, to_semver
 
 KINDS = [
-    (table.GPU_ATTRIBUTES, table.SHARED_GPU_CAPACITIES),
+    (tuple(spec for spec in table.GPU_ATTRIBUTES if spec not in table.GIVING_WAY), table.SHARED_GPU_CAPACITIES),
     (table.MIG_ATTRIBUTES, table.MIG_CAPACITIES),
     (table.MIG_PLACE_ATTRIBUTES, table.MIG_PLACE_CAPACITIES),
 ]

@@ -1,0 +1,44 @@
+"""Partitions of the NVSwitches of one node: which sets of its GPUs Fabric Manager links, once they are activated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FabricPartition:
+    """A set of GPUs that are linked while it is active, and with no others."""
+
+    id: int
+    """Fabric Manager's (fmFabricPartitionId_t)."""
+    modules: frozenset[int]
+    """Module ids of its GPUs (physicalId, from H100 on nvmlDeviceGetModuleId)."""
+    nvlinks: int | None = None
+    """NVLinks that each of its GPUs has, of GPUs that have fewer the lowest count; None: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedFabric:
+    """The NVSwitches of a node whose partitions have to be activated."""
+
+    partitions: tuple[FabricPartition, ...] = ()
+    """Those that can be activated, by id."""
+    problem: str = ""
+    """Why none can be activated now; "" where they can."""
+    foreign: frozenset[int] = frozenset()
+    """Module ids of the GPUs in partitions that are active, and that no claim of ours has."""
+
+    def exactly(self, modules: Collection[int]) -> FabricPartition | None:
+        """Return the partition of exactly these GPUs, None where there is none."""
+        wanted = frozenset(modules)
+        return next((each for each in self.partitions if each.modules == wanted), None)
+
+    def of_size(self, module: int, size: int) -> FabricPartition | None:
+        """Return the partition of so many GPUs that one is in, the one with the lowest id where there are several."""
+        found = (each for each in self.partitions if len(each.modules) == size and module in each.modules)
+        return next(found, None)
+
+    def joining(self, one: int, other: int) -> tuple[FabricPartition, ...]:
+        """Return the partitions that hold two different GPUs."""
+        return tuple(each for each in self.partitions if one in each.modules and other in each.modules)
