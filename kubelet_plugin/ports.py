@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer
 from dracaena.kubelet_plugin.discovery.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
@@ -303,6 +305,52 @@ class PciDrivers(Protocol):
         """Write to a file of /sys for a GPU. Raises OSError with the kernel's number, TemporaryError where the write
         was ended after its time, and WriteHangsError where it could not be, or an earlier one is still there.
         """
+        ...
+
+
+class FabricCode(enum.IntEnum):
+    """Answers of Fabric Manager that mean something else than a failure (fmReturn_t)."""
+
+    SUCCESS = 0
+    NOT_SUPPORTED = -3
+    """It is not in its shared NVSwitch mode."""
+    UNINITIALIZED = -4
+    """Of deactivating: the partition is not active."""
+    IN_USE = -7
+    """Of activating: the partition is active, or a GPU of it is in another one that is."""
+    NOT_CONFIGURED = -8
+    """It is starting, or waits to be told which partitions are active."""
+
+
+class FabricManagerError(TemporaryError):
+    """Fabric Manager refuses a call, or gives no answer; `code` is fmReturn_t, None where there is no answer: then the
+    call may still take effect.
+    """
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FabricManager(Protocol):
+    """Asks Fabric Manager. From any thread. A call takes a tenth of a second, at most some seconds; all raise
+    FabricManagerError.
+    """
+
+    def read(self) -> FabricAnswer:
+        """Return its partitions as they are now."""
+        ...
+
+    def activate(self, partition: int) -> None:
+        """Link the GPUs of a partition, by its id."""
+        ...
+
+    def deactivate(self, partition: int) -> None:
+        """End that."""
+        ...
+
+    def set_active(self, partitions: Sequence[int]) -> None:
+        """Tell it which partitions are active, after it was started anew in its restart mode."""
         ...
 
 

@@ -49,9 +49,12 @@ class _Gpu:
 class NvmlReader:
     """Reads everything. One thread at a time; `doing` may be read by others: the call that runs right now."""
 
-    def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False) -> None:
-        """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told."""
+    def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False, module_ids: bool = False) -> None:
+        """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told, with `module_ids`
+        where it is on its board.
+        """
         self._library = library
+        self._module_ids = module_ids
         self._profiles: dict[str, tuple[MigProfile, ...]] | None = {} if mig_profiles else None
         self._profiles_of: str | None = None
         """Version of the driver that told them."""
@@ -150,6 +153,7 @@ class NvmlReader:
             fabric=self._fabric(device, handle),
             mig_enabled=mig_mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig_mode is not None else None,
             mig_profiles=self._mig_profiles(device, handle, identity, memory_bytes) if mig_mode is not None else (),
+            module_id=self._ask(device, pynvml.nvmlDeviceGetModuleId, handle) if self._module_ids else None,
         )
         return _Gpu(handle, facts)
 

@@ -90,10 +90,11 @@ class NvmlMachine:
         passthrough: bool = False,
         on_demand: OnDemandGpus = NONE_ON_DEMAND,
         vgpus: bool = False,
+        module_ids: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
-        reader = NvmlReader(library, mig_profiles=mig_profiles)
+        reader = NvmlReader(library, mig_profiles=mig_profiles, module_ids=module_ids)
         pci_bus = SysfsPci(sys_root) if passthrough else None
         mediated = SysfsVgpu(sys_root) if vgpus else None
         return cls(name, reader, Sysfs(sys_root), listens=listens, pci_bus=pci_bus, on_demand=on_demand, vgpus=mediated)

@@ -57,6 +57,8 @@ class Reading:
     """GPUs that a VFIO driver has and that no virtual machine can be given."""
     refused_vgpus: tuple[RefusedGpu, ...] = ()
     """vGPUs that no virtual machine can be given."""
+    troubles: tuple[Trouble, ...] = ()
+    """What else an admin should know of it."""
 
     @property
     def unanswered(self) -> int:
@@ -88,7 +90,7 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
         trouble(TroubleKind.VGPU_REFUSED, f"vGPU {each.address} is not published: {each.reason}", each.address)
         for each in reading.refused_vgpus
     )
-    return refused + tuple(
+    missing = tuple(
         trouble(
             TroubleKind.GPU_MISSING,
             f"the GPU at {address} is on the PCI bus and cannot be used through the driver{why}: it is not published",
@@ -97,6 +99,7 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
         for address in reading.missing
         if address not in known
     )
+    return (*reading.troubles, *refused, *missing)
 
 
 def _missing(facts: MachineFacts) -> tuple[str, ...]:
@@ -189,6 +192,7 @@ def _gpu(facts: GpuFacts, pci: PciFacts | None, confidential: ConfidentialFacts)
         cc_capable=cc_capable(confidential),
         cc_mode=cc_mode(confidential),
         mig_profiles=facts.mig_profiles,
+        module_id=facts.module_id,
     )
 
 

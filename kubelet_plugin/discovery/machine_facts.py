@@ -86,6 +86,8 @@ class GpuFacts:
     mig_enabled: bool | None = None
     mig_profiles: tuple[MigProfile, ...] = ()
     """How it can be divided; empty: not at all, not told, or not asked."""
+    module_id: int | None = None
+    """nvmlDeviceGetModuleId; also None where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class TroubleKind(enum.Enum):
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
     VGPU_REFUSED = "VgpuRefused"
+    FABRIC_MANAGER = "FabricManagerNotReady"
+    FABRIC_PARTITION = "FabricPartitionUnclear"
 
 
 _KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
@@ -68,6 +70,10 @@ MENDING = {
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
+    TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "
+    "`grep -v '^#' /usr/share/nvidia/nvswitch/fabricmanager.cfg` (docs/vm.md)",
+    TroubleKind.FABRIC_PARTITION: "on the node: `nvidia-smi -q | grep -e 'Module Id' -e 'Bus Id'`, `fmpm -l` "
+    "(docs/vm.md)",
 }
 """What to do; {subject} stands for what the trouble is about."""
 

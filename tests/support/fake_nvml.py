@@ -226,6 +226,9 @@ class FakeNvml:
     def _nvmlDeviceGetMinorNumber(self, handle: Any, minor: Any) -> int:
         return _set(minor, self._gpu(handle).minor)
 
+    def _nvmlDeviceGetModuleId(self, handle: Any, module: Any) -> int:
+        return _set(module, self._gpu(handle).module_id)
+
     def _nvmlDeviceGetName(self, handle: Any, buffer: Any, _length: Any) -> int:
         mig = self._mig(handle)
         return _set_text(buffer, mig.name if mig is not None else self._gpu(handle).product_name)

@@ -389,3 +389,14 @@ def test_questions_without_an_answer_are_counted_and_those_that_never_have_one_a
     reader = NvmlReader(NvmlLibrary(lambda: fake, lambda call, error: errors.append((call, error))))
     reader.read()
     assert sorted(errors) == [("nvmlDeviceGetName", "UNKNOWN"), ("nvmlDeviceGetUUID", "GPU_IS_LOST")]
+
+
+def test_the_place_on_the_board_is_asked_where_it_is_wanted() -> None:
+    places = (3, None, 8)
+    gpus = tuple(replace(gpu, module_id=place) for gpu, place in zip(MACHINE.gpus, places, strict=True))
+    fake = FakeNvml(replace(MACHINE, gpus=gpus))
+    for wanted, expected in ((False, (None, None, None)), (True, places)):
+        reader = NvmlReader(NvmlLibrary(lambda: fake), module_ids=wanted)
+        assert tuple(gpu.module_id for gpu in reader.read().gpus) == expected
+        assert any(call == "nvmlDeviceGetModuleId" for call in fake.calls) == wanted
+        reader.close()
