@@ -39,6 +39,7 @@ def node_pool(
         passthrough=MappingProxyType({gpu.device_name: gpu for gpu in machine.passthrough}),
         vgpus=MappingProxyType({vgpu.device_name: vgpu for vgpu in machine.vgpus}),
         vgpu_parents=machine.vgpu_parents,
+        fabric=machine.fabric,
         vanished=vanished,
     )
 

@@ -34,6 +34,9 @@ MIG_OFF: Final = "mig-off"
 MEMORY_LIMIT: Final = "memory-limit"
 """Kind of the effect of a share whose memory the GPU driver limits (device_kinds.memory_limit_effect)."""
 
+FABRIC_PARTITION: Final = "fabric-partition"
+"""Kind of the effect of a partition of Fabric Manager's that links the GPUs of a claim (prepare.partition_effects)."""
+
 VFIO_BIND: Final = "vfio-bind"
 """Kind of the effect of a GPU that is bound to a VFIO driver when a claim gets it (device_kinds.vfio_gpu)."""
 

@@ -27,6 +27,7 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import for_pods, i
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.holders import overdrawn
+from dracaena.kubelet_plugin.prepare.partition_effects import partition_effects
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,
@@ -90,6 +91,11 @@ def plan_claim(
             reasons.append(f"request {device.request}: {made.reason}")
         else:
             effects += made
+    partitions = partition_effects([d for d in devices if not d.admin_access], pool)
+    if isinstance(partitions, CannotEnforce):
+        reasons.append(partitions.reason)
+    else:
+        effects += partitions  # last: what is bound to VFIO leaves its partition before it is bound back
     consumers = _consumers(claim)
     if not consumers and any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects):
         reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory could be limited")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dracaena.api.fabric import PartitionedFabric
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace
@@ -190,6 +191,8 @@ class PublishedPool:
     vgpus: Mapping[DeviceName, Vgpu] = field(default_factory=dict)
     vgpu_parents: frozenset[str] = frozenset()
     """PCI addresses of the GPUs that the vGPU manager has."""
+    fabric: PartitionedFabric | None = None
+    """None: no partitions have to be activated."""
     vanished: Mapping[DeviceName, str] = field(default_factory=dict)
     """Place → UUID of a MIG device that was made there for a claim and is not there any more."""
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
@@ -70,6 +71,7 @@ class VfioNode:
             self.drivers, self.drivers.holders, self.drivers.without_gpu_driver, make_whole=self._make_whole
         )
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
+        means |= self.more_means()
         self.node = PluginNode(
             self.folder,
             self.claims,
@@ -95,7 +97,15 @@ class VfioNode:
         self.mig.left_out = {gpu.uuid for gpu in self.machine.gpus} - {gpu.uuid for gpu in gpus}
         divided = divided_gpus("all", self.machine)
         now = as_published(dataclasses.replace(self.machine, gpus=gpus, passthrough=handed, mig_devices=()), divided)
-        return node_pool(now, DRIVER, PoolName(NODE), divided=divided)
+        return node_pool(self.linked(now), DRIVER, PoolName(NODE), divided=divided)
+
+    def more_means(self) -> dict[str, Any]:
+        """Means of further effects, made anew at each start."""
+        return {}
+
+    def linked(self, machine: Machine) -> Machine:
+        """The machine with what a further part of the node says of it."""
+        return machine
 
     def look(self) -> None:
         self.node.pool = self.read()

@@ -1,0 +1,296 @@
+"""Activates Fabric Manager's partitions for claims, and deactivates them; tells readings which there are.
+
+What is active and was activated here is in the journals of claims, before it is. So what Fabric Manager says is active
+and no journal names is somebody else's, and what journals name and it says is not active was lost when it was started
+anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.fabric_partitions import (
+    FabricAnswer,
+    ToldPartition,
+    place_troubles,
+    places_read,
+    with_partitions,
+    without_partitions,
+    without_places,
+)
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.ports import (
+    DocumentStore,
+    FabricCode,
+    FabricManager,
+    FabricManagerError,
+    NodeLock,
+)
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.partition_effects import MODULES, PARTITION
+
+STATE: Final = "state"
+ACTIVATING: Final = "activating"
+"""It may be active by our doing."""
+ACTIVE: Final = "active"
+
+LOCK_WAIT_S: Final = 15.0
+"""Longest wait for another call that changes partitions: one of them takes some seconds, one that hangs 10 s."""
+
+PLACES: Final = "modules.json"
+"""File that keeps the module ids that were read in this boot, by PCI address."""
+
+Journal = tuple[tuple[str, Effect], ...]
+"""Effects of partitions, each with the UID of its claim."""
+
+log = structlog.get_logger()
+
+
+class FabricPartitions:
+    """Implements NotingEffectMeans for FABRIC_PARTITION. From any thread; read() from one at a time."""
+
+    def __init__(self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str) -> None:
+        """`lock` orders what changes partitions, in all instances of the plugin; it is taken before that of the calls.
+        `files` keep the module ids of GPUs that the NVIDIA driver has given away since.
+        """
+        self._manager = manager
+        self._lock = lock
+        self._files = files
+        self._boot_id = boot_id
+        self._journal: Callable[[], Journal] = tuple
+
+    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
+        """Take these journals from now on."""
+
+        def journal() -> Journal:
+            with lock.hold():
+                now, _ = checkpoints.load_all()
+            return tuple(
+                (each.prepared.claim.uid, effect)
+                for each in now
+                for effect in each.prepared.effects
+                if effect.kind == FABRIC_PARTITION
+            )
+
+        self._journal = journal
+
+    def apply_noting(
+        self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
+    ) -> Mapping[str, Scalar]:
+        """See NotingEffectMeans. Raises TemporaryError where Fabric Manager refuses or does not answer, where its
+        partitions are others than the claim was planned with, and where somebody else has one of the GPUs.
+        """
+        number = _number(effect)
+        with self._lock.hold(LOCK_WAIT_S):
+            answer = self._answer()
+            partition = answer.partition(number)
+            if partition is None or _modules(effect) != partition.modules or number in answer.unsupported:
+                raise TemporaryError(
+                    f"Fabric Manager's partition {number} is not that of modules {effect.parameters[MODULES]} any "
+                    "more: waiting until its partitions were read again"
+                )
+            is_ours = any(_may_be_active(each) and _number(each) == number for each in (effect, *others))
+            if partition.is_active and is_ours:
+                note({STATE: ACTIVATING})
+                return {STATE: ACTIVE}
+            self._refuse_overlap(partition, answer)
+            note({STATE: ACTIVATING})
+            try:
+                self._manager.activate(number)
+            except FabricManagerError as error:
+                if error.code == FabricCode.IN_USE:  # somebody else was quicker: it is not ours to deactivate
+                    note({})
+                raise
+        return {STATE: ACTIVE}
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        """See NotingEffectMeans. What was never tried is not deactivated, nor what another share of the GPU needs."""
+        number = _number(effect)
+        if not _may_be_active(effect) or any(_may_be_active(each) and _number(each) == number for each in others):
+            return
+        with self._lock.hold(LOCK_WAIT_S):
+            try:
+                answer = self._answer()
+            except FabricManagerError as error:
+                if error.code != FabricCode.NOT_SUPPORTED:
+                    raise
+                log.warning("Fabric Manager has no partitions any more", partition=number, answer=str(error))
+                return
+            partition = answer.partition(number)
+            if partition is None or partition.modules != _modules(effect):
+                log.warning("Fabric Manager has another partition now, which stays as it is", partition=number)
+                return
+            try:
+                # Whatever the list says: an activation that got no answer in time may still be under way.
+                self._manager.deactivate(number)
+            except FabricManagerError as error:
+                if error.code != FabricCode.UNINITIALIZED:
+                    raise
+
+    def read(self, reading: Reading) -> Reading:
+        """Return a reading with the partitions as they are now, or without NVLinks and with a trouble where Fabric
+        Manager does not tell. Raises TemporaryError where the journals cannot be read.
+        """
+        machine = reading.machine
+        remembered = self._remember(machine)
+        try:
+            answer, foreign, found = self._look()
+        except FabricManagerError as error:
+            if error.code == FabricCode.NOT_SUPPORTED:
+                text = (
+                    f"setting `fabric-partitions` is on, and Fabric Manager is not in its shared NVSwitch mode "
+                    f"(FABRIC_MODE=1): no partitions are activated ({error})"
+                )
+                return _with(reading, without_places(machine), trouble(TroubleKind.FABRIC_MANAGER, text))
+            text = f"GPUs are published without NVLinks, and claims for them wait: {error}"
+            machine = without_partitions(machine, str(error))
+            return _with(reading, machine, trouble(TroubleKind.FABRIC_MANAGER, text))
+        machine = with_partitions(machine, answer, remembered, foreign)
+        return _with(reading, machine, *found, *place_troubles(machine))
+
+    def _look(self) -> tuple[FabricAnswer, frozenset[int], list[Trouble]]:
+        """Return what Fabric Manager says, with what is active and nobody's, and what to tell."""
+        # What is active before it is in the second journal was in the first one, and the other way round.
+        before = self._journal()
+        answer = self._read_or_tell()
+        after = self._journal()
+        ours = _may_be_in(before) | _may_be_in(after)
+        troubles = []
+        lost = (_active_in(before) & _active_in(after)) - answer.active
+        if lost:
+            answer, again = self._renew()
+            troubles += again
+        foreign = answer.active - ours
+        troubles += [
+            trouble(
+                TroubleKind.FABRIC_PARTITION,
+                f"partition {number} (modules {_text(answer.gpus_of([number]))}) is active, and no claim of this node "
+                "has it: its GPUs are given to nobody until whoever activated it deactivates it",
+                f"partition {number}",
+            )
+            for number in sorted(foreign)
+        ]
+        return answer, foreign, troubles
+
+    def _read_or_tell(self) -> FabricAnswer:
+        """As _answer, by a caller without the lock, which is taken where there is something to tell."""
+        try:
+            return self._manager.read()
+        except FabricManagerError as error:
+            if error.code != FabricCode.NOT_CONFIGURED:
+                raise
+        with self._lock.hold(LOCK_WAIT_S):
+            return self._answer()
+
+    def _answer(self) -> FabricAnswer:
+        """Return what Fabric Manager says; tell it before which partitions are active, where it waits for that. The
+        caller holds the lock: what another call activates meanwhile would not be among them.
+        """
+        try:
+            return self._manager.read()
+        except FabricManagerError as error:
+            if error.code != FabricCode.NOT_CONFIGURED:
+                raise
+        active = sorted(_may_be_in(self._journal()))
+        try:
+            self._manager.set_active(active)
+        except FabricManagerError as error:
+            raise FabricManagerError(
+                f"Fabric Manager is starting, and does not take yet which partitions are active: {error}", error.code
+            ) from error
+        log.warning("Fabric Manager was started anew and told which partitions are active", partitions=active)
+        return self._manager.read()
+
+    def _renew(self) -> tuple[FabricAnswer, list[Trouble]]:
+        """Activate anew what claims have and Fabric Manager has forgotten."""
+        troubles = []
+        with self._lock.hold(LOCK_WAIT_S):
+            lost = sorted(_active_in(self._journal()) - self._manager.read().active)
+            for number in lost:
+                text = f"Fabric Manager was started anew, and partition {number} was not active any more"
+                try:
+                    self._manager.activate(number)
+                    text += ": it is again. Programs that use its NVLinks have to be started anew"
+                except FabricManagerError as error:
+                    text += f", and cannot be activated: {error}"
+                claims = sorted({uid for uid, effect in self._journal() if _number(effect) == number})
+                text += f" (claims with UID {', '.join(claims)})"
+                troubles.append(trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {number}"))
+            return self._manager.read(), troubles
+
+    def _refuse_overlap(self, partition: ToldPartition, answer: FabricAnswer) -> None:
+        busy = [each for each in answer.partitions if each.is_active and each.modules & partition.modules]
+        if not busy:
+            return
+        journal = self._journal()
+        texts = []
+        for each in busy:
+            claims = sorted({uid for uid, effect in journal if _number(effect) == each.id and _may_be_active(effect)})
+            whose = f"of the claims with UID {', '.join(claims)}" if claims else "of no claim of this node"
+            texts.append(f"partition {each.id} {whose} (modules {_text(each.modules)})")
+        raise TemporaryError(
+            f"Fabric Manager's partition {partition.id} (modules {_text(partition.modules)}) cannot be activated while "
+            f"its GPUs are in {'; '.join(texts)}"
+        )
+
+    def _remember(self, machine: Machine) -> Mapping[str, int]:
+        """Return the module ids that were read since the node came up, with those of this machine."""
+        known = self._remembered()
+        now = places_read(machine)
+        # A place that another GPU has now is no longer that of the one that had it before.
+        kept = {address: module for address, module in known.items() if module not in now.values()}
+        joined = {**kept, **now}
+        if joined != known:
+            document = {"boot": self._boot_id, "modules": dict(sorted(joined.items()))}
+            try:
+                self._files.write(PLACES, f"{json.dumps(document)}\n".encode())
+            except DracaenaError as error:
+                log.warning("module ids are not kept for the next start", error=str(error))
+        return joined
+
+    def _remembered(self) -> Mapping[str, int]:
+        try:
+            document = json.loads(self._files.read(PLACES) or b"{}")
+            if document.get("boot") != self._boot_id:
+                return {}
+            return {str(address): int(module) for address, module in document["modules"].items()}
+        except (DracaenaError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+            log.warning("module ids that were read before are not known", error=str(error))
+            return {}
+
+
+def _with(reading: Reading, machine: Machine, *troubles: Trouble) -> Reading:
+    return dataclasses.replace(reading, machine=machine, troubles=(*reading.troubles, *troubles))
+
+
+def _number(effect: Effect) -> int:
+    return int(effect.parameters[PARTITION])
+
+
+def _modules(effect: Effect) -> frozenset[int]:
+    return frozenset(map(int, str(effect.parameters[MODULES]).split()))
+
+
+def _may_be_active(effect: Effect) -> bool:
+    return STATE in (effect.outcome or {})
+
+
+def _may_be_in(journal: Journal) -> frozenset[int]:
+    return frozenset(_number(effect) for _, effect in journal if _may_be_active(effect))
+
+
+def _active_in(journal: Journal) -> frozenset[int]:
+    return frozenset(_number(effect) for _, effect in journal if (effect.outcome or {}).get(STATE) == ACTIVE)
+
+
+def _text(modules: Collection[int]) -> str:
+    return " ".join(map(str, sorted(modules)))

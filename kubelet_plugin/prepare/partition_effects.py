@@ -1,0 +1,83 @@
+"""Which of Fabric Manager's partitions the devices of a claim need, as effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from dracaena.api.fabric import FabricPartition, PartitionedFabric
+from dracaena.api.vgpu import VGPU_PREFIX
+from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
+from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
+
+PARTITION: Final = "partition"
+"""Parameter: the id of the partition."""
+MODULES: Final = "modules"
+"""Parameter: the module ids of its GPUs, ascending, with spaces between them."""
+
+
+def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) -> tuple[Effect, ...] | CannotEnforce:
+    """Return the partitions that must be active for the devices of a claim, without those for admin access.
+
+    Its whole GPUs and GPUs for virtual machines are one partition, if there is one of exactly these, else each is one
+    alone; the GPUs of shares and MIG devices are alone always. vGPUs have none here. Where that cannot be: why.
+    """
+    fabric = pool.fabric
+    needing = [device for device in devices if not device.device.startswith(VGPU_PREFIX)]
+    if fabric is None or not needing:
+        return ()
+    if fabric.problem:
+        return CannotEnforce(f"no partition of Fabric Manager's can be activated: {fabric.problem}")
+    modules = [_module(device, pool) for device in needing]
+    whole: dict[int, PreparedDevice] = {}
+    alone: list[tuple[int, PreparedDevice]] = []
+    for device, module in zip(needing, modules, strict=True):
+        if module is None:
+            return CannotEnforce(
+                f"which of Fabric Manager's partitions {device.physical_gpu} is in is not known (docs/vm.md)"
+            )
+        if _has_all(device, pool):
+            whole[module] = device
+        else:
+            alone.append((module, device))
+    together = fabric.exactly(whole)
+    found = [*alone] if together is not None else [*sorted(whole.items()), *alone]
+    missing = [str(module) for module, _ in found if fabric.of_size(module, 1) is None]
+    if missing:
+        return CannotEnforce(
+            f"Fabric Manager has no partition of module {', '.join(missing)} alone, and none of exactly the GPUs of "
+            f"this claim (modules {_text(module for module, _ in found)})"
+        )
+    linked = () if together is None else (_effect(together, whole[min(whole)]),)
+    return (*linked, *_each_alone(found, fabric))
+
+
+def _each_alone(devices: Sequence[tuple[int, PreparedDevice]], fabric: PartitionedFabric) -> tuple[Effect, ...]:
+    partitions = [(fabric.of_size(module, 1), device) for module, device in devices]
+    return tuple(_effect(partition, device) for partition, device in partitions if partition is not None)
+
+
+def _effect(partition: FabricPartition, device: PreparedDevice) -> Effect:
+    parameters: dict[str, Scalar] = {PARTITION: partition.id, MODULES: _text(partition.modules)}
+    return Effect(FABRIC_PARTITION, device.physical_gpu, device.device, device.share_id, parameters)
+
+
+def _text(modules: Iterable[int]) -> str:
+    return " ".join(map(str, sorted(modules)))
+
+
+def _has_all(device: PreparedDevice, pool: PublishedPool) -> bool:
+    """Whether a claim has a GPU as a whole: a share of all of its memory is that too, for nobody else gets one then."""
+    if not device.is_whole_gpu or device.share_id is None or device.memory_bytes is None:
+        return device.is_whole_gpu
+    whole_bytes = pool.gpus[device.device].memory_bytes
+    return whole_bytes is not None and device.memory_bytes >= shareable_bytes(whole_bytes)
+
+
+def _module(device: PreparedDevice, pool: PublishedPool) -> int | None:
+    if device.is_passthrough:
+        return pool.passthrough[device.device].module_id
+    gpu = pool.gpus.get(device.physical_gpu)
+    return None if gpu is None else gpu.module_id

@@ -1,0 +1,152 @@
+"""A node with an HGX board of 8 GPUs, whose NVSwitches Fabric Manager divides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Machine
+from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.topology import Topology
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
+from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.ports import FabricManagerError
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
+from support.fake_fabric_manager import DOWN, FakeFabricManager, SilentError
+from support.fake_mig import FakeMigHardware
+from support.killed_steps import StopError
+from support.mig_geometries import divisible_machine
+from support.mig_node import MigNode
+from support.plugin import ThreadLock
+from support.vfio_node import NEVER, VfioNode
+
+MODULES = (3, 1, 4, 2, 7, 5, 8, 6)
+"""Module ids in the order of the PCI addresses, which is another one on real boards too."""
+
+
+@dataclass
+class FabricPort:
+    """ports.FabricManager in this process. `left`: how many steps the process lives, of two for each call that changes
+    something: before Fabric Manager sees it, and after.
+    """
+
+    manager: FakeFabricManager
+    left: int = NEVER
+
+    def read(self) -> FabricAnswer:
+        self._ask("fmConnect", self.manager.connect)
+        ids: list[int] = []
+
+        def supported() -> int:
+            code, found = self.manager.supported()
+            ids.extend(found)
+            return code
+
+        self._ask("fmGetSupportedFabricPartitions", supported)
+        return FabricAnswer(tuple(map(self._told, ids)), frozenset(self.manager.unsupported))
+
+    def activate(self, partition: int) -> None:
+        self._change("fmActivateFabricPartition", lambda: self.manager.activate(partition))
+
+    def deactivate(self, partition: int) -> None:
+        self._change("fmDeactivateFabricPartition", lambda: self.manager.deactivate(partition))
+
+    def set_active(self, partitions: Sequence[int]) -> None:
+        self._change("fmSetActivatedFabricPartitions", lambda: self.manager.set_active(partitions))
+
+    def _told(self, number: int) -> ToldPartition:
+        modules = self.manager.partitions[number]
+        nvlinks = self.manager.nvlinks if len(modules) > 1 else 0
+        gpus = (
+            ToldGpu(module, *self.manager.named.get(module, ("", "")), nvlinks=nvlinks, most_nvlinks=nvlinks)
+            for module in modules
+        )
+        return ToldPartition(number, number in self.manager.active, tuple(gpus))
+
+    def _change(self, name: str, call: Callable[[], int]) -> None:
+        self._ask("fmConnect", self.manager.connect)
+        self._count()
+        self._ask(name, call)
+        self._count()
+
+    def _ask(self, name: str, call: Callable[[], int]) -> None:
+        try:
+            code = call()
+        except SilentError:
+            raise FabricManagerError(f"{name} has not answered in 10 s") from None
+        if code:
+            raise FabricManagerError(f"{name} says {code}", code)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise StopError
+
+
+@contextmanager
+def fabric_node(folder: Path) -> Iterator[FabricNode]:
+    machine = divisible_machine(8)
+    gpus = tuple(
+        dataclasses.replace(gpu, pci_bus_id=f"0000:{0x18 + gpu.index:02x}:00.0", module_id=module)
+        for gpu, module in zip(machine.gpus, MODULES, strict=True)
+    )
+    mig = MigNode(FakeMigHardware(dataclasses.replace(machine, gpus=gpus)))
+    try:
+        yield FabricNode(folder, mig)
+    finally:
+        mig.library.close()
+
+
+class FabricNode(VfioNode):
+    """As VfioNode, with Fabric Manager as the hardware's other part: it stays through restarts."""
+
+    def __init__(self, folder: Path, mig: MigNode) -> None:
+        self.manager = FakeFabricManager()
+        self.troubles: tuple[Trouble, ...] = ()
+        self.plant_fabric: Callable[[FabricPartitions], Any] = lambda partitions: partitions
+        super().__init__(folder, mig)
+
+    def restart(self) -> None:
+        super().restart()
+        self.partitions.follow(self.node.checkpoints, self.node.lock)
+        self.look()
+
+    def reboot(self) -> None:
+        self.manager.restart(resuming=False)
+        self.manager.silent, self.manager.late, self.manager.fails = [], [], {}
+        super().reboot()
+
+    def more_means(self) -> dict[str, Any]:
+        self.port = FabricPort(self.manager)
+        files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
+        self.partitions = FabricPartitions(self.port, ThreadLock(), files, f"boot-{self.boot}")
+        return {FABRIC_PARTITION: self.plant_fabric(self.partitions)}
+
+    def linked(self, machine: Machine) -> Machine:
+        count = len(machine.gpus) + len(machine.passthrough)
+        pairs = tuple(
+            Link(LinkLevel.SYS, 18 if b < len(machine.gpus) else None) for _, b in combinations(range(count), 2)
+        )
+        machine = dataclasses.replace(machine, topology=Topology(count, pairs, (None,) * count))
+        reading = self.partitions.read(Reading(machine))
+        self.troubles = reading.troubles
+        return reading.machine
+
+    def whole_of(self, name: str, *modules: int) -> ResourceClaim:
+        return self.claim(name, *(gpu_device_name(self.machine.gpus[MODULES.index(m)].uuid) for m in modules))
+
+    def vfio_of(self, name: str, *modules: int) -> ResourceClaim:
+        return self.vfio(name, *(MODULES.index(module) for module in modules))
+
+    def is_up(self) -> bool:
+        return self.manager.life != DOWN
