@@ -33,6 +33,7 @@ from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
+from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (
@@ -42,6 +43,11 @@ _TAKEN = (
 
 GONE = "mig-device"
 """Key of the taint of a place whose claim's MIG device has gone, behind the driver's name."""
+
+FABRIC_PARTITION = "fabric-partition"
+"""Key of the taint of GPUs in a partition of Fabric Manager's that is active, and that no claim has."""
+
+FOREIGN = "foreign"
 
 PENDING = "pending"
 """Value of the taint on devices of GPUs whose MIG layout is about to change."""
@@ -234,6 +240,8 @@ class NodeDevices:
             taint = Taint(key=mig_layout_key(self._driver), value=PENDING, effect="NoSchedule")
         elif self._pool is not None and device.name in self._pool.vanished:
             taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")
+        elif self._pool is not None and is_foreign(device, self._pool):
+            taint = Taint(key=f"{self._driver}/{FABRIC_PARTITION}", value=FOREIGN, effect="NoSchedule")
         else:
             return device
         kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst of its health come first

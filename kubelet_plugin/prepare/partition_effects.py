@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dracaena.api.fabric import FabricPartition, PartitionedFabric
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.resource_objects import Device
 from dracaena.api.vgpu import VGPU_PREFIX
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
 from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
@@ -52,6 +54,20 @@ def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) ->
         )
     linked = () if together is None else (_effect(together, whole[min(whole)]),)
     return (*linked, *_each_alone(found, fabric))
+
+
+def is_foreign(device: Device, pool: PublishedPool) -> bool:
+    """Whether a published device is, or is a part of, a GPU that somebody else has linked with others."""
+    fabric = pool.fabric
+    if fabric is None or not fabric.foreign:
+        return False
+    name, parent = DeviceName(device.name), device.attributes.get("parentUUID")
+    if name in pool.passthrough:
+        module = pool.passthrough[name].module_id
+    else:
+        gpu = pool.gpus.get(name if parent is None else gpu_device_name(parent.string or ""))
+        module = None if gpu is None else gpu.module_id
+    return module in fabric.foreign
 
 
 def _each_alone(devices: Sequence[tuple[int, PreparedDevice]], fabric: PartitionedFabric) -> tuple[Effect, ...]:
