@@ -123,6 +123,11 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
                 f"setting {name}={getattr(settings, name)} cannot stand beside machine={settings.machine}: a recorded "
                 "machine has no GPUs for virtual machines; leave one of the two out"
             )
+    if settings.fabric_partitions:
+        raise BadInputError(
+            f"setting fabric-partitions cannot stand beside machine={settings.machine}: a recorded machine has no "
+            "Fabric Manager; leave one of the two out"
+        )
     return RecordedMachine(settings.machine).read()
 
 
@@ -140,6 +145,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         passthrough=settings.passthrough != OFF,
         on_demand=on_demand_gpus(settings),
         vgpus=settings.vgpu == EXISTING,
+        module_ids=settings.fabric_partitions,
     )
 
 

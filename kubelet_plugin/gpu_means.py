@@ -13,7 +13,7 @@ from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLendin
 from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
 from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans
-from dracaena.kubelet_plugin.prepare.effects import MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
 from dracaena.kubelet_plugin.vfio_binding import VfioBinding
 
 Means = Mapping[str, EffectMeans | NotingEffectMeans]
@@ -46,7 +46,8 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
         make_whole=lambda address: _make_whole(gpus, divided, address),
         changed=moved,
     )
-    return {**divided, VFIO_BIND: binding}
+    partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
+    return {**divided, VFIO_BIND: binding, **partitions}
 
 
 def _make_whole(gpus: GpuParts, divided: Means, address: str) -> None:

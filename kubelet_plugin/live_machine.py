@@ -48,6 +48,10 @@ a minute or two; one that has not answered for 5 minutes must not hide what beca
 REREAD_S = 60.0
 """Pause between readings when all is well. One costs some hundred calls of microseconds each."""
 
+FABRIC_S = 15.0
+"""Pause between readings where Fabric Manager has partitions: started anew, it ends after 60 s unless somebody tells it
+by then which are active."""
+
 RESTART_S = 300.0
 """How long a call may hang beyond its deadline, outside of the kernel, before a restart is worth it."""
 
@@ -193,7 +197,9 @@ class LiveMachine:
         with self._lock:  # only now: a change that failed is passed on again, and we are not ready
             self._reading = reading
             self._trouble = None
-        return INCOMPLETE_S if reading.unanswered else REREAD_S
+        if reading.unanswered:
+            return INCOMPLETE_S
+        return REREAD_S if reading.machine.fabric is None else FABRIC_S
 
     def _may_recover(self, before: Reading, reading: Reading) -> bool:
         """Return whether a reading knows less than the last one of the same driver, and has not done so for long."""

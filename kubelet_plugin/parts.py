@@ -18,6 +18,7 @@ from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.from_settings import NodeSource
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
@@ -81,6 +82,8 @@ class GpuParts:
     """None with a recorded machine, unless MIG layouts divide it."""
     source: NodeSource | None
     """What `live` asks. None with a recorded machine."""
+    fabric: FabricPartitions | None
+    """What activates Fabric Manager's partitions. None with a recorded machine."""
     recorded: RecordedNode | None
     """What `live` asks in its place where MIG layouts divide a recorded machine."""
     own_places: OwnPlaces

@@ -28,6 +28,8 @@ class PluginPaths:
     call_lock: Path
     gpu_locks: Path
     """Folder of lock files, one a GPU on which effects were ever made."""
+    fabric: Path
+    """Folder of what is known of the GPUs' places in the NVSwitch fabric."""
     recorded_mig: Path
     """Folder of what a recorded machine's GPUs are divided into."""
     writer_lock: Path
@@ -58,6 +60,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
         gpu_locks=data / "gpus",
+        fabric=data / "fabric",
         recorded_mig=data / "recorded-mig",
         writer_lock=data / "publish.lock",
         gpu_driver_lock=data / "driver-in-use.lock",

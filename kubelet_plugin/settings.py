@@ -20,6 +20,7 @@ ALL = "all"
 HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
 HOST_FOLDER = TextForm(r"(/[^\s:]*[^\s:/])?", "an absolute path, or nothing")
 ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
+FABRIC_MANAGER = TextForm(r"/[^\s:]+|[^\s:/]+:[0-9]{1,5}", "an absolute path, or host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
 PCI_ADDRESSES = TextForm(
     r"(all|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](,[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])*)",
@@ -134,6 +135,21 @@ class PluginSettings:
         help="vGPUs for virtual machines: `existing` are those that NVIDIA's vGPU manager has made; nothing else of "
         "its GPUs is published then; with `off` no vGPU is",
         choices=(OFF, EXISTING),
+    )
+    fabric_partitions: bool = option(
+        False,
+        help="Fabric Manager runs in its shared NVSwitch mode (FABRIC_MODE=1): publish its partitions, count no NVLink "
+        "beyond them, and activate those of claims",
+    )
+    fabric_manager_address: str = option(
+        "/run/nvidia-fabricmanager/socket",
+        help="Fabric Manager's socket on the host (its FM_CMD_UNIX_SOCKET_PATH), or host:port",
+        form=FABRIC_MANAGER,
+    )
+    fabric_manager_library: str = option(
+        "",
+        help="path of libnvfm.so.1 in driver_root; empty: looked for there",
+        form=HOST_FOLDER,
     )
     mps_root: str = option(
         "",

@@ -49,6 +49,8 @@ from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.fabric_readings import FabricReadings, fabric_partitions
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
     NodeSource,
@@ -76,6 +78,7 @@ from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
+from dracaena.kubelet_plugin.node_cache import node_cache
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
@@ -157,7 +160,7 @@ def _node(
         metrics=metrics,
         client=client,
         view=view,
-        cache=_node_cache(settings.node_name, clock, metrics, view, release, section),
+        cache=node_cache(settings.node_name, clock, metrics, view, release, section),
         section=section,
         recorder=recorder,
         events=events,
@@ -165,29 +168,6 @@ def _node(
         troubles=troubles,
         installation=installation(settings, release, troubles, sys_root),
     )
-
-
-def _node_cache(
-    name: str,
-    clock: Clock,
-    metrics: PluginMetrics,
-    view: KubeClient,
-    release: GpuDriverRelease,
-    section: NodeSection | None,
-) -> Reflector[Node]:
-    """Return what follows this Node: a label on it may ask us to close the GPU driver."""
-    if section is not None:
-        release.note_labels(section.labels)
-        cache = section.cache
-    else:
-
-        def note_labels(_old: Node | None, new: Node | None) -> None:
-            if new is not None:
-                release.note_labels(new.metadata.labels)
-
-        cache = Reflector(view, Node, clock=clock, field_selector=f"metadata.name={name}", on_change=note_labels)
-    metrics.node.watch_troubles(cache.resource, cache.troubles)
-    return cache
 
 
 def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> GpuParts:
@@ -200,6 +180,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     asked: NodeSource | None = None
     played: RecordedNode | None = None
     limiter: AskedMemoryLimiter | None = None
+    fabric: FabricPartitions | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
         if settings.mig == LAYOUT:
@@ -207,7 +188,8 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
             live = _live_machine(node, played, updates)
     else:
         asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
-        live = _live_machine(node, asked, updates)
+        fabric = fabric_partitions(node)
+        live = _live_machine(node, FabricReadings(asked, fabric) if settings.fabric_partitions else asked, updates)
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
     own_places = OwnPlaces(node.clock)
     devices = NodeDevices(
@@ -229,10 +211,14 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
-        return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, None, streams, limiter)
+        return GpuParts(
+            slices, publisher, devices, updates, live, asked, fabric, played, own_places, None, streams, limiter
+        )
     monitor, streams = _health(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
-    return GpuParts(slices, publisher, devices, updates, live, asked, played, own_places, monitor, streams, limiter)
+    return GpuParts(
+        slices, publisher, devices, updates, live, asked, fabric, played, own_places, monitor, streams, limiter
+    )
 
 
 def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
@@ -336,6 +322,8 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
     gpus.own_places.follow(checkpoints, node.call_lock)
+    if gpus.fabric is not None:
+        gpus.fabric.follow(checkpoints, node.call_lock)
     effects = ClaimEffects(
         checkpoints=checkpoints,
         means={**shares.means, **gpu_means(node, gpus)},

@@ -1,0 +1,127 @@
+"""Readings with Fabric Manager's partitions, through its library in processes of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.lock import GpuLocks
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.fabric_readings import LOCK, FabricReadings, fabric_partitions
+from dracaena.kubelet_plugin.from_settings import recorded_machine
+from dracaena.kubelet_plugin.live_machine import FABRIC_S, REREAD_S, LiveMachine
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.process.clock import SystemClock
+from support import fake_fabric_manager
+from support.clock import FakeClock
+from support.fake_fabric_manager import DOWN, FakeFabricManager, load, save
+from support.machines import plain_machine
+
+
+class Source:
+    """A reading of two GPUs with modules 1 and 3, and how often it was closed."""
+
+    def __init__(self) -> None:
+        machine = plain_machine(2)
+        gpus = tuple(
+            replace(gpu, module_id=module, pci_bus_id=f"0000:0{module}:00.0")
+            for gpu, module in zip(machine.gpus, (1, 3), strict=True)
+        )
+        self.machine: Machine = replace(machine, gpus=gpus)
+        self.closed = 0
+
+    def read_all(self) -> Reading:
+        return Reading(self.machine)
+
+    def doing(self) -> str:
+        return "nvmlInit"
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "fabric.json"
+    save(FakeFabricManager(), made)
+    return made
+
+
+def readings(file: Path, folder: Path) -> FabricReadings:
+    program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
+    partitions = FabricPartitions(
+        FabricManagerLibrary("/run/fm.sock", library="played", program=program, call_s=30.0),
+        GpuLocks(folder / "locks", SystemClock()).of(LOCK),
+        DocumentFolder(folder / "fabric", synced=False),
+        "boot-1",
+    )
+    return FabricReadings(Source(), partitions)
+
+
+def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
+    manager = load(file)
+    work(manager)
+    save(manager, file)
+
+
+def test_a_reading_has_the_partitions_as_they_are_then(file: Path, tmp_path: Path) -> None:
+    source = readings(file, tmp_path)
+    reading = source.read_all()
+    assert reading.machine.fabric is not None
+    assert len(reading.machine.fabric.partitions) == 15
+    assert reading.machine.topology.link(0, 1).nvlinks == 18
+    assert source.doing() == "nvmlInit"
+    change(file, lambda manager: manager.restart(resuming=True))
+    assert source.read_all() == reading  # it was told that none is active
+    change(file, lambda manager: setattr(manager, "life", DOWN))
+    silent = source.read_all()
+    assert silent.machine.topology.link(0, 1).nvlinks == 0
+    assert [trouble.reason for trouble in silent.troubles] == ["FabricManagerNotReady"]
+    source.close()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_where_there_are_partitions_it_is_read_more_often(file: Path, tmp_path: Path, *, on: bool) -> None:
+    """Fabric Manager ends 60 s after it was started anew, if nobody tells it what is active."""
+    live = LiveMachine(readings(file, tmp_path) if on else Source(), FakeClock(), on_change=lambda _machine: None)
+    live._driver.start()
+    try:
+        assert live.look() == (FABRIC_S if on else REREAD_S)
+    finally:
+        live._driver.stop()
+
+
+def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> None:
+    seen = tmp_path / "driver-root"
+    (seen / "opt").mkdir(parents=True)
+    (seen / "opt/libnvfm.so.1").write_bytes(b"no library")
+
+    def failure(**settings: Any) -> str:
+        node: Any = SimpleNamespace(
+            settings=PluginSettings(node_name="n", driver_root_mount=str(seen), **settings),
+            paths=SimpleNamespace(gpu_locks=tmp_path / "locks", fabric=tmp_path / "fabric"),
+            clock=SystemClock(),
+        )
+        (trouble,) = fabric_partitions(node).read(Source().read_all()).troubles
+        return trouble.text
+
+    assert f"no libnvfm.so.1 below {seen}" in failure()
+    assert f"{seen}/opt/libnvfm.so.1" in failure(fabric_manager_library="/opt/libnvfm.so.1")
+    assert f"{seen}/opt/other.so" in failure(fabric_manager_library="/opt/other.so")
+
+
+def test_a_recorded_machine_has_no_fabric_manager() -> None:
+    settings = PluginSettings(node_name="n", machine="dgx-h100", fabric_partitions=True)
+    with pytest.raises(BadInputError, match="fabric-partitions cannot stand beside machine=dgx-h100"):
+        recorded_machine(settings)
