@@ -41,7 +41,8 @@ def describe_set(machine: Machine, ordinals: Sequence[int]) -> Iterator[str]:
     """Yield the score of a set with all GPUs free, part by part, beside that of the set that would be chosen."""
     from dracaena.api.decision import part_in_words, value_in_words
     from dracaena.cli.columns import aligned
-    from dracaena.controller.allocation.score.box import links_in_words, mask_of, ordinals_of
+    from dracaena.controller.allocation.result import links_in_words
+    from dracaena.controller.allocation.score.box import mask_of, ordinals_of
     from dracaena.controller.allocation.score.choices import Demand, Engine
     from dracaena.controller.allocation.score.nominal_rates import make_box
 

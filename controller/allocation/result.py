@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +15,7 @@ from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
+from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
 from dracaena.api.opaque import index_left_out
 from dracaena.api.quantity import Quantity
 from dracaena.api.resource_objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
@@ -22,13 +25,16 @@ from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.nodes.node_filter import this_node
 from dracaena.controller.allocation.request import ClaimDemand, RequestDemand
-from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
+from dracaena.controller.allocation.score.box import Box, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodePool, claim_holder, holdings_beside
 from dracaena.controller.allocation.walk.answers import Census
 from dracaena.controller.allocation.walk.judgements import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination
+
+MAX_BOXES: Final = 1_024
+"""Boxes whose links are kept in words: those of a handful of node models, and with partitions 16 for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,3 +326,65 @@ def _runner_up_document(second: RunnerUpChoice) -> RunnerUp:
 def _names(pool: NodePool, mask: int) -> tuple[str, ...]:
     names = tuple(pool.devices[ordinal] for ordinal in ordinals_of(mask))
     return tuple(name for name in names if name is not None)
+
+
+def links_in_words(box: Box, mask: int, claims: Sequence[int] = ()) -> str:
+    """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`.
+
+    On a box with partitions it also says whether the set is one. `claims`: which of the GPUs each claim has there,
+    where it is not one that has them all. Cost: one step for each pair of the box; the first time for a box the reading
+    of them.
+    """
+    counted = Counter(_tokens_of(box, mask, claims))
+    if not counted:
+        return "one GPU" if mask else "no GPU"
+    words = ", ".join(f"{count} pair{'s' if count > 1 else ''} {token}" for token, count in counted.items())
+    return f"{words}, {_partitions_in_words(box, claims or (mask,))}" if box.partitions else words
+
+
+def _partitions_in_words(box: Box, claims: Sequence[int]) -> str:
+    several = [gpus for gpus in claims if gpus & (gpus - 1)]
+    whole = sum(gpus in box.partitions for gpus in several)
+    if not whole:
+        return "no whole partition"
+    if len(several) == 1:
+        return "a whole partition"
+    return f"{whole} whole partitions" if whole == len(several) else f"{whole} of {len(several)} whole partitions"
+
+
+def worst_link(box: Box, mask: int, claims: Sequence[int] = ()) -> str:
+    """Return what joins the worst pair of a set: `NVLink` however many, a PCIe level, `unknown`, or `none` for fewer
+    than two GPUs. `claims` as in links_in_words(). Cost: one step for each pair of the box."""
+    last = next(reversed(_tokens_of(box, mask, claims)), None)
+    if last is None:
+        return "none"
+    if last == UNKNOWN_LINK.token:
+        return "unknown"
+    return last if last in LinkLevel.__members__ else "NVLink"
+
+
+def _tokens_of(box: Box, mask: int, claims: Sequence[int]) -> Sequence[str]:
+    """Return the token of the link of each pair of a set, the best links first."""
+    if not box.partitions:
+        return [token for pair, token in _tokens(box) if pair & mask == pair]
+    linked = [gpus & mask for gpus in claims or (mask,) if gpus in box.partitions]
+    inside = [token for gpus in linked for pair, token in _tokens(box.linked(gpus)) if pair & gpus == pair]
+    others = [token for pair, token in _tokens(box.linked(0)) if pair & mask == pair and not _is_inside(pair, linked)]
+    return [*sorted(inside, key=lambda token: -int(token[2:])), *others]
+
+
+def _is_inside(pair: int, sets: Iterable[int]) -> bool:
+    return any(pair & gpus == pair for gpus in sets)
+
+
+@lru_cache(MAX_BOXES)
+def _tokens(box: Box) -> tuple[tuple[int, str], ...]:
+    """Return each pair of a box as a mask, with the token of its link; the best links first."""
+    pairs = combinations(range(box.gpu_count), 2)
+    links = sorted(((box.topology.link(a, b), 1 << a | 1 << b) for a, b in pairs), key=_best_first)
+    return tuple((pair, link.token) for link, pair in links)
+
+
+def _best_first(pair: tuple[Link, int]) -> tuple[int, int]:
+    link, unknown = pair[0], 1_000  # after every level
+    return (-(link.nvlinks or 0), unknown if link.level is None else link.level)

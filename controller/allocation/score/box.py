@@ -11,7 +11,6 @@ without a case of their own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,13 +19,13 @@ from typing import Final, Protocol
 
 from dracaena.api.config.v1alpha1 import NicAlignment, NumaAlignment, Requirement, TopologyPolicy
 from dracaena.api.groups import lowest_in_group
-from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
+from dracaena.api.links import Link, LinkLevel
 from dracaena.api.topology import Topology
 
 KB_S_PER_GB_S: Final = 1_000_000
 
-MAX_BOXES: Final = 64
-"""Node models whose links are kept in words: clusters have a handful."""
+MAX_LINKED: Final = 1_024
+"""Boxes of which one partition is active: 16 for each of 64 models. An HGX of 8 has 7 of several GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,12 @@ class Box:
     gpus: tuple[GpuRates, ...]
     nic_levels: tuple[LinkLevel | None, ...]
     """Level from each GPU to its nearest NIC; None: no NIC, or unknown."""
+    partitions: tuple[int, ...] = ()
+    """The sets of GPUs that Fabric Manager can link, those of one GPU among them, ascending. GPUs that one claim has
+    are linked if they are one of these, and by PCIe alone if not: `topology` has no NVLinks then. Empty: the links of
+    `topology` are there whoever has the GPUs (docs/design/0042-fabric-partitions.md)."""
+    wired: Topology | None = None
+    """With `partitions` what `topology` is with the NVLinks that there are inside of them."""
     switched: int = field(init=False)
     """The GPUs whose NVLinks end at switches: each pair of them shows a GPU's whole count, one uplink for all peers."""
     nvlink_peers: tuple[int, ...] = field(init=False)
@@ -65,7 +70,7 @@ class Box:
         peers = tuple(mask_of(self.topology.nvlink_peers(ordinal)) for ordinal in range(self.gpu_count))
         object.__setattr__(self, "nvlink_peers", peers)
         object.__setattr__(self, "switched", _switched(self.topology, self.gpus))
-        object.__setattr__(self, "_hash", hash((self.topology, self.gpus, self.nic_levels)))
+        object.__setattr__(self, "_hash", hash(self._content()))
 
     @property
     def gpu_count(self) -> int:
@@ -82,8 +87,19 @@ class Box:
             return NotImplemented
         return self._hash == other._hash and self._content() == other._content()
 
-    def _content(self) -> tuple[Topology, tuple[GpuRates, ...], tuple[LinkLevel | None, ...]]:
-        return self.topology, self.gpus, self.nic_levels
+    def _content(self) -> tuple[object, ...]:
+        return self.topology, self.gpus, self.nic_levels, self.partitions, self.wired
+
+    def linked(self, mask: int) -> Box:
+        """Return the box as its GPUs are linked where one claim has just this set: this box, but for `partitions`."""
+        if self.wired is None:
+            return self
+        return _linked(self, mask if mask in self.partitions else 0)
+
+    def can_have(self, mask: int) -> bool:
+        """Return whether the GPUs of a set work together in one claim: as one partition, or each as one by itself."""
+        partitions = self.partitions
+        return not partitions or mask in partitions or all(1 << gpu in partitions for gpu in ordinals_of(mask))
 
     def check(self) -> None:
         """State the invariants; raise TopologyError or AssertionError at the first that does not hold."""
@@ -92,6 +108,24 @@ class Box:
         assert len(self.gpus) == len(self.nic_levels) == count, "one entry a GPU"
         assert self.topology == canonical(self.topology), "the topology is canonical"
         assert self.switched >> count == 0, "only GPUs of the box are behind switches"
+        assert self.partitions == tuple(sorted(set(self.partitions))), "each partition once, in order"
+        assert bool(self.partitions) == (self.wired is not None), "links inside of partitions, where there are some"
+        assert self.wired is None or self.topology == without_nvlinks(self.wired), "nothing else tells them apart"
+
+
+@lru_cache(MAX_LINKED)
+def _linked(box: Box, active: int) -> Box:
+    """Return a box with `partitions` as one without, of which one partition is active; 0: none is."""
+    assert box.wired is not None
+    inside = [1 << a | 1 << b for a, b in combinations(range(box.gpu_count), 2)]
+    pairs = zip(inside, box.wired.pairs, box.topology.pairs, strict=True)
+    links = tuple(link if active & pair == pair else idle for pair, link, idle in pairs)
+    return replace(box, topology=replace(box.topology, pairs=links), partitions=(), wired=None)
+
+
+def without_nvlinks(topology: Topology) -> Topology:
+    """Return links with those of PCIe alone."""
+    return replace(topology, pairs=tuple(replace(link, nvlinks=0) for link in topology.pairs))
 
 
 def canonical(topology: Topology) -> Topology:
@@ -167,41 +201,6 @@ def reached_from(first: int, near: Sequence[int], mask: int) -> int:
     return reached
 
 
-def links_in_words(box: Box, mask: int) -> str:
-    """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`.
-
-    Cost: one step for each pair of the box; the first time for a box the reading of them.
-    """
-    counted = Counter(token for pair, token in _tokens(box) if pair & mask == pair)
-    if not counted:
-        return "one GPU" if mask else "no GPU"
-    return ", ".join(f"{count} pair{'s' if count > 1 else ''} {token}" for token, count in counted.items())
-
-
-def worst_link(box: Box, mask: int) -> str:
-    """Return what joins the worst pair of a set: `NVLink` however many, a PCIe level, `unknown`, or `none` for fewer
-    than two GPUs. Cost: one step for each pair of the box."""
-    last = next((token for pair, token in reversed(_tokens(box)) if pair & mask == pair), None)
-    if last is None:
-        return "none"
-    if last == UNKNOWN_LINK.token:
-        return "unknown"
-    return last if last in LinkLevel.__members__ else "NVLink"
-
-
-@lru_cache(MAX_BOXES)
-def _tokens(box: Box) -> tuple[tuple[int, str], ...]:
-    """Return each pair of a box as a mask, with the token of its link; the best links first."""
-    pairs = combinations(range(box.gpu_count), 2)
-    links = sorted(((box.topology.link(a, b), 1 << a | 1 << b) for a, b in pairs), key=_best_first)
-    return tuple((pair, link.token) for link, pair in links)
-
-
-def _best_first(pair: tuple[Link, int]) -> tuple[int, int]:
-    link, unknown = pair[0], 1_000  # after every level
-    return (-(link.nvlinks or 0), unknown if link.level is None else link.level)
-
-
 def interchangeable(box: Box) -> tuple[int, ...]:
     """Return the kinds of GPUs as masks, in the order of their lowest ordinals. Cost: O(GPUs³).
 
@@ -225,7 +224,15 @@ def _can_swap(box: Box, a: int, b: int) -> bool:
         and box.topology.numa_nodes[a] == box.topology.numa_nodes[b]
         and box.nic_levels[a] == box.nic_levels[b]
         and all(link(a, other) == link(b, other) for other in range(box.gpu_count) if other not in (a, b))
+        and (box.wired is None or _can_swap_in_partitions(box, box.wired, a, b))
     )
+
+
+def _can_swap_in_partitions(box: Box, wired: Topology, a: int, b: int) -> bool:
+    both = 1 << a | 1 << b
+    swapped = (mask if mask & both in (0, both) else mask ^ both for mask in box.partitions)
+    others = (other for other in range(box.gpu_count) if other not in (a, b))
+    return set(swapped) == set(box.partitions) and all(wired.link(a, one) == wired.link(b, one) for one in others)
 
 
 def refined(kinds: Sequence[int], masks: Sequence[int]) -> tuple[int, ...]:

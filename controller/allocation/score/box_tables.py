@@ -44,6 +44,15 @@ STEP_BITS: Final = 3
 """Steps of a rate are 0 to 5."""
 NVLINK_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
 
+STEP_SUM_BITS: Final = 16
+"""Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
+
+KB_S_BITS: Final = 52
+"""kB/s of a total: 61 links of 10,000 GB/s to each of some thousand GPUs are less."""
+
+COLLECTIVE_SHIFT: Final = STEP_SUM_BITS + KB_S_BITS
+"""Where the collective's kB/s start in a worth."""
+
 MAX_STATES: Final = 1 << 16
 """Free sets of a box that differ in more than interchangeable GPUs: as many as 16 GPUs can have that are all unlike.
 Beyond it damage is not counted, and sets are grown instead of compared (choices.grown)."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial, reduce
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 from operator import or_
 from typing import Final, TypeVar
 
@@ -20,6 +20,7 @@ from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandw
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
+    Bandwidths,
     Box,
     equals,
     make_rule,
@@ -29,12 +30,17 @@ from dracaena.controller.allocation.score.box import (
     representatives,
     rule_words,
 )
-from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
+from dracaena.controller.allocation.score.class_table import ClassTable, PartitionedTable, whole_gb_s
+from dracaena.controller.allocation.score.fabric.claim_gpus import ClaimGpus
+from dracaena.controller.allocation.score.fabric.pod_sets import PodSets, score_of_claims
 from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Prices, Score, order_of
 from dracaena.controller.allocation.score.shares import RequestShare, Splitter, most_served
 
 MAX_SEEDS: Final = 64
 """GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
+
+NO_PARTITION: Final = "whose free GPUs are neither a partition together nor each one by itself"
+"""Why a node with partitions gives nothing, in words that follow a count of nodes."""
 
 Rank = TypeVar("Rank", int, tuple[int, int, int], tuple[int, int, int, int])
 """One part of a score, or some that are known together, as a key that sorts best first."""
@@ -44,7 +50,7 @@ Stage = Callable[[Sequence[int]], Iterator[list[int]]]
 
 
 def best_first(
-    table: ClassTable, free: int, masks: Sequence[int], order: Order, beside: int = 0
+    table: ClassTable | PodSets, free: int, masks: Sequence[int], order: Order, beside: int = 0
 ) -> Iterator[list[int]]:
     """Yield groups of sets that are equal in every part of the score, best first. Lazy.
 
@@ -63,7 +69,7 @@ def _refine(masks: list[int], stages: Sequence[Stage], place: int) -> Iterator[l
         yield from _refine(equal, stages, place + 1)
 
 
-def _stages(table: ClassTable, free: int, order: Order, beside: int) -> list[Stage]:
+def _stages(table: ClassTable | PodSets, free: int, order: Order, beside: int) -> list[Stage]:
     """Return the parts that can differ among sets of one node, in the order of order.Score."""
     sizes = [size for size in GROUP_SIZES if free.bit_count() >= size]
 
@@ -108,7 +114,7 @@ def _by(key: Callable[[int], Rank]) -> Stage:
     return split
 
 
-def _by_worth_left(table: ClassTable, free: int, masks: Sequence[int], size: int) -> Iterator[list[int]]:
+def _by_worth_left(table: ClassTable | PodSets, free: int, masks: Sequence[int], size: int) -> Iterator[list[int]]:
     """Group sets by the whole GB/s that the groups among the other free GPUs can have."""
     equal: list[int] = []
     before = 0
@@ -122,7 +128,7 @@ def _by_worth_left(table: ClassTable, free: int, masks: Sequence[int], size: int
     yield equal
 
 
-def _by_bandwidth(table: ClassTable, masks: Sequence[int], beside: int) -> Iterator[list[int]]:
+def _by_bandwidth(table: ClassTable | PodSets, masks: Sequence[int], beside: int) -> Iterator[list[int]]:
     """Group sets by whole GB/s. What a set has at most decides when it is worth a minimum cut."""
     groups: dict[int, list[int]] = {}
     for mask in masks:
@@ -182,10 +188,15 @@ class Demand:
     policy: TopologyPolicy = NO_POLICY
     eligible: int | None = None
     """Mask of the GPUs that it may have; None: any."""
+    claim: int = 0
+    """Its claim, by a number. It only matters on a box with partitions, as does `base`. Demands of one claim follow
+    each other."""
+    base: int = 0
+    """Mask of the GPUs that the claim has beside those that are chosen; the same for all its demands."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.count, self.policy, self.eligible)))
+        object.__setattr__(self, "_hash", hash((self.count, self.policy, self.eligible, self.claim, self.base)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -201,11 +212,17 @@ class Choice:
     score: Score
     beside: int = 0
     """GPUs of the same box that the pod holds already: score and links are about all together."""
+    claims: tuple[int, ...] = ()
+    """On a box with partitions the GPUs of each claim, where it is not one claim that has them all."""
 
     @property
     def together(self) -> int:
         """Mask of all GPUs that the pod has then."""
         return self.mask | self.beside
+
+
+def _no_claims(_: int) -> tuple[int, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +233,19 @@ class BestTwo:
     second: Choice | None
     shortfall: str = ""
     """Why there is no best. It follows a count of nodes: `2 with fewer than 8 free GPUs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """How the sets of one box compare for one pod, and how they are dealt out."""
+
+    worths: ClassTable | PodSets
+    split: Callable[[int], tuple[int, ...] | None]
+    """Gives the part of each request, None where the pod may not have the set."""
+    allows: Callable[[int], bool] | None
+    """Whether it may; None: that costs too much to be asked of all."""
+    claims: Callable[[int], tuple[int, ...]] = _no_claims
+    """Gives Choice.claims."""
 
 
 class Engine:
@@ -271,28 +301,66 @@ class Engine:
         order, figures = self._told(tuple(demands))
         table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        split = Splitter(table, shares, self._effort).split if len(shares) > 1 else shares[0].rule.whole
+        ways = self._ways(table, free, demands, shares, beside)
         eligible = sorted({share.rule.eligible for share in shares})
         within = reduce(or_, eligible)
         kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
-        candidates = _candidates(table, kinds, within, count, shares)
+        candidates = _candidates(table, kinds, within, count, ways.allows)
         self._effort.charge(len(candidates), Work.SETS)
-        for group in best_first(table, free, candidates, order, beside):
-            score = table.score(free, group[0], beside, order)
+        for group in best_first(ways.worths, free, candidates, order, beside):
+            score = ways.worths.score(free, group[0], beside, order)
             for mask in _members(table, kinds, within, group):
                 self._effort.charge(SET_STEPS, Work.SETS)
-                parts = split(mask)
+                parts = ways.split(mask)
                 if parts is not None:
-                    yield Choice(mask, parts, score, beside)
+                    yield Choice(mask, parts, score, beside, ways.claims(mask))
+
+    def _ways(
+        self, table: ClassTable, free: int, demands: Sequence[Demand], shares: Sequence[RequestShare], beside: int
+    ) -> _Ways:
+        if isinstance(table, PartitionedTable):
+            sets = self._pod_sets(table, free, demands, beside)
+            if isinstance(sets, PodSets):
+                return _Ways(sets, sets.split, lambda mask: sets.split(mask) is not None, sets.claim_sets)
+            may_have = None if len(shares) > 1 else lambda mask: sets.split(mask) is not None
+            return _Ways(table, sets.split, may_have)
+        rule = shares[0].rule
+        if len(shares) > 1:
+            return _Ways(table, Splitter(table, shares, self._effort).split, None)
+        return _Ways(table, rule.whole, None if rule.any_set else rule.allows)
+
+    def _pod_sets(
+        self, table: PartitionedTable, free: int, demands: Sequence[Demand], beside: int
+    ) -> ClaimGpus | PodSets:
+        """Return what deals sets out: to one claim that has nothing yet, or among the claims of the pod."""
+        claims = [
+            ClaimGpus(table, partial(_shares, free=free, demands=tuple(of_claim)), base, self._effort)
+            for (_, base), of_claim in groupby(demands, key=lambda demand: (demand.claim, demand.base))
+        ]
+        return claims[0] if len(claims) == 1 and not beside else PodSets(table, claims, beside, self._effort)
 
     def splits(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
         """Yield the ways to deal one set out among the demands, best first (shares.Splitter.splits)."""
         table = self.table(box, demands)
+        if isinstance(table, PartitionedTable):
+            return self._pod_sets(table, free, demands, 0).splits(mask)
         return Splitter(table, _shares(table, free, demands), self._effort).splits(mask)
 
-    def score(self, box: Box, free: int, chosen: int, demands: Sequence[Demand] = (), beside: int = 0) -> Score:
-        """Return the score of taking any set out of the free GPUs, under the policies of the demands."""
-        return self.table(box, demands).score(free, chosen, beside, self.order(demands))
+    def score(
+        self,
+        box: Box,
+        free: int,
+        chosen: int,
+        demands: Sequence[Demand] = (),
+        beside: int = 0,
+        claims: Sequence[int] = (),
+    ) -> Score:
+        """Return the score of taking any set out of the free GPUs, under the policies of the demands. `claims`: the
+        GPUs of each claim, where it is not one that has them all; it only matters on a box with partitions."""
+        table, order = self.table(box, demands), self.order(demands)
+        if isinstance(table, PartitionedTable) and claims:
+            return score_of_claims(table, free, chosen, beside, claims, order)
+        return table.score(free, chosen, beside, order)
 
     def order(self, demands: Sequence[Demand]) -> Order:
         """Return the order in which the parts of a score count for a pod."""
@@ -303,7 +371,9 @@ class Engine:
         return self._table(box, self._told(tuple(demands))[1])
 
     def _table(self, box: Box, figures: LinkBandwidth) -> ClassTable:
-        return self._tables.get((box, figures), lambda: ClassTable(box, figures))
+        return self._tables.get(
+            (box, figures), lambda: (PartitionedTable if box.partitions else ClassTable)(box, figures)
+        )
 
     def _told(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
         """Return what the policies say about all requests together: the same for every state of every box."""
@@ -329,6 +399,8 @@ class Engine:
         best = next(choices, None)
         if best is None:
             words = sorted({rule_words(demand.policy) for demand in demands} - {""})
+            if not words:
+                return BestTwo(None, None, NO_PARTITION)
             return BestTwo(None, None, f"whose free GPUs do not meet {'; '.join(words)}")
         return BestTwo(best, next(choices, None))
 
@@ -356,7 +428,7 @@ def link_bandwidth_of(policies: Iterable[TopologyPolicy]) -> LinkBandwidth:
     return figures
 
 
-def _shares(table: ClassTable, free: int, demands: Sequence[Demand]) -> tuple[RequestShare, ...]:
+def _shares(table: Bandwidths, free: int, demands: Sequence[Demand]) -> tuple[RequestShare, ...]:
     """Return what each demand may get of the free GPUs; equal demands share one rule, so that they are equal too."""
     rules = {
         demand: make_rule(table, demand.policy, free if demand.eligible is None else free & demand.eligible)
@@ -366,13 +438,16 @@ def _shares(table: ClassTable, free: int, demands: Sequence[Demand]) -> tuple[Re
 
 
 def _candidates(
-    table: ClassTable, kinds: Sequence[int], within: int, count: int, shares: Sequence[RequestShare]
+    table: ClassTable, kinds: Sequence[int], within: int, count: int, allows: Callable[[int], bool] | None
 ) -> Sequence[int]:
-    """Return the sets to compare. One demand's rule is looked at here, before anything is computed for a set."""
-    masks = representatives(kinds, within, count) if table.comparable else grown(table, within, count)
-    if len(shares) > 1 or shares[0].rule.any_set:
-        return list(masks)
-    return list(filter(shares[0].rule.allows, masks))
+    """Return the sets to compare. What one demand may not have is left out here, before anything is computed for it."""
+    if table.comparable:
+        masks = representatives(kinds, within, count)
+    elif isinstance(table, PartitionedTable):
+        masks = iter(dict.fromkeys((*table.partitions_of(count, within), *grown(table, within, count))))
+    else:
+        masks = grown(table, within, count)
+    return list(masks if allows is None else filter(allows, masks))
 
 
 def _members(table: ClassTable, kinds: Sequence[int], within: int, group: Sequence[int]) -> Iterator[int]:

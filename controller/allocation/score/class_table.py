@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
-from math import gcd
-from operator import add
-from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.links import LinkLevel
@@ -24,20 +21,18 @@ from dracaena.controller.allocation.score.box import (
     ordinals_of,
     representatives,
 )
-from dracaena.controller.allocation.score.box_tables import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, BoxTables
+from dracaena.controller.allocation.score.box_tables import (
+    COLLECTIVE_SHIFT,
+    KB_S_BITS,
+    MAX_ENTRIES,
+    NVLINK_STEPS,
+    STEP_BITS,
+    STEP_SUM_BITS,
+    BoxTables,
+)
 from dracaena.controller.allocation.score.collective import LEVEL_STEP, collective
-from dracaena.controller.allocation.score.groups import Groups, SortedGroups
+from dracaena.controller.allocation.score.groups import Groups, Pairings, SortedGroups, best_halves
 from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
-from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
-
-STEP_SUM_BITS: Final = 16
-"""Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
-
-KB_S_BITS: Final = 52
-"""kB/s of a total: 61 links of 10,000 GB/s to each of some thousand GPUs are less."""
-
-COLLECTIVE_SHIFT: Final = STEP_SUM_BITS + KB_S_BITS
-"""Where the collective's kB/s start in a worth."""
 
 
 class ClassTable(BoxTables):
@@ -53,6 +48,10 @@ class ClassTable(BoxTables):
         self._ideals: dict[int, int] = {}
         self._left_known: dict[int, tuple[tuple[int, int, int, int], int]] = {}
         self._pair_ranks: dict[int, tuple[int, int, int]] = {}
+
+    def linked(self, mask: int) -> ClassTable:
+        """Return what sets are worth while just this one is in a claim: links do not depend on it."""
+        return self
 
     # Rates: kB/s and steps of one set stand in one number, so that greater is better (Collective.steps).
 
@@ -237,7 +236,7 @@ class ClassTable(BoxTables):
         if count < 2 * size:
             return self._best_group(free, size)
         if self.many_unlike and count == 2 * size:
-            return self._best_halves(free, size)
+            return best_halves(free, size, self._most_worths, self.worth)
         if self.many_unlike:
             return next(total for total, found in self._groups_of(size).totals([free], count // size) if found)
         # Decide about the lowest free GPU: in each group that has it as lowest, or left out. It need not be left out
@@ -258,26 +257,7 @@ class ClassTable(BoxTables):
         """Return the worth of the best single group."""
         if self.many_unlike:
             return self._groups_of(size).best_inside(free)
-        best, taken = 0, ~free
-        for most, group in self._sorted_groups(size).best_first:
-            if most <= best:
-                break
-            if not group & taken:
-                best = max(best, self.worth(group))
-        return best
-
-    def _best_halves(self, free: int, size: int) -> int:
-        """Return the greatest worth of two groups that the free GPUs are divided into."""
-        lowest = free & -free
-        bits = [1 << ordinal for ordinal in ordinals_of(free ^ lowest)]
-        halves = [lowest | other for other in map(sum, combinations(bits, size - 1))]
-        bounds = map(add, self._most_worths(halves), self._most_worths([free ^ half for half in halves]))
-        best = 0
-        for most, half in sorted(zip(bounds, halves, strict=True), reverse=True):
-            if most <= best:
-                break
-            best = max(best, self.worth(half) + self.worth(free ^ half))
-        return best
+        return self._sorted_groups(size).best_inside(free, self.worth)
 
     def _groups_of(self, size: int) -> Groups:
         """Return all groups of a size, on boxes of many unlike GPUs."""
@@ -313,28 +293,12 @@ class ClassTable(BoxTables):
 
     def _pairing_of(self, free: int) -> int:
         """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
-        units, steps = divmod(self._pairings[free], self._pairing_steps)
-        kb_s = units * self._pairing_unit  # of a pair, collective and ring are one
-        return kb_s << COLLECTIVE_SHIFT | kb_s << STEP_SUM_BITS | steps
+        kb_s, steps = self._pairings.best(free)
+        return kb_s << COLLECTIVE_SHIFT | kb_s << STEP_SUM_BITS | steps  # of a pair, collective and ring are one
 
     @cached_property
-    def _pairing_steps(self) -> int:
-        """Above the steps that all pairs together can have: worths packed closer are half the work."""
-        return NVLINK_STEPS * (self.box.gpu_count // 2) + 1
-
-    @cached_property
-    def _pairing_unit(self) -> int:
-        return gcd(*(kb_s for row in self.pairs_kb_s for kb_s in row)) or 1
-
-    @cached_property
-    def _pairings(self) -> Sequence[int]:
-        """Of every set, the greatest total worth of disjoint pairs: kB/s ÷ _pairing_unit × _pairing_steps + steps."""
-        ordinals = range(self.box.gpu_count)
-        worths = [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
-        unit = self._pairing_unit << COLLECTIVE_SHIFT
-        return best_pairing_of_subsets(
-            [[worth // unit * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
-        )
+    def _pairings(self) -> Pairings:
+        return Pairings(self.box.gpu_count, lambda pair: divmod(self.rate(pair), 1 << STEP_BITS), NVLINK_STEPS)
 
     # Scores.
 
@@ -440,14 +404,63 @@ class ClassTable(BoxTables):
             assert rate == found.kb_s << STEP_BITS | found.steps, f"rate of {mask:b}"
         for size, totals in self._totals.items():
             assert len(totals) <= MAX_ENTRIES
-            fresh = ClassTable(self.box, self.figures)
+            fresh = type(self)(self.box, self.figures)
             for free, worth in totals.items():
                 assert worth == fresh.free_worth(free, size), f"groups of {size} among {free:b}"
-        fresh = ClassTable(self.box, self.figures)
+        fresh = type(self)(self.box, self.figures)
         for free, left in self._left_known.items():
-            assert left == fresh._left(free), f"groups among {free:b}"
+            assert left == (fresh.left_rank(free), fresh.left_steps(free)), f"groups among {free:b}"
         for mask, rank in self._pair_ranks.items():
             assert rank == fresh.pair_rank(mask), f"pairs of {mask:b}"
+
+
+class PartitionedTable(ClassTable):
+    """Worths of the sets of a box with partitions, each as if one claim had it. One thread at a time.
+
+    A claim's GPUs are linked if they are exactly one partition (Box.partitions), so the links depend on the set. A box
+    of which one partition is active is a box like any other, and so is one of which none is: each has its own table,
+    and a set is asked of the one that it would find.
+    """
+
+    def __init__(self, box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> None:
+        super().__init__(box, figures)
+        self._linked_sets = frozenset(mask for mask in box.partitions if mask & (mask - 1))
+        self._tables: dict[int, ClassTable] = {}
+
+    def linked(self, mask: int) -> ClassTable:
+        """Return what sets are worth while just this one is in a claim: its partition is active, or none is."""
+        active = mask if mask in self._linked_sets else 0
+        known = self._tables.get(active)
+        if known is None:
+            known = self._tables[active] = ClassTable(self.box.linked(active), self.figures)
+        return known
+
+    def rate(self, mask: int) -> int:
+        """Return `kB/s << STEP_BITS | steps` of a collective over two or more GPUs."""
+        return self.linked(mask).rate(mask) if mask in self._linked_sets else super().rate(mask)
+
+    def most_rate(self, mask: int) -> int:
+        """Return a number that rate(mask) does not exceed."""
+        return self.linked(mask).rate(mask) if mask in self._linked_sets else super().most_rate(mask)
+
+    def ring_kb_s(self, mask: int) -> int:
+        """Return the slowest hop of the best ring through a set, each pair by its better way; 0 for one GPU."""
+        return self.linked(mask).ring_kb_s(mask) if mask in self._linked_sets else super().ring_kb_s(mask)
+
+    def pair_rank(self, mask: int) -> tuple[int, int, int]:
+        """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level."""
+        return self.linked(mask).pair_rank(mask) if mask in self._linked_sets else super().pair_rank(mask)
+
+    def partitions_of(self, count: int, within: int) -> Iterator[int]:
+        """Yield the partitions of so many GPUs that lie inside of a set."""
+        return (mask for mask in self.box.partitions if mask.bit_count() == count and not mask & ~within)
+
+    def _most_worths(self, masks: Sequence[int]) -> list[int]:
+        found = super()._most_worths(masks)
+        for place, mask in enumerate(masks):
+            if mask in self._linked_sets:
+                found[place] = self.worth(mask)
+        return found
 
 
 def _worth(rate: int, ring_kb_s: int) -> int:

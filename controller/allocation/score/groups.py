@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
+from itertools import combinations
+from math import gcd
+from operator import add
 from typing import Final
 
 from dracaena.controller.allocation.score.box import ordinals_of
-from dracaena.controller.allocation.score.subsets import repeated
+from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets, repeated
 
 MAX_GPUS: Final = 16
 """GPUs whose subsets fit into a collection: 65,536; each GPU more doubles them."""
@@ -92,6 +95,53 @@ class SortedGroups:
         self.by_lowest: dict[int, list[tuple[int, int]]] = {}
         for group in self.best_first:
             self.by_lowest.setdefault(group[1] & -group[1], []).append(group)
+
+    def best_inside(self, free: int, worth: Callable[[int], int]) -> int:
+        """Return the worth of the best group that is a subset of `free`; 0 when there is none."""
+        best, taken = 0, ~free
+        for most, group in self.best_first:
+            if most <= best:
+                break
+            if not group & taken:
+                best = max(best, worth(group))
+        return best
+
+
+class Pairings:
+    """The best disjoint pairs inside each set of up to MAX_GPUS, all worked out at once."""
+
+    def __init__(self, gpu_count: int, rate: Callable[[int], tuple[int, int]], most_steps: int) -> None:
+        """`rate`: the kB/s of a pair, given as a mask, and its steps, which are at most `most_steps`."""
+        ordinals = range(gpu_count)
+        rates = [[rate(1 << a | 1 << b) if a != b else (0, 0) for b in ordinals] for a in ordinals]
+        # Above the steps that all pairs together can have: worths packed closer are half the work.
+        self._steps = most_steps * (gpu_count // 2) + 1
+        self._unit = gcd(*(kb_s for row in rates for kb_s, _ in row)) or 1
+        self._worths = best_pairing_of_subsets(
+            [[kb_s // self._unit * self._steps + steps for kb_s, steps in row] for row in rates]
+        )
+
+    def best(self, free: int) -> tuple[int, int]:
+        """Return the kB/s and the steps of the best pairs inside of a set, in sum."""
+        units, steps = divmod(self._worths[free], self._steps)
+        return units * self._unit, steps
+
+
+def best_halves(
+    free: int, size: int, most_worths: Callable[[Sequence[int]], list[int]], worth: Callable[[int], int]
+) -> int:
+    """Return the greatest worth of two groups that a set is divided into. `most_worths`: what sets are worth at most;
+    `worth`: what one is worth."""
+    lowest = free & -free
+    bits = [1 << ordinal for ordinal in ordinals_of(free ^ lowest)]
+    halves = [lowest | other for other in map(sum, combinations(bits, size - 1))]
+    bounds = map(add, most_worths(halves), most_worths([free ^ half for half in halves]))
+    best = 0
+    for most, half in sorted(zip(bounds, halves, strict=True), reverse=True):
+        if most <= best:
+            break
+        best = max(best, worth(half) + worth(free ^ half))
+    return best
 
 
 class _Unions:

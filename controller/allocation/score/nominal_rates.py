@@ -11,14 +11,15 @@ comparisons are exact. Sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
-from dracaena.controller.allocation.score.box import Box, GpuRates, canonical
+from dracaena.controller.allocation.score.box import Box, GpuRates, canonical, mask_of, without_nvlinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,33 @@ UNKNOWN_GPU_RATES: Final = gpu_rates(Gpu(uuid="", index=0))
 """Of a GPU whose device is not published."""
 
 
-def make_box(topology: Topology, gpus: Mapping[int, Gpu]) -> Box:
-    """Build the box of a node from its links and its GPUs by ordinal; an ordinal may be missing."""
+def make_box(topology: Topology, gpus: Mapping[int, Gpu], partitions: Collection[frozenset[int]] = ()) -> Box:
+    """Build the box of a node from its links and its GPUs by ordinal; an ordinal may be missing.
+
+    `partitions`: the sets that Fabric Manager can link, where nothing else links GPUs (Box.partitions). Where nobody
+    has said how many NVLinks two GPUs of one partition have, all of a GPU's links count: they end at switches.
+    """
     ordinals = range(topology.gpu_count)
+    rates = tuple(gpu_rates(gpus[ordinal]) if ordinal in gpus else UNKNOWN_GPU_RATES for ordinal in ordinals)
+    links = canonical(topology)
+    wired = _wired(links, rates, partitions) if partitions else None
     return Box(
-        topology=canonical(topology),
-        gpus=tuple(gpu_rates(gpus[ordinal]) if ordinal in gpus else UNKNOWN_GPU_RATES for ordinal in ordinals),
+        topology=links if wired is None else without_nvlinks(wired),
+        gpus=rates,
         nic_levels=tuple(_nearest_nic(topology, ordinal) for ordinal in ordinals),
+        partitions=tuple(sorted(set(map(mask_of, partitions)))),
+        wired=wired,
     )
+
+
+def _wired(links: Topology, rates: Sequence[GpuRates], partitions: Collection[frozenset[int]]) -> Topology:
+    """Return the links that there are inside of partitions."""
+    joined = {pair for gpus in partitions for pair in combinations(sorted(gpus), 2)}
+    pairs = []
+    for (a, b), link in zip(combinations(range(links.gpu_count), 2), links.pairs, strict=True):
+        count = link.nvlinks or min(rates[a].nvlinks, rates[b].nvlinks) if (a, b) in joined else 0
+        pairs.append(replace(link, nvlinks=count))
+    return replace(links, pairs=tuple(pairs))
 
 
 def _nearest_nic(topology: Topology, ordinal: int) -> LinkLevel | None:

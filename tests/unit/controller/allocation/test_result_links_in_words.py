@@ -8,7 +8,8 @@ import pytest
 
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.topology import Topology
-from dracaena.controller.allocation.score.box import links_in_words, mask_of, worst_link
+from dracaena.controller.allocation.result import links_in_words, worst_link
+from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.nominal_rates import make_box
 
 LEVELS = (None, *LinkLevel)
