@@ -11,6 +11,9 @@ from dracaena.api.objects import Node, NodeStatus, PodCondition
 CONDITION: Final = "MigLayoutApplied"
 """Type of the condition. Its reason is the state, its message begins as layout_prefix() says."""
 
+LAYOUT_NAME: Final = "MIG layout"
+"""How messages about one begin."""
+
 NO_LAYOUT: Final = "NoLayout"
 """Reason where no layout is chosen."""
 
@@ -46,9 +49,9 @@ class MigLayoutStatus:
         return self.message if self.state is None else f"MigLayout{self.state}: {self.message}"
 
 
-def layout_prefix(layout: str) -> str:
+def layout_prefix(layout: str, name: str = LAYOUT_NAME) -> str:
     """Return how messages about a layout begin: the condition may be of a former one."""
-    return f"MIG layout {layout}: "
+    return f"{name} {layout}: "
 
 
 def mig_layout_status(driver: str, node: Node) -> MigLayoutStatus | None:

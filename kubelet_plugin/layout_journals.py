@@ -1,21 +1,28 @@
-"""Keeps the journal of static MIG layouts in its file."""
+"""Keeps the journal of layouts, of one kind, in its file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from dracaena.api.errors import TemporaryError
-from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
+from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, LayoutJournal, decode_journal, encode_journal
+from dracaena.kubelet_plugin.prepare.layout_journal import JournalForm, LayoutJournal
 
-JOURNAL: Final = "mig-layouts"
-"""Name of the file."""
+
+class LayoutRecord(Protocol):
+    """What is known of one GPU: a frozen dataclass."""
+
+    @property
+    def changing(self) -> object | None:
+        """What it is being changed into; None: it is at rest."""
+        ...
+
+
+R = TypeVar("R", bound=LayoutRecord)
 
 log = structlog.get_logger()
 
@@ -24,20 +31,29 @@ class GpuInUseError(TemporaryError):
     """Somebody has the GPU, or a part of it. The text says who."""
 
 
-class LayoutJournals:
+class LayoutBlockedError(PermanentError):
+    """The GPU was not touched, and will not be until somebody acts. The text says who, on what."""
+
+
+class MadeByOthersError(LayoutBlockedError):
+    """There are parts of the GPU that are not ours."""
+
+
+class LayoutJournals(Generic[R]):
     """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares."""
 
-    def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str) -> None:
+    def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str, form: JournalForm[R]) -> None:
+        self._form = form
         self._files = files
         self._lock = lock
         self._boot_id = boot_id
 
-    def read(self) -> LayoutJournal:
+    def read(self) -> LayoutJournal[R]:
         """Return what is written down. Raises DracaenaError, as the other methods do."""
         with self._lock.hold():
             return self._read()
 
-    def begin(self, gpu: str, layout: GpuLayout, user: Callable[[], str | None]) -> GpuRecord:
+    def begin(self, gpu: str, layout: object, user: Callable[[], str | None]) -> R:
         """Write down that a GPU is being changed, and return what is known of it: no claim gets anything of it now.
 
         `user` says, with the lock held, who has something of it. Raises GpuInUseError where somebody has.
@@ -46,44 +62,53 @@ class LayoutJournals:
             found = user()
             if found is not None:
                 raise GpuInUseError(found)
-            record = replace(self._read().of(gpu), changing=layout)
+            record = _changing(self._read().of(gpu), layout)
             self._note(gpu, record)
         return record
 
-    def note(self, gpu: str, record: GpuRecord) -> GpuRecord:
+    def note(self, gpu: str, record: R) -> R:
         """Write down what is known of a GPU from now on, and return it."""
         with self._lock.hold():
             self._note(gpu, record)
         return record
 
-    def rest(self, gpu: str, layout: GpuLayout) -> None:
+    def rest(self, gpu: str, layout: object) -> None:
         """Write down that a GPU is no longer being changed into a layout; into another one it may be by now."""
         with self._lock.hold():
             record = self._read().of(gpu)
             if record.changing == layout:
-                self._note(gpu, replace(record, changing=None))
+                self._note(gpu, _changing(record, None))
 
-    def changing(self) -> frozenset[DeviceName]:
-        """Return the whole GPUs that are being changed. The caller holds the lock."""
-        gpus = self._read().gpus
-        return frozenset(gpu_device_name(uuid) for uuid, record in gpus.items() if record.changing is not None)
+    def changing(self) -> frozenset[str]:
+        """Return the GPUs that are being changed, as the journal names them. The caller holds the lock."""
+        return frozenset(gpu for gpu, record in self._read().gpus.items() if record.changing is not None)
 
-    def _note(self, gpu: str, record: GpuRecord) -> None:
+    def _note(self, gpu: str, record: R) -> None:
         journal = self._read().having(gpu, record)
         if journal.gpus:
-            self._files.write_if_changed(JOURNAL, encode_journal(journal))
+            self._files.write_if_changed(self._form.file, self._form.encode(journal))
         else:
-            self._files.remove(JOURNAL)
+            self._files.remove(self._form.file)
 
-    def _read(self) -> LayoutJournal:
-        data = self._files.read(JOURNAL)
+    def _read(self) -> LayoutJournal[R]:
+        data = self._files.read(self._form.file)
         if data is None:
-            return LayoutJournal(self._boot_id)
+            return LayoutJournal(self._boot_id, self._form.empty)
         try:
-            return decode_journal(data, self._boot_id)
+            return self._form.decode(data, self._boot_id)
         except ValueError as error:
             # What it had is nobody's from now on: it is told as such, and never destroyed.
-            log.error("journal of MIG layouts is lost: what it had made counts as made by others", error=str(error))
-            self._files.write(f"{JOURNAL}.broken", data)
-            self._files.remove(JOURNAL)
-            return LayoutJournal(self._boot_id)
+            log.error(
+                "journal of layouts is lost: what it had made counts as made by others",
+                journal=self._form.file,
+                error=str(error),
+            )
+            self._files.write(f"{self._form.file}.broken", data)
+            self._files.remove(self._form.file)
+            return LayoutJournal(self._boot_id, self._form.empty)
+
+
+def _changing(record: R, layout: object | None) -> R:
+    change: Any = replace  # a protocol cannot say that its classes are dataclasses
+    changed: R = change(record, changing=layout)
+    return changed

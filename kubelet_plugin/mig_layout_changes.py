@@ -15,14 +15,19 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import structlog
 
-from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout, layout_problem, mode_obstacle
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig_packing import Placed, packed
-from dracaena.kubelet_plugin.layout_journals import GpuInUseError, LayoutJournals
+from dracaena.kubelet_plugin.layout_journals import (
+    GpuInUseError,
+    LayoutBlockedError,
+    LayoutJournals,
+    MadeByOthersError,
+)
 from dracaena.kubelet_plugin.mig_instances import STEP_S, MigControl
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, MadeInstance
@@ -48,14 +53,6 @@ class LayoutControl(MigControl, Protocol):
         ...
 
 
-class LayoutBlockedError(PermanentError):
-    """The GPU was not touched, and will not be until somebody acts. The text says who, on what."""
-
-
-class MadeByOthersError(LayoutBlockedError):
-    """There are instances on the GPU that are not ours."""
-
-
 class MigLayoutChanges:
     """For one thread. Two instances of the plugin take turns by the lock of the GPU."""
 
@@ -63,7 +60,7 @@ class MigLayoutChanges:
         self,
         control: LayoutControl,
         ask: Callable[[str, Callable[[], object], float], object],
-        journals: LayoutJournals,
+        journals: LayoutJournals[GpuRecord],
         gpu_lock: Callable[[DeviceName], NodeLock],
     ) -> None:
         """`ask` runs a step in the driver's thread (LiveMachine.ask)."""

@@ -6,24 +6,27 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.names import DeviceName, PoolName, mig_layout_key
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout_key
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, set_node_condition
+from dracaena.kubelet_plugin.adapters.layout_file import LayoutFile
 from dracaena.kubelet_plugin.adapters.lock import GpuLocks
-from dracaena.kubelet_plugin.adapters.mig_layout_file import MigLayoutFile
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.discovery.mig_layouts import read_layouts
 from dracaena.kubelet_plugin.gpu_users import GpuUsers
 from dracaena.kubelet_plugin.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.layout_reports import MIG_WORDS, LayoutReports
+from dracaena.kubelet_plugin.layout_rounds import LayoutPorts
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.mig_layout_changes import LayoutControl, MigLayoutChanges
-from dracaena.kubelet_plugin.mig_layout_reports import MigLayoutReports
-from dracaena.kubelet_plugin.mig_layouts import LayoutPorts, MigLayouts
+from dracaena.kubelet_plugin.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.node_devices import gpu_of
 from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
+from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord
 from dracaena.kubelet_plugin.settings import LAYOUT, PluginSettings
 
 
@@ -47,7 +50,7 @@ class MigLayoutParts:
         if settings.mig != LAYOUT:
             return
         control, live = _control(settings, gpus)
-        journals = LayoutJournals(folders.marks, node.call_lock, read_boot_id())
+        journals = LayoutJournals(folders.marks, node.call_lock, read_boot_id(), MIG_JOURNAL)
         users = GpuUsers(
             driver=settings.driver_name,
             pool=PoolName(settings.node_name),
@@ -58,8 +61,16 @@ class MigLayoutParts:
             lock=node.call_lock,
         )
         changes = MigLayoutChanges(control, live.ask, journals, GpuLocks(node.paths.gpu_locks, node.clock).of)
-        self.layouts = MigLayouts(changes, journals, users, _ports(node, gpus, live), node.clock)
-        self.changing = journals.changing
+        self.layouts = MigLayouts(
+            changes,
+            journals,
+            users,
+            _ports(node, gpus, live),
+            node.clock,
+            read_layouts=LayoutFile("MIG layouts", settings.mig_layouts_file, read_layouts).read,
+            first_indices=gpus.devices.first_indices,
+        )
+        self.changing = partial(_changing, journals)
         gpus.updates.subscribe(self.layouts.take, same=self.layouts.read_again)
 
 
@@ -76,8 +87,6 @@ def _control(settings: PluginSettings, gpus: GpuParts) -> tuple[LayoutControl, L
 def _ports(node: NodeParts, gpus: GpuParts, live: LiveMachine) -> LayoutPorts:
     return LayoutPorts(
         name=partial(_layout_name, node),
-        read_layouts=MigLayoutFile(node.settings.mig_layouts_file).read,
-        first_indices=gpus.devices.first_indices,
         withhold=gpus.devices.withhold,
         is_withheld=partial(_is_withheld, node, gpus),
         read_soon=live.read_soon,
@@ -101,10 +110,15 @@ def _is_withheld(node: NodeParts, gpus: GpuParts, uuid: str) -> bool:
     )
 
 
-def _reports(node: NodeParts) -> MigLayoutReports:
+def _changing(journals: LayoutJournals[GpuRecord]) -> Collection[DeviceName]:
+    return [gpu_device_name(uuid) for uuid in journals.changing()]
+
+
+def _reports(node: NodeParts) -> LayoutReports:
     settings = node.settings
-    return MigLayoutReports(
-        node.metrics,
+    return LayoutReports(
+        MIG_WORDS,
+        node.metrics.node.mig_layout,
         node.events.on_node,
         partial(node.troubles.update, "mig-layouts"),
         partial(set_node_condition, node.client, settings.node_name) if settings.mig_layout_condition else None,

@@ -8,34 +8,33 @@
           mig-enabled: true
           mig-devices: {"1g.10gb": 7}
 
-`devices` is `all` or a list of indices. `device-filter` holds PCI IDs as NVML has them: the device in the upper half,
-its vendor in the lower. Of a file all layouts are checked, not only the one that is chosen: a mistake must not wait
-for the node that uses it.
+What its parts mean is in layout_files.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.kubelet_plugin.discovery.gpu_list import NO_INDICES
+from dracaena.kubelet_plugin.discovery.layout_files import (
+    counts_of,
+    device_ids_of,
+    entries_of_layouts,
+    indices_of,
+    listed,
+    map_of,
+    seen,
+)
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.mig_packing import packed
 
-VERSION: Final = "v1"
-ALL: Final = "all"
-MOST_INSTANCES: Final = 1000
-"""A larger number of instances is refused before anybody counts with it; no GPU has room for ten."""
-
-_FILE_KEYS = ("version", "mig-configs")
 _ENTRY_KEYS = ("devices", "device-filter", "mig-enabled", "mig-devices")
-_DEVICE_ID = re.compile("0x[0-9A-Fa-f]{8}")
 _SHARED = re.compile(r"^[0-9]+c\.")
 """Begins the name of a compute instance that shares its GPU instance with others."""
 
@@ -70,18 +69,7 @@ Layouts = Mapping[str, tuple[LayoutEntry, ...]]
 
 def read_layouts(document: object) -> Layouts:
     """Read a file. Raises BadInputError that names the place and what was expected there."""
-    given = _map(document, "the file", _FILE_KEYS)
-    if given.get("version") != VERSION:
-        raise BadInputError(f"version: {_seen(given.get('version'))}, expected {VERSION!r}")
-    found = {}
-    for name, entries in _map(given.get("mig-configs"), "mig-configs").items():
-        where = f"mig-configs: {_seen(name)}"
-        if not name:
-            raise BadInputError(f"{where}, expected the name of a layout")
-        if not isinstance(entries, list):
-            raise BadInputError(f"{where}: {_kind(entries)}, expected a list of entries")
-        found[name] = tuple(_entry(entry, f"{where}: entry {at}") for at, entry in enumerate(entries, 1))
-    return found
+    return entries_of_layouts(document, "mig-configs", _entry)
 
 
 def asks_for_device_ids(name: str, layouts: Layouts) -> bool:
@@ -104,7 +92,7 @@ def gpu_layouts(
     either.
     """
     if name not in layouts:
-        raise BadInputError(f"there is no layout {_seen(name)}; the file has {_listed(sorted(layouts))}")
+        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
     found: dict[str, GpuLayout] = {}
     entries: dict[str, int] = {}
     for at, entry in enumerate(layouts[name], 1):
@@ -134,7 +122,7 @@ def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
     if unknown:
         shared = any(map(_SHARED.match, unknown))
         why = "; compute instances that share a GPU instance (`1c.2g…`) are not made" if shared else ""
-        return f"GPU {gpu.index} has no profile {_listed(unknown)}, it has {_listed(list(known))}{why}"
+        return f"GPU {gpu.index} has no profile {listed(unknown)}, it has {listed(list(known))}{why}"
     if packed(layout.counts, gpu.mig_profiles) is None:
         wanted = " + ".join(f"{count} x {name}" for name, count in layout.counts.items())
         alone = (
@@ -181,7 +169,7 @@ def _gpus(entry: LayoutEntry, where: str, machine: Machine, first: Mapping[int, 
             continue  # lost: those that are there get their layout
         gpu = by_uuid.get(by_index.get(index, ""))
         if gpu is None:
-            raise BadInputError(f"{where}: this node has no GPU {index}, it has {_listed(sorted(by_index))}")
+            raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
         if entry.enabled and gpu.mig_enabled is None:
             raise BadInputError(f"{where}: GPU {index} has no MIG, or its driver does not say")
         yield gpu
@@ -195,69 +183,11 @@ def _most(gpu: Gpu, name: str) -> int:
 
 
 def _entry(document: object, where: str) -> LayoutEntry:
-    given = _map(document, where, _ENTRY_KEYS)
+    given = map_of(document, where, _ENTRY_KEYS)
     enabled = given.get("mig-enabled")
     if not isinstance(enabled, bool):
-        raise BadInputError(f"{where}: mig-enabled: {_seen(enabled)}, expected true or false")
-    counts = _counts(given.get("mig-devices"), f"{where}: mig-devices")
+        raise BadInputError(f"{where}: mig-enabled: {seen(enabled)}, expected true or false")
+    counts = counts_of(given, "mig-devices", where, "instances")
     if counts and not enabled:
         raise BadInputError(f"{where}: mig-devices with mig-enabled: false, expected none")
-    return LayoutEntry(_indices(given.get("devices"), f"{where}: devices"), _ids(given, where), enabled, counts)
-
-
-def _indices(value: object, where: str) -> tuple[int, ...] | None:
-    if value == ALL:
-        return None
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
-        raise BadInputError(f"{where}: {_seen(value)}, expected {ALL!r} or a list of indices")
-    if len(set(value)) != len(value):
-        raise BadInputError(f"{where}: {_seen(value)} names a GPU twice")
-    return tuple(value)
-
-
-def _ids(given: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    value = given.get("device-filter", [])
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(each, str) and _DEVICE_ID.fullmatch(each) for each in texts):
-        raise BadInputError(f"{where}: device-filter: {_seen(value)}, expected PCI IDs as '0x233010DE'")
-    return tuple(int(each, 16) for each in texts)
-
-
-def _counts(value: object, where: str) -> Mapping[str, int]:
-    found = {}
-    for profile, count in _map({} if value is None else value, where).items():
-        if type(count) is not int or not 0 <= count <= MOST_INSTANCES:
-            raise BadInputError(f"{where}: {_seen(profile)}: {_seen(count)}, expected a number of instances")
-        if count:
-            found[profile] = count
-    return found
-
-
-def _map(value: object, where: str, keys: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return a map of texts. With `keys` no others are allowed."""
-    if not isinstance(value, dict):
-        raise BadInputError(f"{where}: {_kind(value)}, expected a map")
-    odd = next((key for key in value if not isinstance(key, str)), None)
-    if odd is not None:
-        raise BadInputError(f"{where}: key {_seen(odd)}, expected text")
-    unknown = sorted(set(value) - set(keys)) if keys else []
-    if unknown:
-        raise BadInputError(f"{where}: unknown {_listed(unknown)}, expected {_listed(keys)}")
-    return value
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-def _seen(value: object) -> str:
-    """Return a value as it is shown: short, on one line, and without a walk through what it holds."""
-    if isinstance(value, int) and abs(value) > 10**18:
-        return "a number beyond all bounds"
-    text = repr(value) if isinstance(value, str | int | float) else _kind(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _listed(names: Sequence[object]) -> str:
-    shown = ", ".join(str(name)[:60] for name in names[:20]) or "none"
-    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
+    return LayoutEntry(indices_of(given, where), device_ids_of(given, where), enabled, counts)

@@ -1,13 +1,14 @@
-"""What is written down of static MIG layouts on this node: which GPUs are being changed, and which instances are ours.
+"""What is written down of layouts on this node: which GPUs are being changed, and which parts of them are ours.
 
-On disk: one JSON object. Instances outlive no boot, so a document of another boot says nothing.
+On disk: one JSON object. Parts outlive no boot, so a document of another boot says nothing. Here is what is written of
+MIG layouts; vgpu_layout_journal has what is written of those of vGPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -16,6 +17,40 @@ from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
 
 VERSION: Final = 1
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutJournal(Generic[R]):
+    """The whole document; GPUs of which nothing is to be said are left out."""
+
+    boot_id: str
+    empty: R
+    """What is known of a GPU of which nothing is to be said."""
+    gpus: Mapping[str, R] = field(default_factory=dict)
+    """By what names a GPU for good: its UUID, or its PCI address."""
+
+    def of(self, gpu: str) -> R:
+        """Return what is known of a GPU."""
+        return self.gpus.get(gpu, self.empty)
+
+    def having(self, gpu: str, record: R) -> LayoutJournal[R]:
+        """Return this with another record of one GPU."""
+        gpus = {**self.gpus, gpu: record}
+        return replace(self, gpus={name: each for name, each in gpus.items() if each != self.empty})
+
+
+@dataclass(frozen=True, slots=True)
+class JournalForm(Generic[R]):
+    """How one kind of journal is written."""
+
+    file: str
+    """Name of the file."""
+    empty: R
+    encode: Callable[[LayoutJournal[R]], bytes]
+    decode: Callable[[bytes, str], LayoutJournal[R]]
+    """Reads a document in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +103,25 @@ class GpuRecord:
         return replace(self, made=tuple(each for each in self.made if each != gone))
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutJournal:
-    """The whole document; GPUs of which nothing is to be said are left out."""
+class JournalDocument(msgspec.Struct):
+    """What the documents of all kinds begin with."""
 
+    version: int
     boot_id: str
-    gpus: Mapping[str, GpuRecord] = field(default_factory=dict)
-    """By UUID."""
 
-    def of(self, gpu: str) -> GpuRecord:
-        """Return what is known of a GPU."""
-        return self.gpus.get(gpu, GpuRecord())
 
-    def having(self, gpu: str, record: GpuRecord) -> LayoutJournal:
-        """Return this with another record of one GPU."""
-        gpus = {**self.gpus, gpu: record}
-        return replace(self, gpus={uuid: each for uuid, each in gpus.items() if each != GpuRecord()})
+D = TypeVar("D", bound=JournalDocument)
+
+
+def read_document(data: bytes, kind: type[D]) -> D:
+    """Read a document of a kind. Raises ValueError for one that cannot be read, or is of another version."""
+    try:
+        document = msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if document.version != VERSION:
+        raise ValueError(f"version {document.version}, expected {VERSION}")
+    return document
 
 
 class _Layout(msgspec.Struct):
@@ -105,13 +143,11 @@ class _Gpu(msgspec.Struct, omit_defaults=True):
     made: tuple[_Made, ...] = ()
 
 
-class _Document(msgspec.Struct):
-    version: int
-    boot_id: str
-    gpus: dict[str, _Gpu] = {}
+class _Document(JournalDocument):
+    gpus: dict[str, _Gpu] = msgspec.field(default_factory=dict)
 
 
-def encode_journal(journal: LayoutJournal) -> bytes:
+def encode_journal(journal: LayoutJournal[GpuRecord]) -> bytes:
     """Return the file's content."""
     gpus = {
         uuid: _Gpu(
@@ -123,17 +159,15 @@ def encode_journal(journal: LayoutJournal) -> bytes:
     return msgspec.json.format(msgspec.json.encode(_Document(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
 
 
-def decode_journal(data: bytes, boot_id: str) -> LayoutJournal:
+def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
     """Read a file in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.version != VERSION:
-        raise ValueError(f"version {document.version}, expected {VERSION}")
+    document = read_document(data, _Document)
     if document.boot_id != boot_id:
-        return LayoutJournal(boot_id)
-    return LayoutJournal(boot_id, {uuid: _record(each) for uuid, each in document.gpus.items()})
+        return LayoutJournal(boot_id, GpuRecord())
+    return LayoutJournal(boot_id, GpuRecord(), {uuid: _record(each) for uuid, each in document.gpus.items()})
+
+
+MIG_JOURNAL: Final = JournalForm("mig-layouts", GpuRecord(), encode_journal, decode_journal)
 
 
 def _layout(layout: GpuLayout) -> _Layout:

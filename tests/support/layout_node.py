@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
 from dracaena.kubelet_plugin.layout_journals import LayoutJournals
 from dracaena.kubelet_plugin.mig_layout_changes import MigLayoutChanges
+from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
 from support.mig_node import ask_at_once
@@ -54,7 +55,7 @@ class LayoutNode:
     folder: Path
     fake: FakeMigNvml = field(init=False)
     library: NvmlLibrary = field(init=False)
-    journals: LayoutJournals = field(init=False)
+    journals: LayoutJournals[GpuRecord] = field(init=False)
     changes: MigLayoutChanges = field(init=False)
     user: str | None = None
     """Which claim has something of the GPU."""
@@ -71,7 +72,7 @@ class LayoutNode:
         self.library = NvmlLibrary(lambda: self.fake)
         files = StepFolder(self.folder, synced=False)
         files.step = step
-        self.journals = LayoutJournals(files, OpenLock(), boot)
+        self.journals = LayoutJournals(files, OpenLock(), boot, MIG_JOURNAL)
         self.changes = MigLayoutChanges(NvmlMigControl(self.library), self._asked, self.journals, self._gpu_lock)
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.layout_journals import JOURNAL, GpuInUseError, LayoutJournals
-from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, MadeInstance
+from dracaena.kubelet_plugin.layout_journals import GpuInUseError, LayoutJournals
+from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord, MadeInstance
 from support.layout_node import layout
 from support.plugin import ThreadLock
 
+JOURNAL = MIG_JOURNAL.file
 MADE = GpuRecord(made=(MadeInstance("1g.10gb", 0, 1, 1),))
 
 
-def journals(folder: Path) -> LayoutJournals:
-    return LayoutJournals(DocumentFolder(folder, synced=False), ThreadLock(), "boot-1")
+def journals(folder: Path) -> LayoutJournals[GpuRecord]:
+    return LayoutJournals(DocumentFolder(folder, synced=False), ThreadLock(), "boot-1", MIG_JOURNAL)
 
 
 def test_another_process_reads_what_one_has_written(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_another_process_reads_what_one_has_written(tmp_path: Path) -> None:
     assert begun == GpuRecord(layout(g1=7), MADE.made)
     other = journals(tmp_path)
     assert other.read().gpus == {"GPU-1": begun}
-    assert other.changing() == {gpu_device_name("GPU-1")}
+    assert other.changing() == {"GPU-1"}
 
 
 def test_nothing_is_begun_on_a_gpu_that_somebody_has(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
 from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
-from dracaena.kubelet_plugin.layout_journals import GpuInUseError
-from dracaena.kubelet_plugin.mig_layout_changes import LayoutBlockedError
+from dracaena.kubelet_plugin.layout_journals import GpuInUseError, LayoutBlockedError
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
@@ -210,7 +208,7 @@ def test_a_change_of_the_mode_that_may_have_been_made_and_one_after_other_steps_
     node.fake.once["nvmlDeviceSetMigMode"] = pynvml.NVML_ERROR_UNKNOWN
     with pytest.raises(TemporaryError, match="UNKNOWN"):
         node.bring(MIXED)
-    assert node.journals.changing() == {gpu_device_name(node.gpu().uuid)}
+    assert node.journals.changing() == {node.gpu().uuid}
     node.bring(MIXED)
     node.hardware.gpus[0].watched = True
     with pytest.raises(TemporaryError, match="IN_USE"):
@@ -231,7 +229,7 @@ def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_who
 
 def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -> None:
     node.changes.change(node.gpu(), MIXED, lambda: None)
-    assert node.journals.changing() == {gpu_device_name(node.gpu().uuid)}
+    assert node.journals.changing() == {node.gpu().uuid}
     node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
     assert not node.is_at_rest()
     node.changes.rest(node.gpu().uuid, MIXED)

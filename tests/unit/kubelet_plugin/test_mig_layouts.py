@@ -14,7 +14,8 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
-from dracaena.kubelet_plugin.mig_layouts import SETTLE_S, LayoutPorts, LayoutReport, LayoutState, MigLayouts
+from dracaena.kubelet_plugin.layout_rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
+from dracaena.kubelet_plugin.mig_layouts import MigLayouts
 from support.clock import FakeClock
 from support.fake_mig import IN_USE
 from support.layout_node import LayoutNode, layout, layout_node
@@ -78,15 +79,21 @@ class Watched:
     def start(self) -> None:
         ports = LayoutPorts(
             name=lambda: self.name,
-            read_layouts=self._read_layouts,
-            first_indices=lambda: self.first,
             withhold=self._withhold,
             is_withheld=lambda uuid: uuid in self.published,
             read_soon=self._read_soon,
             tell=self.told.append,
         )
         users: Any = self.users
-        self.layouts = MigLayouts(self.node.changes, self.node.journals, users, ports, self.clock)
+        self.layouts = MigLayouts(
+            self.node.changes,
+            self.node.journals,
+            users,
+            ports,
+            self.clock,
+            read_layouts=self._read_layouts,
+            first_indices=lambda: self.first,
+        )
         self.read()
 
     def _read_layouts(self) -> Layouts:

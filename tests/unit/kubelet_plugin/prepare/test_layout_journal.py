@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.prepare.layout_journal import (
 from support.mig_geometries import H100_80GB
 
 
-def at_random(rng: random.Random) -> LayoutJournal:
+def at_random(rng: random.Random) -> LayoutJournal[GpuRecord]:
     def record() -> GpuRecord:
         layout = GpuLayout("all-1g", rng.random() < 0.5, {"1g.10gb": rng.randint(1, 7)})
         made = tuple(
@@ -27,7 +27,7 @@ def at_random(rng: random.Random) -> LayoutJournal:
         )
         return GpuRecord(rng.choice((None, layout)), made)
 
-    journal = LayoutJournal("boot-1")
+    journal = LayoutJournal("boot-1", GpuRecord())
     for number in range(rng.randint(0, 4)):
         journal = journal.having(f"GPU-{number}", record())
     return journal
@@ -47,8 +47,8 @@ def test_a_journal_of_before_uuids_were_written_is_read() -> None:
 
 
 def test_a_journal_of_another_boot_says_nothing() -> None:
-    journal = LayoutJournal("boot-1").having("GPU-1", GpuRecord(made=(MadeInstance("1g.10gb", 0, 1, 1),)))
-    assert decode_journal(encode_journal(journal), "boot-2") == LayoutJournal("boot-2")
+    journal = LayoutJournal("boot-1", GpuRecord()).having("GPU-1", GpuRecord(made=(MadeInstance("1g.10gb", 0, 1, 1),)))
+    assert decode_journal(encode_journal(journal), "boot-2") == LayoutJournal("boot-2", GpuRecord())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"version": 2, "boot_id": "boot-1"}', b'{"version": 1}', b"[" * 9_999])
@@ -58,7 +58,7 @@ def test_what_is_no_journal_is_an_error(data: bytes) -> None:
 
 
 def test_a_gpu_of_which_nothing_is_known_is_left_out() -> None:
-    journal = LayoutJournal("boot-1").having("GPU-1", GpuRecord(made=(MadeInstance("1g.10gb", 0, 1),)))
+    journal = LayoutJournal("boot-1", GpuRecord()).having("GPU-1", GpuRecord(made=(MadeInstance("1g.10gb", 0, 1),)))
     assert journal.having("GPU-1", GpuRecord()).gpus == {}
     assert journal.of("GPU-2") == GpuRecord()
 

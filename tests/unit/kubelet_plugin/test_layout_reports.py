@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.layout_reports import MIG_WORDS, MOST_CHARACTERS, LayoutReports
+from dracaena.kubelet_plugin.layout_rounds import LayoutReport, LayoutState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.mig_layout_reports import MOST_CHARACTERS, MigLayoutReports
-from dracaena.kubelet_plugin.mig_layouts import LayoutReport, LayoutState
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from support.clock import FakeClock
 
@@ -27,8 +27,9 @@ class Node:
         self.clock = FakeClock()
         self.metrics = PluginMetrics(CollectorRegistry())
         self.troubles = NodeTroubles(self.metrics, lambda *event: self.events.append(event))
-        self.reports = MigLayoutReports(
-            self.metrics,
+        self.reports = LayoutReports(
+            MIG_WORDS,
+            self.metrics.node.mig_layout,
             lambda *event: self.events.append(event),
             lambda found: self.troubles.update("mig-layouts", found),
             self._set_condition,

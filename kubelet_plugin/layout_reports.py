@@ -1,18 +1,19 @@
-"""Tells how far the MIG layout of this node is: log, Events, metric, troubles, and a condition of the Node."""
+"""Tells how far a layout of this node is: log, Events, metric, troubles, and a condition of the Node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from prometheus_client import Gauge
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.mig_layout import CONDITION, NO_LAYOUT, OF_BEFORE, layout_prefix
+from dracaena.api.mig_layout import CONDITION, LAYOUT_NAME, NO_LAYOUT, OF_BEFORE, layout_prefix
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.mig_layouts import LayoutReport, LayoutState
+from dracaena.kubelet_plugin.layout_rounds import LayoutReport, LayoutState
 from dracaena.process.clock import Clock, rfc3339
 
 MOST_CHARACTERS: Final = 1000
@@ -21,19 +22,39 @@ MOST_CHARACTERS: Final = 1000
 log = structlog.get_logger()
 
 
-class MigLayoutReports:
+@dataclass(frozen=True, slots=True)
+class LayoutWords:
+    """What one kind of layouts is called."""
+
+    name: str
+    """At the beginning of messages: `MIG layout`."""
+    event: str
+    """Reason of Events, before the state."""
+    trouble: TroubleKind
+    condition: str
+    """Type of the condition."""
+
+
+MIG_WORDS: Final = LayoutWords(LAYOUT_NAME, "MigLayout", TroubleKind.MIG_LAYOUT, CONDITION)
+
+
+class LayoutReports:
     """For one thread. What is the same as before is told nobody again, but a condition whose write failed."""
 
     def __init__(
         self,
-        metrics: PluginMetrics,
+        words: LayoutWords,
+        gauge: Gauge,
         on_node: Callable[[EventType, str, str], None],
         on_troubles: Callable[[Sequence[Trouble]], None],
         set_condition: Callable[[Mapping[str, str]], None] | None,
         clock: Clock,
     ) -> None:
-        """`set_condition` writes a condition of the Node and raises DracaenaError; None: there is none."""
-        self._metrics = metrics
+        """`gauge` has labels for layout and state. `set_condition` writes a condition of the Node, and raises
+        DracaenaError; None: there is none.
+        """
+        self._words = words
+        self._gauge = gauge
         self._on_node = on_node
         self._on_troubles = on_troubles
         self._set_condition = set_condition
@@ -53,18 +74,17 @@ class MigLayoutReports:
             self._write(self._set_condition, report)
 
     def _say(self, before: LayoutReport | None, report: LayoutReport | None) -> None:
-        gauge = self._metrics.node.mig_layout
-        gauge.clear()
+        self._gauge.clear()
         failed = report is not None and report.state is LayoutState.FAILED
-        self._on_troubles([trouble(TroubleKind.MIG_LAYOUT, _text(report))] if failed else [])
+        self._on_troubles([trouble(self._words.trouble, self._text(report))] if failed else [])
         if report is None:
-            log.info("this node has no MIG layout any more")
+            log.info("this node has no layout of this kind any more", kind=self._words.name)
             return
-        gauge.labels(report.layout, report.state.value).set(1)
-        log.info("MIG layout", layout=report.layout, state=report.state.value, reason=report.reason or None)
+        self._gauge.labels(report.layout, report.state.value).set(1)
+        log.info(self._words.name, layout=report.layout, state=report.state.value, reason=report.reason or None)
         same = before is not None and (before.layout, before.state) == (report.layout, report.state)
         if not same and not failed:  # what fails is a trouble, and told as one
-            self._on_node("Normal", f"MigLayout{report.state.value}", _text(report))
+            self._on_node("Normal", f"{self._words.event}{report.state.value}", self._text(report))
 
     def _write(self, set_condition: Callable[[Mapping[str, str]], None], report: LayoutReport | None) -> None:
         now, state = rfc3339(self._clock.now()), None if report is None else report.state
@@ -74,24 +94,24 @@ class MigLayoutReports:
         try:
             set_condition(
                 {
-                    "type": CONDITION,
+                    "type": self._words.condition,
                     "status": status,
                     "reason": NO_LAYOUT if state is None else state.value,
-                    "message": _text(report),
+                    "message": self._text(report),
                     "lastHeartbeatTime": now,
                     "lastTransitionTime": self._state_since[1],
                 }
             )
         except DracaenaError as error:
             if not self._complained:
-                log.warning("condition of the Node is not written", condition=CONDITION, error=str(error))
+                log.warning("condition of the Node is not written", condition=self._words.condition, error=str(error))
             self._complained = True
             return
         self._due = self._complained = False
 
-
-def _text(report: LayoutReport | None) -> str:
-    if report is None:
-        return "no layout is chosen"
-    text = f"{layout_prefix(report.layout or OF_BEFORE)}{report.reason or 'all GPUs have it'}"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+    def _text(self, report: LayoutReport | None) -> str:
+        if report is None:
+            return "no layout is chosen"
+        prefix = layout_prefix(report.layout or OF_BEFORE, self._words.name)
+        text = f"{prefix}{report.reason or 'all GPUs have it'}"
+        return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."

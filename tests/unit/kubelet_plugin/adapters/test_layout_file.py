@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.adapters.mig_layout_file import MOST_BYTES, MigLayoutFile
+from dracaena.kubelet_plugin.adapters.layout_file import MOST_BYTES, LayoutFile
+from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
 
 GOOD = """
 version: v1
@@ -23,16 +24,20 @@ mig-configs:
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nversion: v1\n"
 
 
+def layout_file(path: Path) -> LayoutFile[Layouts]:
+    return LayoutFile("MIG layouts", str(path), read_layouts)
+
+
 def test_a_file_of_mig_parted_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(GOOD, encoding="utf-8")
-    assert set(MigLayoutFile(str(path)).read()) == {"all-disabled", "all-1g.10gb"}
+    assert set(layout_file(path).read()) == {"all-disabled", "all-1g.10gb"}
 
 
 def test_a_file_is_parsed_again_when_it_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(GOOD, encoding="utf-8")
-    file = MigLayoutFile(str(path))
+    file = layout_file(path)
     first = file.read()
     assert file.read() is first
     path.write_text("version: v1\nmig-configs: {}\n", encoding="utf-8")
@@ -61,7 +66,7 @@ def test_a_bad_file_is_refused_in_one_short_line_with_its_name(tmp_path: Path, c
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
     with pytest.raises(BadInputError, match=words) as caught:
-        MigLayoutFile(str(path)).read()
+        layout_file(path).read()
     assert str(caught.value).startswith(f"MIG layouts {path}: ")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500 + len(str(path))

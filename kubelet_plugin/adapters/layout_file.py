@@ -1,22 +1,24 @@
-"""Reads the file of MIG layouts."""
+"""Reads a file of layouts: of MIG instances, or of vGPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import yaml
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
 from dracaena.process.settings import StrictLoader
 
 MOST_BYTES: Final = 1 << 20
-"""As much as a ConfigMap holds; NVIDIA's own file has 10 KiB."""
+"""As much as a ConfigMap holds; NVIDIA's own files have 10 KiB."""
+
+T = TypeVar("T")
 
 
 class _FlatLoader(StrictLoader):
-    """Refuses aliases too: a small file could stand for an endless one, and mig-parted's have none."""
+    """Refuses aliases too: a small file could stand for an endless one, and NVIDIA's have none."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -26,34 +28,37 @@ class _FlatLoader(StrictLoader):
         return super().compose_node(parent, index)
 
 
-class MigLayoutFile:
+class LayoutFile(Generic[T]):
     """One file, parsed again when it has changed. For one thread."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, what: str, path: str, read_layouts: Callable[[object], T]) -> None:
+        """`what` stands before the path in messages. `read_layouts` reads a document; it raises BadInputError."""
+        self._name = f"{what} {path}"
         self._path = Path(path)
-        self._known: tuple[bytes, Layouts] | None = None
+        self._read_layouts = read_layouts
+        self._known: tuple[bytes, T] | None = None
 
-    def read(self) -> Layouts:
+    def read(self) -> T:
         """Return the layouts. Raises BadInputError that names the file."""
         try:
             with self._path.open("rb") as file:
                 text = file.read(MOST_BYTES + 1)
         except OSError as error:
-            raise BadInputError(f"MIG layouts {self._path}: {error.strerror}") from error
+            raise BadInputError(f"{self._name}: {error.strerror}") from error
         if self._known is None or self._known[0] != text:
             self._known = (text, self._parse(text))
         return self._known[1]
 
-    def _parse(self, text: bytes) -> Layouts:
+    def _parse(self, text: bytes) -> T:
         if len(text) > MOST_BYTES:
-            raise BadInputError(f"MIG layouts {self._path}: more than {MOST_BYTES >> 20} MiB")
+            raise BadInputError(f"{self._name}: more than {MOST_BYTES >> 20} MiB")
         try:
             document = yaml.load(text.decode(), _FlatLoader)  # noqa: S506 - a safe loader with two more checks
         except RecursionError as error:
-            raise BadInputError(f"MIG layouts {self._path}: nested too deep") from error
+            raise BadInputError(f"{self._name}: nested too deep") from error
         except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a day or a number that there is not
-            raise BadInputError(f"MIG layouts {self._path}: no YAML: {' '.join(str(error).split())[:300]}") from error
+            raise BadInputError(f"{self._name}: no YAML: {' '.join(str(error).split())[:300]}") from error
         try:
-            return read_layouts(document)
+            return self._read_layouts(document)
         except BadInputError as error:
-            raise BadInputError(f"MIG layouts {self._path}: {error}") from error
+            raise BadInputError(f"{self._name}: {error}") from error

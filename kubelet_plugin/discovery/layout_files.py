@@ -1,0 +1,113 @@
+"""What files of layouts have in common: NVIDIA's mig-parted and vgpu-device-manager write theirs in one form.
+
+    version: v1
+    <key>:
+      <name of a layout>:
+        - devices: all
+          device-filter: ["0x233010DE"]
+          …
+
+`devices` is `all` or a list of indices. `device-filter` holds PCI IDs as NVML has them: the device in the upper half,
+its vendor in the lower. Of a file all layouts are checked, not only the one that is chosen: a mistake must not wait
+for the node that uses it. All of it raises BadInputError that names the place and what was expected there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from dracaena.api.errors import BadInputError
+
+VERSION: Final = "v1"
+ALL: Final = "all"
+MOST_OF_A_KIND: Final = 1000
+"""A larger number of parts is refused before anybody counts with it; no GPU has room for a hundred of one kind."""
+
+_DEVICE_ID = re.compile("0x[0-9A-Fa-f]{8}")
+
+E = TypeVar("E")
+
+
+def entries_of_layouts(document: object, key: str, entry: Callable[[object, str], E]) -> Mapping[str, tuple[E, ...]]:
+    """Return the entries of each layout of a file, by name. `entry` reads one, given the place where it stands."""
+    given = map_of(document, "the file", ("version", key))
+    if given.get("version") != VERSION:
+        raise BadInputError(f"version: {seen(given.get('version'))}, expected {VERSION!r}")
+    found = {}
+    for name, entries in map_of(given.get(key), key).items():
+        where = f"{key}: {seen(name)}"
+        if not name:
+            raise BadInputError(f"{where}, expected the name of a layout")
+        if not isinstance(entries, list):
+            raise BadInputError(f"{where}: {kind(entries)}, expected a list of entries")
+        found[name] = tuple(entry(each, f"{where}: entry {at}") for at, each in enumerate(entries, 1))
+    return found
+
+
+def indices_of(given: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
+    """Return the indices of an entry's `devices`, None for all GPUs."""
+    value = given.get("devices")
+    where = f"{where}: devices"
+    if value == ALL:
+        return None
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        raise BadInputError(f"{where}: {seen(value)}, expected {ALL!r} or a list of indices")
+    if len(set(value)) != len(value):
+        raise BadInputError(f"{where}: {seen(value)} names a GPU twice")
+    return tuple(value)
+
+
+def device_ids_of(given: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    """Return the PCI IDs of an entry's `device-filter`; empty: any."""
+    value = given.get("device-filter", [])
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) and _DEVICE_ID.fullmatch(each) for each in texts):
+        raise BadInputError(f"{where}: device-filter: {seen(value)}, expected PCI IDs as '0x233010DE'")
+    return tuple(int(each, 16) for each in texts)
+
+
+def counts_of(given: Mapping[str, Any], key: str, where: str, parts: str) -> Mapping[str, int]:
+    """Return how many of each kind an entry has under a key; none is 0. `parts` is what is counted."""
+    value = given.get(key)
+    where = f"{where}: {key}"
+    found = {}
+    for name, count in map_of({} if value is None else value, where).items():
+        if type(count) is not int or not 0 <= count <= MOST_OF_A_KIND:
+            raise BadInputError(f"{where}: {seen(name)}: {seen(count)}, expected a number of {parts}")
+        if count:
+            found[name] = count
+    return found
+
+
+def map_of(value: object, where: str, keys: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a map of texts. With `keys` no others are allowed."""
+    if not isinstance(value, dict):
+        raise BadInputError(f"{where}: {kind(value)}, expected a map")
+    odd = next((key for key in value if not isinstance(key, str)), None)
+    if odd is not None:
+        raise BadInputError(f"{where}: key {seen(odd)}, expected text")
+    unknown = sorted(set(value) - set(keys)) if keys else []
+    if unknown:
+        raise BadInputError(f"{where}: unknown {listed(unknown)}, expected {listed(keys)}")
+    return value
+
+
+def kind(value: object) -> str:
+    """Return what a value is, for a message."""
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def seen(value: object) -> str:
+    """Return a value as it is shown: short, on one line, and without a walk through what it holds."""
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a number beyond all bounds"
+    text = repr(value) if isinstance(value, str | int | float) else kind(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def listed(names: Sequence[object]) -> str:
+    """Return names as a message has them, of many the first."""
+    shown = ", ".join(str(name)[:60] for name in names[:20]) or "none"
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
