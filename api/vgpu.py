@@ -28,10 +28,15 @@ class VgpuType:
 
     name: str
     """Without `NVIDIA ` or `GRID ` before it, as vgpu-device-manager's files have it: `A100-40C`."""
-    is_mig_backed: bool
-    """Whether each has a GPU instance of its own; else they take turns on the whole GPU."""
+    slices: int | None
+    """Compute slices of the GPU instance that each has of its own; None: they take turns on the whole GPU."""
     framebuffer_bytes: int | None
     """By the name, which is exact for time-sliced types alone; 0 in a name stands for 512 MiB."""
+
+    @property
+    def is_mig_backed(self) -> bool:
+        """Whether each has a GPU instance of its own."""
+        return self.slices is not None
 
 
 def vgpu_type(name: str) -> VgpuType | None:
@@ -40,9 +45,9 @@ def vgpu_type(name: str) -> VgpuType | None:
     match = _TYPE.fullmatch(plain)
     if match is None or len(plain) > 64:
         return None
-    is_mig_backed = match["slices"] is not None
+    slices = None if match["slices"] is None else int(match["slices"])
     size = int(match["gb"]) * _GB or _GB // 2
-    return VgpuType(plain, is_mig_backed, None if is_mig_backed else size)
+    return VgpuType(plain, slices, size if slices is None else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,17 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("GRID T4-2Q", VgpuType("T4-2Q", False, 2 * GIB)),
-        ("GRID M60-0Q", VgpuType("M60-0Q", False, GIB // 2)),
-        ("GRID P100-2B4", VgpuType("P100-2B4", False, 2 * GIB)),
-        ("NVIDIA A100-40C", VgpuType("A100-40C", False, 40 * GIB)),
-        ("NVIDIA A100-1-5C", VgpuType("A100-1-5C", True, None)),
-        ("NVIDIA A100-1-5CME", VgpuType("A100-1-5CME", True, None)),
-        ("NVIDIA H200X-141C", VgpuType("H200X-141C", False, 141 * GIB)),
-        ("NVIDIA H200X-7-141C", VgpuType("H200X-7-141C", True, None)),
-        ("NVIDIA RTX 6000 Ada-48Q", VgpuType("RTX 6000 Ada-48Q", False, 48 * GIB)),
-        ("NVIDIA RTX Pro 6000 Blackwell DC-1-24QGFX", VgpuType("RTX Pro 6000 Blackwell DC-1-24QGFX", True, None)),
-        ("T4-2Q", VgpuType("T4-2Q", False, 2 * GIB)),
+        ("GRID T4-2Q", VgpuType("T4-2Q", None, 2 * GIB)),
+        ("GRID M60-0Q", VgpuType("M60-0Q", None, GIB // 2)),
+        ("GRID P100-2B4", VgpuType("P100-2B4", None, 2 * GIB)),
+        ("NVIDIA A100-40C", VgpuType("A100-40C", None, 40 * GIB)),
+        ("NVIDIA A100-1-5C", VgpuType("A100-1-5C", 1, None)),
+        ("NVIDIA A100-1-5CME", VgpuType("A100-1-5CME", 1, None)),
+        ("NVIDIA H200X-141C", VgpuType("H200X-141C", None, 141 * GIB)),
+        ("NVIDIA H200X-7-141C", VgpuType("H200X-7-141C", 7, None)),
+        ("NVIDIA RTX 6000 Ada-48Q", VgpuType("RTX 6000 Ada-48Q", None, 48 * GIB)),
+        ("NVIDIA RTX Pro 6000 Blackwell DC-1-24QGFX", VgpuType("RTX Pro 6000 Blackwell DC-1-24QGFX", 1, None)),
+        ("T4-2Q", VgpuType("T4-2Q", None, 2 * GIB)),
     ],
 )
 def test_the_name_of_a_type_says_what_it_is(name: str, expected: VgpuType) -> None:

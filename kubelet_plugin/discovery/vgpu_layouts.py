@@ -1,0 +1,279 @@
+"""A file of vGPU layouts, as NVIDIA's vgpu-device-manager has it, and a node's GPUs → which vGPUs each is to have.
+
+    version: v1
+    vgpu-configs:
+      small:
+        - devices: all
+          device-filter: ["0x20B010DE"]
+          vgpu-devices: {"A100-10C": 4}
+
+What its parts mean is in layout_files. An index is the place of a GPU among all of NVIDIA's by PCI address, as there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.vgpu import vgpu_type
+from dracaena.kubelet_plugin.discovery.layout_files import (
+    counts_of,
+    device_ids_of,
+    entries_of_layouts,
+    indices_of,
+    listed,
+    map_of,
+    seen,
+)
+
+_ENTRY_KEYS = ("devices", "device-filter", "vgpu-devices")
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuLayout:
+    """Which vGPUs one GPU is to have."""
+
+    name: str
+    """Of the layout that says so."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Type without `NVIDIA ` → how many; none is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuLayoutEntry:
+    """One entry of a layout."""
+
+    indices: tuple[int, ...] | None
+    """None: all GPUs."""
+    device_ids: tuple[int, ...]
+    """PCI IDs of the GPUs that it is for; empty: any."""
+    counts: Mapping[str, int]
+
+
+VgpuLayouts = Mapping[str, tuple[VgpuLayoutEntry, ...]]
+"""Name → entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedType:
+    """A type that the vGPU manager has for a GPU."""
+
+    type_id: str
+    """As the kernel's files have it: `nvidia-222`, or `1414`."""
+    most: int | None = None
+    """How many of it the GPU has room for while nothing else is on it; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuFunction:
+    """A function of a GPU on which vGPUs are made: the GPU itself, or a virtual function, which is one vGPU or none."""
+
+    address: str
+    room: Mapping[str, int] = field(default_factory=dict)
+    """Number of a type, as OfferedType has it → how many more can be made here now; those with no room may be left
+    out."""
+    has_type_file: bool = False
+    """Whether it becomes a vGPU by a number in its current_vgpu_type; else mediated devices are made on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuOnGpu:
+    """A vGPU that is there."""
+
+    identity: str
+    """UUID of a mediated device, or the address of the virtual function that it is."""
+    type_id: str
+    iommu_group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuGpu:
+    """A physical GPU as the vGPU manager has it now."""
+
+    address: str
+    index: int
+    device_id: int
+    functions: tuple[VgpuFunction, ...] = ()
+    """By address. Empty: the vGPU manager offers nothing on it."""
+    vgpus: tuple[VgpuOnGpu, ...] = ()
+    """By identity."""
+    types: Mapping[str, OfferedType] = field(default_factory=dict)
+    """By name, without `NVIDIA `."""
+    knows_all_types: bool = True
+    """Whether these are all. Virtual functions list only what they have room for, and NVML may not tell more."""
+
+    def __str__(self) -> str:
+        """Return it as admins find it in the file and on the node."""
+        return f"GPU {self.index} ({self.address})"
+
+
+@dataclass(frozen=True, slots=True)
+class OurVgpu:
+    """A vGPU that we made, or are about to make."""
+
+    identity: str
+    type_name: str
+    type_id: str
+
+    def may_be(self, found: VgpuOnGpu) -> bool:
+        """Whether a vGPU is this one. A virtual function with another type is somebody else's by now."""
+        return (self.identity, self.type_id) == (found.identity, found.type_id)
+
+
+def read_vgpu_layouts(document: object) -> VgpuLayouts:
+    """Read a file. Raises BadInputError that names the place and what was expected there."""
+    return entries_of_layouts(document, "vgpu-configs", _entry)
+
+
+def vgpu_layouts(
+    name: str, layouts: VgpuLayouts, gpus: Sequence[VgpuGpu], first: Mapping[int, str]
+) -> Mapping[str, VgpuLayout]:
+    """Return what a layout makes of the GPUs of a node, by address; GPUs that it does not name stay as they are.
+
+    `first` tells which address each index had first: an index of a GPU that is gone since names nothing. `all` passes
+    over GPUs on which the vGPU manager offers nothing. Raises BadInputError where the layout cannot be had here as it
+    stands: then nothing is to be changed, not in part either.
+    """
+    if name not in layouts:
+        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
+    found: dict[str, VgpuLayout] = {}
+    entries: dict[str, int] = {}
+    for at, entry in enumerate(layouts[name], 1):
+        for gpu in _gpus(entry, f"layout {name}: entry {at}", gpus, first):
+            if entry.device_ids and gpu.device_id not in entry.device_ids:
+                continue
+            if gpu.address in entries:
+                raise BadInputError(f"layout {name}: {gpu} is in entries {entries[gpu.address]} and {at}")
+            entries[gpu.address] = at
+            found[gpu.address] = VgpuLayout(name, entry.counts)
+            problem = vgpu_layout_problem(gpu, found[gpu.address])
+            if problem is not None:
+                raise BadInputError(f"layout {name}: entry {at}: {problem}")
+    if not found:
+        raise BadInputError(f"layout {name} names no GPU of this node on which the vGPU manager offers types")
+    return found
+
+
+def vgpu_layout_problem(gpu: VgpuGpu, layout: VgpuLayout) -> str | None:
+    """Return why a GPU can never have these vGPUs, or why that is not known, as a sentence; None where it can, as far
+    as can be told before they are made: of MIG-backed types beside each other only the driver knows.
+    """
+    if not layout.counts:
+        return None
+    if not gpu.functions:
+        return (
+            f"the vGPU manager offers no types on {gpu}: install it, or enable the GPU's virtual functions "
+            f"(`/usr/lib/nvidia/sriov-manage -e {gpu.address}`)"
+        )
+    unknown = sorted(set(layout.counts) - set(gpu.types))
+    if unknown and not gpu.knows_all_types:
+        return (
+            f"it is not known whether {gpu} can have {listed(unknown)}: the NVIDIA driver does not tell its types, and "
+            f"sysfs lists only those of which it has room for another one, {listed(sorted(gpu.types))}; let the plugin "
+            "reach NVML, or remove the vGPUs of that GPU"
+        )
+    if unknown:
+        return f"{gpu} has no vGPU type {listed(unknown)}, it has {listed(sorted(gpu.types))}"
+    for name, count in layout.counts.items():
+        most = gpu.types[name].most
+        if most is not None and count > most:
+            return f"{gpu} has room for at most {most} x {name}, {count} are asked for"
+    total = sum(layout.counts.values())
+    if all(function.address != gpu.address for function in gpu.functions) and total > len(gpu.functions):
+        return f"{gpu} has {len(gpu.functions)} virtual functions, each for one vGPU, {total} are asked for"
+    return None
+
+
+def has_vgpu_layout(gpu: VgpuGpu, layout: VgpuLayout, ours: Collection[OurVgpu]) -> bool:
+    """Whether a GPU has the vGPUs that its layout says, whoever made them."""
+    names = {offered.type_id: name for name, offered in gpu.types.items()}
+    names |= {each.type_id: each.type_name for each in ours}
+    return Counter(names.get(each.type_id, each.type_id) for each in gpu.vgpus) == Counter(layout.counts)
+
+
+def made_by_others(gpu: VgpuGpu, ours: Collection[OurVgpu]) -> tuple[VgpuOnGpu, ...]:
+    """Return the vGPUs of a GPU that we did not make."""
+    return tuple(each for each in gpu.vgpus if not any(mine.may_be(each) for mine in ours))
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuSteps:
+    """What is to be done to a GPU all of whose vGPUs are ours."""
+
+    kept: tuple[OurVgpu, ...]
+    removed: tuple[OurVgpu, ...]
+    made: tuple[str, ...]
+    """Types, in the order in which they are made: the largest MIG-backed ones first, or small ones could lie in their
+    way."""
+
+
+def vgpu_steps(gpu: VgpuGpu, layout: VgpuLayout, ours: Sequence[OurVgpu]) -> VgpuSteps:
+    """Return what brings a GPU into a layout; what both have stays."""
+    left, kept, removed = Counter(layout.counts), [], []
+    for mine in ours:
+        if not any(mine.may_be(each) for each in gpu.vgpus):
+            continue
+        if left[mine.type_name] > 0:
+            left[mine.type_name] -= 1
+            kept.append(mine)
+        else:
+            removed.append(mine)
+    made = [name for name in sorted(left, key=_size_first) for _ in range(left[name])]
+    return VgpuSteps(tuple(kept), tuple(removed), tuple(made))
+
+
+def function_with_room(gpu: VgpuGpu, type_name: str) -> tuple[VgpuFunction, OfferedType] | None:
+    """Return where another vGPU of a type can be made now, and the type; None: nowhere. The first of the functions that
+    have the most room: vGPUs are spread over them.
+    """
+    offered = gpu.types.get(type_name)
+    if offered is None:
+        return None
+    functions = [each for each in gpu.functions if each.room.get(offered.type_id, 0) > 0]
+    if not functions:
+        return None
+    return max(functions, key=lambda each: each.room[offered.type_id]), offered
+
+
+def _gpus(entry: VgpuLayoutEntry, where: str, gpus: Sequence[VgpuGpu], first: Mapping[int, str]) -> Iterator[VgpuGpu]:
+    if entry.indices is None:
+        yield from (gpu for gpu in gpus if gpu.functions)
+        return
+    by_address = {gpu.address: gpu for gpu in gpus}
+    by_index = {**{gpu.index: gpu.address for gpu in gpus}, **first}
+    for index in entry.indices:
+        if index in first and first[index] not in by_address:
+            continue  # gone: those that are there get their layout
+        gpu = by_address.get(by_index.get(index, ""))
+        if gpu is None:
+            raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
+        yield gpu
+
+
+def _entry(document: object, where: str) -> VgpuLayoutEntry:
+    given = map_of(document, where, _ENTRY_KEYS)
+    counts = counts_of(given, "vgpu-devices", where, "vGPUs")
+    _check_beside_each_other(counts, f"{where}: vgpu-devices")
+    return VgpuLayoutEntry(indices_of(given, where), device_ids_of(given, where), counts)
+
+
+def _check_beside_each_other(counts: Mapping[str, int], where: str) -> None:
+    """Refuse types that no GPU can have together. Time-sliced vGPUs of a GPU are of one type: what the driver allows
+    beside that (heterogeneous sizes) is a mode of the GPU that it forgets.
+    """
+    for name in counts:
+        read = vgpu_type(name)
+        if read is None or read.name != name:
+            raise BadInputError(f"{where}: {seen(name)}, expected a type as 'A100-40C' or 'A100-1-5C'")
+        if read.slices is None and len(counts) > 1:
+            raise BadInputError(
+                f"{where}: {listed(sorted(counts))} for one GPU, expected one type: only MIG-backed ones can be beside "
+                f"each other, and {name} is time-sliced"
+            )
+
+
+def _size_first(name: str) -> tuple[int, str]:
+    read = vgpu_type(name)
+    return (-(read.slices or 0) if read is not None else 0, name)
