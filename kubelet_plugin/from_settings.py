@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.discovery.passthrough import NONE_ON_DEMAND, OnDemandGpus
+from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
@@ -48,6 +49,10 @@ class NodeSource(ReadingSource, HealthSource, Protocol):
 
     def mig_control(self) -> MigControl | None:
         """Return what changes how its GPUs are divided, for the same thread; None: nothing does."""
+        ...
+
+    def vgpu_types(self) -> TypesOfGpus:
+        """Return the types of vGPU of which sysfs tells numbers, as the driver told them last. From any thread."""
         ...
 
     def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:

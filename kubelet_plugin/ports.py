@@ -274,7 +274,21 @@ class OpeningProcess:
         return f"{self.command or 'process'} (PID {self.pid})"
 
 
-class PciDrivers(Protocol):
+class SysfsWrites(Protocol):
+    """Writes files of /sys for GPUs, each in bounded time. From any thread."""
+
+    def is_writing(self, gpu: str) -> bool:
+        """Whether an earlier write for a GPU, by its address, has not returned yet."""
+        ...
+
+    def write(self, gpu: str, path: str, text: str) -> None:
+        """Write to a file of /sys for a GPU. Raises OSError with the kernel's number, TemporaryError where the write
+        was ended after its time, and WriteHangsError where it could not be, or an earlier one is still there.
+        """
+        ...
+
+
+class PciDrivers(SysfsWrites, Protocol):
     """Reads and changes which driver of the kernel has a PCI function. From any thread."""
 
     def read(self) -> PciBus:
@@ -295,16 +309,6 @@ class PciDrivers(Protocol):
 
     def has_iommufd(self) -> bool:
         """Whether the kernel offers iommufd (/dev/iommu)."""
-        ...
-
-    def is_writing(self, gpu: str) -> bool:
-        """Whether an earlier write for a GPU, by its address, has not returned yet."""
-        ...
-
-    def write(self, gpu: str, path: str, text: str) -> None:
-        """Write to a file of /sys for a GPU. Raises OSError with the kernel's number, TemporaryError where the write
-        was ended after its time, and WriteHangsError where it could not be, or an earlier one is still there.
-        """
         ...
 
 

@@ -81,7 +81,7 @@ class NvmlReader:
 
     def vgpu_types(self, gpu: GpuFacts) -> Mapping[str, VgpuTypeFacts]:
         """Return the types of vGPU that the driver knows for a GPU that it listed just now, by number; none where it
-        does not tell. Cost: two calls a type, of which a GPU has up to 128.
+        does not tell. Cost: three calls a type, of which a GPU has up to 128.
         """
         return VgpuTypeReader(self._ask, f"GPU {gpu.index}", gpu.index).read()
 

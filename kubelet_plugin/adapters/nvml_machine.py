@@ -74,6 +74,7 @@ class NvmlMachine:
         self._pci_bus = pci_bus
         self._on_demand = on_demand
         self._vgpus = vgpus
+        self._vgpu_types: TypesOfGpus = {}  # replaced whole
         self._needs_no_driver = False
 
     @classmethod
@@ -104,6 +105,7 @@ class NvmlMachine:
         vgpu_bus = VgpuBus() if self._vgpus is None else self._vgpus.read()
         handed = HandedThrough() if self._pci_bus is None else self._handed_through(self._pci_bus, vgpu_bus)
         facts, types = self._driver_facts(handed, vgpu_bus)
+        self._vgpu_types = types
         vgpus = existing_vgpus(vgpu_bus, types)
         addresses = [gpu.address for gpu in facts.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
@@ -173,6 +175,10 @@ class NvmlMachine:
     def mig_control(self) -> NvmlMigControl:
         """Return what changes how the GPUs are divided, for the same thread."""
         return NvmlMigControl(self._nvml.library, listens=self._listens)
+
+    def vgpu_types(self) -> TypesOfGpus:
+        """Return the types of vGPU of which sysfs tells numbers, as the driver told them last. From any thread."""
+        return self._vgpu_types
 
     def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
         """Return the numbers of the nodes that open a MIG device, as /proc says now. From any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pynvml
 
@@ -24,11 +25,12 @@ class VgpuTypeReader:
         if handle is None:
             return {}
         numbers = self._ask(self._device, pynvml.nvmlDeviceGetSupportedVgpus, handle) or ()
-        found = {str(number): self._type(number) for number in map(int, numbers)}
+        found = {str(number): self._type(handle, number) for number in map(int, numbers)}
         return {number: one for number, one in found.items() if one is not None}
 
-    def _type(self, number: int) -> VgpuTypeFacts | None:
+    def _type(self, handle: Any, number: int) -> VgpuTypeFacts | None:
         device = f"vGPU type {number} of {self._device}"
         name = self._ask(device, pynvml.nvmlVgpuTypeGetName, number)
         size = self._ask(device, pynvml.nvmlVgpuTypeGetFramebufferSize, number)
-        return None if name is None else VgpuTypeFacts(name, int(size) if size else None)
+        most = self._ask(device, pynvml.nvmlVgpuTypeGetMaxInstances, handle, number)
+        return None if name is None else VgpuTypeFacts(name, int(size) if size else None, int(most) if most else None)

@@ -86,7 +86,7 @@ class PciDriverFiles:
         return (self._root / "class/misc/iommu").is_dir()
 
     def is_writing(self, gpu: str) -> bool:
-        """See PciDrivers."""
+        """See SysfsWrites."""
         try:
             with self._lock(gpu):
                 return False
@@ -94,7 +94,7 @@ class PciDriverFiles:
             return True
 
     def write(self, gpu: str, path: str, text: str) -> None:
-        """See PciDrivers."""
+        """See SysfsWrites."""
         with self._lock(gpu) as lock:
             file = str(self._root / path)
             command = [sys.executable, "-I", "-S", "-c", _CHILD, file, text]

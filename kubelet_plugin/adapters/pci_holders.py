@@ -70,7 +70,14 @@ class PciHolders:
         them. What a process has only mapped is not seen. Raises TemporaryError where that cannot be known in time.
         Cost: a process, and one look at each open file of the node.
         """
-        numbers = {*self._gpu_nodes(address), *self._sysfs_nodes(address, iommu_group)}
+        device = self._sys / "bus/pci/devices" / address
+        return self._processes({*self._gpu_nodes(address), *self._sysfs_nodes(device, iommu_group)})
+
+    def vgpu_holders(self, vgpu: str, iommu_group: int | None) -> tuple[OpeningProcess, ...]:
+        """Return who has a vGPU or its IOMMU group open, as holders() does. `vgpu` is its folder below /sys."""
+        return self._processes(set(self._sysfs_nodes(self._sys / vgpu, iommu_group)))
+
+    def _processes(self, numbers: Collection[tuple[int, int]]) -> tuple[OpeningProcess, ...]:
         pids = sorted(self._who_opened(numbers)) if numbers else []
         return tuple(OpeningProcess(pid, _text(self._proc / str(pid) / "comm").strip()) for pid in pids)
 
@@ -85,8 +92,7 @@ class PciHolders:
         minors = range(_MOST_MINOR + 1) if minor is None else (int(minor[1]),)
         yield from ((major, number) for major in majors for number in minors)
 
-    def _sysfs_nodes(self, address: str, iommu_group: int | None) -> Iterator[tuple[int, int]]:
-        device = self._sys / "bus/pci/devices" / address
+    def _sysfs_nodes(self, device: Path, iommu_group: int | None) -> Iterator[tuple[int, int]]:
         files = [file for form in _NODES_IN_SYSFS for file in device.glob(form)]
         if iommu_group is not None:
             files.append(self._sys / "class/vfio" / str(iommu_group) / "dev")

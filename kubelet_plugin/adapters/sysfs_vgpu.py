@@ -51,7 +51,7 @@ class SysfsVgpu:
         """Return all vGPUs of NVIDIA's GPUs. Of one that is taken away meanwhile nothing is said; one of which
         something cannot be understood is among the unreadable ones.
         """
-        gpus = dict(self._functions())
+        gpus = dict(self.functions())
         found: list[VgpuFacts] = []
         unreadable: list[RefusedGpu] = []
         for folder, read in (*self._candidates(gpus), *self._mediated_candidates(gpus)):
@@ -71,7 +71,7 @@ class SysfsVgpu:
             unreadable=tuple(sorted(unreadable)),
         )
 
-    def _functions(self) -> Iterator[tuple[str, PciAddress]]:
+    def functions(self) -> Iterator[tuple[str, PciAddress]]:
         """Yield NVIDIA's GPUs and their virtual functions by name, each with the address of the physical GPU."""
         for name in names(self._pci):
             address = PciAddress.parse(name)

@@ -46,6 +46,8 @@ class VgpuTypeFacts:
 
     name: str
     framebuffer_bytes: int | None = None
+    most: int | None = None
+    """How many of it a GPU has room for while nothing else is on it."""
 
 
 TypesOfGpus = Mapping[PciAddress, Mapping[str, VgpuTypeFacts]]
@@ -78,10 +80,10 @@ class ExistingVgpus:
 
 
 def gpus_with_numbered_types(bus: VgpuBus) -> tuple[PciAddress, ...]:
-    """Return the GPUs with a vGPU of whose type sysfs tells the number alone, sorted. The driver knows its name and
-    size; the lists in sysfs have its name while there is room for another one.
+    """Return the GPUs of whose types sysfs has numbers, sorted. The driver knows names, sizes, and how many there is
+    room for; the lists in sysfs have names alone, and while there is room for another one.
     """
-    return tuple(sorted({one.parent for one in bus.vgpus if one.type_name is None}))
+    return tuple(sorted({one.parent for one in bus.vgpus if one.type_name is None}.union(bus.types)))
 
 
 def existing_vgpus(bus: VgpuBus, told: TypesOfGpus | None = None) -> ExistingVgpus:

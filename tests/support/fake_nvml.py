@@ -100,6 +100,8 @@ class FakeNvml:
         """None: NOT_SUPPORTED."""
         self.vgpu_types: dict[int, dict[int, tuple[str, int]]] = {}
         """Ordinal → number of a type of vGPU → its name and bytes of framebuffer."""
+        self.most_vgpus: dict[int, int] = {}
+        """Number of a type of vGPU → how many of it a GPU has room for; others are not told."""
         self.lost: set[int] = set()
         """Ordinals of the GPUs that are off the bus."""
         self.opened = 0
@@ -249,6 +251,9 @@ class FakeNvml:
 
     def _nvmlVgpuTypeGetFramebufferSize(self, number: int, size: Any) -> int:
         return _set(size, self._vgpu_type(number)[1])
+
+    def _nvmlVgpuTypeGetMaxInstances(self, _handle: Any, number: int, count: Any) -> int:
+        return _set(count, self.most_vgpus.get(number))
 
     def _nvmlDeviceGetBrand(self, handle: Any, brand: Any) -> int:
         word = self._gpu(handle).brand

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.fake_pci import FakePciBus
+from dracaena.api.vgpu import is_mdev_uuid
+from support.fake_pci import FakePciBus, UnbindHangsError
 
 HEADER = "ID    : vGPU Name\n"
 MDEV_DRIVER = "nvidia-vgpu-vfio"
@@ -27,6 +28,8 @@ class FakeType:
     name: str
     framebuffer_mib: int
     most: int
+    slices: int = 0
+    """Of the GPU instance that each has; 0: time-sliced."""
 
     @property
     def description(self) -> str:
@@ -38,17 +41,44 @@ class FakeType:
 
 T4_TYPES = (FakeType(222, "GRID T4-1B", 1024, 16), FakeType(231, "GRID T4-2Q", 2048, 8))
 A100_TYPES = (FakeType(468, "NVIDIA A100-4C", 4096, 10), FakeType(475, "NVIDIA A100-1-5C", 4864, 7))
+A100_MIG_TYPES = (
+    FakeType(475, "NVIDIA A100-1-5C", 4864, 7, 1),
+    FakeType(476, "NVIDIA A100-2-10C", 9856, 3, 2),
+    FakeType(477, "NVIDIA A100-3-20C", 19_968, 2, 3),
+)
+"""What an A100 offers in MIG mode."""
 H200_TYPES = (FakeType(1428, "NVIDIA H200X-141C", 144_384, 1), FakeType(1414, "NVIDIA H200X-1-18C", 18_432, 7))
 
 
+MIG_SLICES = 7
+
+
+def room(one: FakeType, made: Sequence[FakeType]) -> int:
+    """How many more of a type a GPU has room for beside what is made. Time-sliced ones are of one type; MIG-backed ones
+    can be beside each other while there are slices for them.
+    """
+    most = one.most - sum(each == one for each in made)
+    if all(each == one for each in made):
+        return max(0, most)
+    if not one.slices or not all(each.slices for each in made):
+        return 0
+    return max(0, min(most, (MIG_SLICES - sum(each.slices for each in made)) // one.slices))
+
+
 class FakeVgpus:
-    """The vGPU manager on a PCI bus. A GPU has vGPUs of one type at a time, as many as that has room for."""
+    """The vGPU manager on a PCI bus."""
 
     def __init__(self, bus: FakePciBus) -> None:
         self.bus = bus
         self.root = bus.root
         self.open_by: set[str] = set()
         """Identities of vGPUs that a virtual machine has: they cannot be removed."""
+        self.waits = False
+        """Whether removing an open vGPU waits in the kernel until it is closed, as mediated devices do; else it is
+        refused."""
+        self.written: list[tuple[str, str]] = []
+        """All writes that the kernel took, in their order."""
+        self._waiting: dict[str, str] = {}  # path → text
         self._types: dict[str, tuple[FakeType, ...]] = {}
         self._next_group = 100
 
@@ -80,6 +110,7 @@ class FakeVgpus:
             else:
                 (folder / "nvidia").mkdir()
                 (folder / "nvidia/current_vgpu_type").write_text("0\n")
+        self._count(gpu)
         self._list_creatable(gpu)
         return made
 
@@ -87,6 +118,10 @@ class FakeVgpus:
         """Write to a file of /sys. Raises OSError as the kernel answers."""
         value = text.strip()
         parts = path.split("/")
+        identity = parts[-3] if parts[-1] == "current_vgpu_type" else parts[-2]
+        if self.waits and identity in self.open_by:
+            self._waiting[path] = text
+            raise UnbindHangsError(f"{path} waits until {identity} is closed")
         if parts[-1] == "create":
             self._create(parts[-4], parts[-2], value)
         elif parts[-1] == "remove" and value == "1":
@@ -95,6 +130,42 @@ class FakeVgpus:
             self._set_type(parts[-3], value)
         else:
             raise OSError(errno.EACCES, "no such attribute can be written", path)
+        self.written.append((path, value))
+
+    def is_hanging(self) -> bool:
+        """Whether a writer waits in the kernel."""
+        return bool(self._waiting)
+
+    def close(self, identity: str) -> None:
+        """Let a virtual machine end: what waited for it goes on."""
+        self.open_by.discard(identity)
+        waiting, self._waiting = self._waiting, {}
+        for path, text in waiting.items():
+            self.write(path, text)
+
+    def boot(self) -> None:
+        """Start the machine anew: no vGPU outlives that, and whoever enables virtual functions does so again."""
+        self.open_by.clear()
+        self._waiting.clear()
+        for link in list((self.root / "bus/mdev/devices").glob("*")):
+            self._remove(link.name)
+        for file in self.root.glob("bus/pci/devices/*/nvidia/current_vgpu_type"):
+            file.write_text("0\n")
+        for gpu in {self.gpu_of(name) for name in self._types}:
+            self._list_creatable(gpu)
+
+    def there(self, gpu: str) -> dict[str, str]:
+        """Return the vGPUs of a GPU: identity → name of its type, without its maker."""
+        found = {}
+        for function in [gpu, *self._functions(gpu)]:
+            folder = self.bus.device(function)
+            for link in sorted(folder.resolve().glob("*/mdev_type")):
+                found[link.parent.name] = (link / "name").read_text().split()[-1]
+            file = folder / "nvidia/current_vgpu_type"
+            number = file.read_text().strip() if file.exists() else "0"
+            if number != "0":
+                found[function] = next(one.name.split()[-1] for one in self._types[gpu] if str(one.number) == number)
+        return found
 
     def create(self, function: str, type_number: int, uuid: str) -> str:
         """Make a mediated device; return its UUID."""
@@ -136,6 +207,8 @@ class FakeVgpus:
         folder = device / "mdev_supported_types" / type_name
         if not folder.is_dir():
             raise OSError(errno.ENOENT, "no such type")
+        if not is_mdev_uuid(uuid):
+            raise OSError(errno.EINVAL, "no UUID")
         if self.mdev(uuid).is_symlink():
             raise OSError(errno.EEXIST, "there is such a device")
         if int((folder / "available_instances").read_text()) < 1:
@@ -193,24 +266,20 @@ class FakeVgpus:
         """Write how many of each type can still be made, on all functions of a GPU."""
         functions = [gpu, *self._functions(gpu)]
         devices = [self.bus.device(function).resolve() for function in functions]
-        made = [link.resolve().name for device in devices for link in device.glob("*/mdev_type")]
+        names = [link.resolve().name for device in devices for link in device.glob("*/mdev_type")]
+        made = [one for name in names for one in self._types[gpu] if f"nvidia-{one.number}" == name]
         for device in devices:
             is_function, is_full = device.name != gpu, bool(list(device.glob("*/mdev_type")))
             for one in self._types[gpu]:
                 file = device / "mdev_supported_types" / f"nvidia-{one.number}" / "available_instances"
                 if file.exists():
-                    others = set(made) - {f"nvidia-{one.number}"}
-                    left = 0 if others or (is_function and is_full) else one.most - len(made)
+                    left = 0 if is_function and is_full else room(one, made)
                     file.write_text(f"{min(left, 1) if is_function else left}\n")
 
     def _creatable(self, gpu: str) -> Mapping[str, FakeType]:
         used = [(self.bus.device(f) / "nvidia/current_vgpu_type").read_text().strip() for f in self._functions(gpu)]
-        used = [one for one in used if one != "0"]
-        return {
-            str(one.number): one
-            for one in self._types[gpu]
-            if set(used) <= {str(one.number)} and len(used) < one.most
-        }  # fmt: skip
+        made = [one for number in used for one in self._types[gpu] if str(one.number) == number]
+        return {str(one.number): one for one in self._types[gpu] if room(one, made)}
 
     def _list_creatable(self, gpu: str) -> None:
         for function in self._functions(gpu):

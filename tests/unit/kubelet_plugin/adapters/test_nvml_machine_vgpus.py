@@ -99,6 +99,18 @@ def test_what_is_told_of_a_type_stays_when_the_last_place_is_taken(vgpus: FakeVg
     assert source_of(vgpus, nvml).read().vgpus[0] == before
 
 
+def test_the_driver_tells_how_many_of_a_type_an_empty_gpu_has_room_for(vgpus: FakeVgpus) -> None:
+    nvml = FakeNvml(RECORDED)
+    nvml.vgpu_types = {0: {1414: ("NVIDIA H200X-1-18C", 18_000 << 20), 1428: ("NVIDIA H200X-141C", 141_000 << 20)}}
+    nvml.most_vgpus = {1414: 7}
+    divided(vgpus, nvml)
+    source = source_of(vgpus, nvml)
+    assert source.vgpu_types() == {}
+    source.read()
+    (types,) = source.vgpu_types().values()
+    assert {number: each.most for number, each in types.items()} == {"1414": 7, "1428": None}
+
+
 def test_a_driver_that_tells_no_types_leaves_them_to_sysfs(vgpus: FakeVgpus) -> None:
     nvml = FakeNvml(RECORDED)
     functions = divided(vgpus, nvml)

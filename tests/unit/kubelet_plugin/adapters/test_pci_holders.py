@@ -73,6 +73,15 @@ def test_a_display_node_and_a_group_of_vfio_count_too(node: Path, file: str) -> 
     assert OpeningProcess(9, "qemu") in holders(node, group=40)
 
 
+@pytest.mark.parametrize("file", ["bus/mdev/devices/some-uuid/vfio-dev/vfio3/dev", "class/vfio/40/dev"])
+def test_who_has_a_vgpu_open_is_told_without_who_has_its_gpu(node: Path, file: str) -> None:
+    made = PciHolders(str(node / "proc"), str(node / "sys"))
+    process(node, 9, "qemu", FULL)
+    assert made.vgpu_holders("bus/mdev/devices/some-uuid", 40) == ()
+    put(node, f"sys/{file}", "1:7\n")
+    assert made.vgpu_holders("bus/mdev/devices/some-uuid", 40) == (OpeningProcess(9, "qemu"),)
+
+
 def test_this_very_process_is_seen_by_the_real_proc(tmp_path: Path) -> None:
     put(tmp_path, "sys/class/vfio/40/dev", "1:7\n")
     made = PciHolders(root=str(tmp_path / "sys"))
