@@ -25,7 +25,10 @@ from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.policies import DEVICES
 
-SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "vgpu.", "confidential.")
+SHIPPED: Final = (
+    *("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "vgpu."),
+    *("confidential.", "confidential-vfio."),
+)
 """Before the driver's name: the classes that its chart makes."""
 
 _MOST_COST: Final = 10_000

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.confidential import CC_ON
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DEFAULT_DRIVER_NAME
@@ -18,8 +19,8 @@ from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.vgpus import mediated, with_vgpus
 
 NODES: Final = ("worker-1", "worker-2", "machines-1", "guest-1")
-"""A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines and
-a vGPU, and one with a GPU that computes confidentially.
+"""A node of eight whole GPUs, one of eight GPUs of which three are divided, one with two GPUs for virtual machines, of
+which one computes confidentially, and a vGPU, and one with a GPU that computes confidentially.
 """
 
 _GIB: Final = 1 << 30
@@ -38,7 +39,8 @@ _PROFILES: Final = (
 
 def page_cluster() -> list[dict[str, Any]]:
     """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
-    for_machines = with_passthrough(NO_GPUS, [passthrough_gpu(0), passthrough_gpu(1)])
+    confidential = replace(passthrough_gpu(1), cc_mode=CC_ON)
+    for_machines = with_passthrough(NO_GPUS, [passthrough_gpu(0), confidential])
     for_machines = with_vgpus(for_machines, mediated(0, parent="0000:41:00.0"))
     machines = {"worker-1": _whole(), "worker-2": divided_machine(), "machines-1": for_machines}
     machines["guest-1"] = plain_machine(1, minor=0, cc_capable=True, cc_mode="on")

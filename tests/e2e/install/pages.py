@@ -29,6 +29,7 @@ _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 _SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it by the plugin's settings"
 _MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
 _LAYOUT = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig_layouts.py has a fake driver"
+_KATA = "needs Kata and GPUs in mode on; tests/unit/docs/test_pages.py checks the manifest and simulates its pod"
 _ALL_WELL = "shows the Events of what went wrong, and here nothing did"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
@@ -114,6 +115,12 @@ NOT_RUN_HERE = {
         "--set kubeletPlugin.nodeSettings.divided.mig=onDemand"
     ): _MIG,
     "kubectl label node NODE gpu.dracaena.dev/settings=divided": _MIG,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set deviceClasses.confidentialVfio=true --set kubeletPlugin.nodeSettings.machines.passthrough=existing"
+    ): _KATA,
+    "kubectl label node NODE gpu.dracaena.dev/settings=machines": _KATA,
+    "kubectl apply -f deploy/examples/kata-confidential/pod.yaml": _KATA,
     "kubectl apply -f deploy/examples/mig-pair/pod.yaml": _MIG,
     "kubectl apply -f deploy/examples/mig-slices/1g-10gb.yaml": _MIG,
     (

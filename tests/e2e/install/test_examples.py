@@ -21,8 +21,8 @@ from e2e.waiting import eventually
 
 EXAMPLES = REPOSITORY / "deploy" / "examples"
 OPTED_OUT = "left-to-kube-scheduler"
-NOT_APPLIED = (OPTED_OUT, "shared-gpu", "mig-slices", "mig-pair")
-"""They need nodes that are set up for them."""
+NOT_APPLIED = (OPTED_OUT, "shared-gpu", "mig-slices", "mig-pair", "kata-confidential")
+"""They need nodes that are set up for them, and the last one Kata."""
 
 BEST = {
     1: [{number} for number in range(GPU_COUNT)],

@@ -96,8 +96,14 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
     assert "The node needs the labels in kubeletPlugin.nodeSelector" in notes
 
 
-OFF_BY_DEFAULT = ("share", "vfio", "vgpu", "confidential")
-"""Classes with a switch of their own."""
+OFF_BY_DEFAULT = {
+    "share": "share",
+    "vfio": "vfio",
+    "vgpu": "vgpu",
+    "confidential": "confidential",
+    "confidentialVfio": "confidential-vfio",
+}
+"""Classes with a switch of their own: the switch and how the name of its class begins."""
 
 
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
@@ -109,7 +115,7 @@ def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
 
 def test_a_cluster_that_shares_no_gpus_and_has_no_virtual_machines_has_no_classes_for_them(tmp_path: Path) -> None:
     names = {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
-    assert not names & {f"{name}.gpu.dracaena.dev" for name in OFF_BY_DEFAULT}
+    assert not names & {f"{name}.gpu.dracaena.dev" for name in OFF_BY_DEFAULT.values()}
 
 
 def test_pods_come_to_the_gate_in_the_namespaces_that_the_value_says(tmp_path: Path) -> None:
@@ -138,7 +144,7 @@ def test_all_classes_of_whole_gpus_stand_for_the_extended_resource_or_none(tmp_p
     values = (*switches, "--set", "deviceClasses.extendedResourceName=nvidia.com/gpu")
     classes = objects(render(tmp_path, *values), "DeviceClass")
     named = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in classes}
-    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", *OFF_BY_DEFAULT)}
+    of_others = {f"{kind}.gpu.dracaena.dev": None for kind in ("mig", *OFF_BY_DEFAULT.values())}
     whole = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "pcie-switch.gpu.dracaena.dev")
     assert named == {**of_others, **dict.fromkeys(whole, "nvidia.com/gpu")}
     by_default = objects(render(tmp_path), "DeviceClass")

@@ -19,7 +19,9 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*/*.yaml"))
-OF_A_REAL_CLUSTER = {("v1", "Namespace"), ("batch/v1", "Job"), ("apps/v1", "Deployment")}
+OF_A_REAL_CLUSTER = {("v1", "Namespace"), ("batch/v1", "Job"), ("apps/v1", "Deployment")} | {
+    ("node.k8s.io/v1", "RuntimeClass"),
+}
 """Kinds of examples that the demo does not play."""
 
 

@@ -33,6 +33,13 @@ MANIFESTS = [
     for number, text in enumerate(_BLOCK.findall(page.read_text(encoding="utf-8")))
     if text.startswith("apiVersion: ")
 ]
+MANIFESTS.append(
+    pytest.param(
+        (ROOT / "deploy" / "examples" / "kata-confidential" / "pod.yaml").read_text(encoding="utf-8"),
+        id="kata-confidential",
+    )
+)
+"""An example that no end-to-end test applies: it takes Kata."""
 
 
 def _anchors(page: Path) -> set[str]:
