@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
-from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
+from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
 from dracaena.kubelet_plugin.from_settings import seen_host_root
 from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLending
@@ -38,9 +38,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
         live.read_soon()
 
     binding = VfioBinding(
-        PciDriverFiles(
-            node.paths.gpu_locks / "writes", modules=str(Path(seen_host_root(node.settings), "lib/modules"))
-        ),
+        PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
         PciHolders().holders,
         lending,
         make_whole=lambda address: _make_whole(gpus, divided, address),

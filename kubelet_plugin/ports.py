@@ -358,6 +358,27 @@ class FabricManager(Protocol):
         ...
 
 
+class CcModeProgram(Protocol):
+    """Reads and switches the mode of confidential computing of GPUs that no driver but VFIO has, by PCI address. From
+    any thread. What it raises names the GPU and what was said of it: NotOfferedError where it cannot be, or not before
+    somebody acts; TemporaryError for all else, and of these WriteHangsError while what was begun cannot be ended.
+    """
+
+    def missing(self) -> str | None:
+        """Return why nothing can be asked or switched on this node, None where it can."""
+        ...
+
+    def query(self, address: str) -> str:
+        """Return the mode that a GPU is in, one of CC_MODES. Takes seconds."""
+        ...
+
+    def switch(self, address: str, mode: str) -> None:
+        """Switch a GPU, and reset it so that the mode is active. Takes up to two minutes. What it is in afterwards is
+        for query() to say.
+        """
+        ...
+
+
 class TimeSliceSetter(Protocol):
     """Reads and sets how long a process may use a GPU in turn with others. Calls take tenths of a second, some seconds
     without persistence mode. All raise GpuGoneError, NotOfferedError, or TemporaryError for what may pass.

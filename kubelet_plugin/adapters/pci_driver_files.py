@@ -23,6 +23,8 @@ from dracaena.kubelet_plugin.discovery.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver, best_vfio_driver
 from dracaena.kubelet_plugin.ports import WriteHangsError
 
+WRITES: Final = "writes"
+"""Folder of the lock files, in that of the plugin's locks of GPUs."""
 WRITE_S: Final = 10.0
 """Longest that one write may take. The NVIDIA driver lets go of a GPU within a second or two, and VFIO resets it in as
 long; kubelet gives a call 45 s."""
@@ -88,14 +90,14 @@ class PciDriverFiles:
     def is_writing(self, gpu: str) -> bool:
         """See SysfsWrites."""
         try:
-            with self._lock(gpu):
+            with gpu_writing(self._locks, gpu):
                 return False
         except WriteHangsError:
             return True
 
     def write(self, gpu: str, path: str, text: str) -> None:
         """See SysfsWrites."""
-        with self._lock(gpu) as lock:
+        with gpu_writing(self._locks, gpu) as lock:
             file = str(self._root / path)
             command = [sys.executable, "-I", "-S", "-c", _CHILD, file, text]
             try:
@@ -118,27 +120,31 @@ class PciDriverFiles:
         if status != 0:
             raise OSError(status, os.strerror(status) if status > 0 else f"ended by signal {-status}", file)
 
-    @contextlib.contextmanager
-    def _lock(self, gpu: str) -> Iterator[int]:
-        file = self._locks / f"{gpu}.lock"
-        try:
-            self._locks.mkdir(parents=True, exist_ok=True)
-            lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise TemporaryError(f"cannot open lock file {file}: {error.strerror}") from error
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise WriteHangsError(
-                    f"an earlier write for the GPU at {gpu} has not ended: look for its process in state D"
-                ) from error
-            yield lock
-        finally:
-            os.close(lock)
-
     def _text(self, address: str, attribute: str) -> str:
         try:
             return (self._root / "bus/pci/devices" / address / attribute).read_text("ascii", "replace").strip()
         except OSError:
             return ""
+
+
+@contextlib.contextmanager
+def gpu_writing(locks: Path, gpu: str) -> Iterator[int]:
+    """Hold the lock file of a GPU, by its address, for a block that changes it; its descriptor is for the process that
+    does so, which may outlive the block. Raises WriteHangsError while an earlier one is there, TemporaryError.
+    """
+    file = locks / f"{gpu}.lock"
+    try:
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise TemporaryError(f"cannot open lock file {file}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WriteHangsError(
+                f"an earlier write for the GPU at {gpu} has not ended: look for its process in state D"
+            ) from error
+        yield lock
+    finally:
+        os.close(lock)
