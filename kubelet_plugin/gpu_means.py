@@ -10,10 +10,12 @@ from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverF
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
 from dracaena.kubelet_plugin.from_settings import seen_host_root
 from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLending
+from dracaena.kubelet_plugin.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
 from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.vfio_binding import VfioBinding
 
 Means = Mapping[str, EffectMeans | NotingEffectMeans]
@@ -41,16 +43,22 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
         PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
         PciHolders().holders,
         lending,
-        make_whole=lambda address: _make_whole(gpus, divided, address),
+        make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
         changed=moved,
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
     return {**divided, VFIO_BIND: binding, **partitions}
 
 
-def _make_whole(gpus: GpuParts, divided: Means, address: str) -> None:
-    """Take a GPU out of MIG mode where the plugin changes that. Raises DracaenaError where it cannot be."""
-    pool, means = gpus.devices.pool(), divided.get(MIG_OFF)
+def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:
+    """Make sure that a GPU is not in MIG mode, as the driver says now: take it out where the plugin changes that.
+
+    `means` are those of MIG_OFF, None where nothing asks the driver. Raises DracaenaError where the GPU is in MIG mode.
+    """
     for name, gpu in pool.gpus.items():
-        if gpu.pci_bus_id == address and name in pool.switched and isinstance(means, EffectMeans):
+        if gpu.pci_bus_id != address or gpu.mig_enabled is None or not isinstance(means, WholeGpus):
+            continue
+        if name in pool.switched:
             means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())
+        else:
+            means.refuse_divided(gpu)

@@ -8,6 +8,7 @@ refuses did nothing, so the note is taken back; one that gets no answer may have
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -18,6 +19,7 @@ from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.passthrough import why_divided_by_mig
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
@@ -337,6 +339,15 @@ class WholeGpus:
                 f"GPU {gpu.uuid} does not leave MIG mode, so it cannot be used whole: {error}"
             ) from error
         return {}
+
+    def refuse_divided(self, gpu: Gpu) -> None:
+        """Refuse a GPU that is in MIG mode now and whose mode only an admin changes. Raises DracaenaError, also where
+        the driver does not tell.
+        """
+        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        refused = why_divided_by_mig(replace(gpu, mig_enabled=enabled))
+        if refused is not None:
+            raise TemporaryError(refused)
 
     def undo(self, _effect: Effect, _others: Sequence[Effect]) -> None:
         """See EffectMeans. Nothing is left to undo: whoever divides the GPU next turns MIG mode on."""

@@ -28,6 +28,7 @@ from dracaena.kubelet_plugin.discovery.mig_on_demand import (
     taken_by_others,
     vanished,
 )
+from dracaena.kubelet_plugin.discovery.passthrough import divided_by_mig, passthrough_trouble
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
@@ -169,6 +170,7 @@ class NodeDevices:
                     trouble(TroubleKind.MIG_UNCLEAR, f"setting `mig-gpus` of this node: {problem}", subject)
                     for subject, problem in divided.problems.items()
                 ),
+                *map(passthrough_trouble, divided_by_mig(machine)),
                 *mode_troubles(machine, self._modes, self._driver),
                 *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
             )

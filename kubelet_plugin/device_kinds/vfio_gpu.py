@@ -14,6 +14,7 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_passthrough, with_whole_consumption
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles, refused_strategy
+from dracaena.kubelet_plugin.discovery.passthrough import why_divided_by_mig
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -42,9 +43,13 @@ class VfioGpu:
         return tuple(found)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group."""
-        if name in pool.passthrough:
-            return None
+        """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group; or it would be
+        bound on demand, and is in MIG mode by now.
+        """
+        handed = pool.passthrough.get(name)
+        if handed is not None:
+            gpus = (gpu for gpu in pool.gpus.values() if gpu.pci_bus_id == handed.pci_bus_id)
+            return next(filter(None, map(why_divided_by_mig, gpus)), None)
         address = pci_bus_id_in(name)
         if address is None:
             return why_not_in_pool(name, pool)

@@ -31,7 +31,7 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
     pair_count,
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
-from dracaena.kubelet_plugin.discovery.passthrough import RefusedGpu
+from dracaena.kubelet_plugin.discovery.passthrough import RefusedGpu, passthrough_trouble
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
@@ -79,16 +79,12 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
     known = {gpu.pci_bus_id for gpu in kept.gpus}
     refusals = [str(left_out) for left_out in reading.left_out if left_out.call in NAMING_CALLS]
     why = f" ({'; '.join(refusals)})" if refusals else ""
-    refused = tuple(
-        trouble(
-            TroubleKind.PASSTHROUGH_REFUSED,
-            f"the GPU at {each.address} is not published for virtual machines: {each.reason}",
-            each.address,
-        )
-        for each in reading.refused
-    ) + tuple(
-        trouble(TroubleKind.VGPU_REFUSED, f"vGPU {each.address} is not published: {each.reason}", each.address)
-        for each in reading.refused_vgpus
+    refused = (
+        *map(passthrough_trouble, reading.refused),
+        *(
+            trouble(TroubleKind.VGPU_REFUSED, f"vGPU {each.address} is not published: {each.reason}", each.address)
+            for each in reading.refused_vgpus
+        ),
     )
     missing = tuple(
         trouble(

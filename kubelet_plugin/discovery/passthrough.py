@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from dracaena.api.machine import Gpu, Machine
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, PassthroughGpu, hexadecimal_id
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
 VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 """Names of vfio-pci and of its variants (nvgrace-gpu-vfio-pci): the module's name, with dashes or underscores."""
@@ -174,6 +176,32 @@ def why_not_on_demand(gpu: PciFunction, bus: PciBus) -> str | None:
     if gpu.has_console:
         return "it drives the display of the machine (boot_vga): use another GPU for that, or another one for this"
     return _why_refused(gpu, bus, on_demand=True)
+
+
+def divided_by_mig(machine: Machine) -> tuple[RefusedGpu, ...]:
+    """Return the GPUs that would be bound on demand and are in MIG mode, which nobody but an admin ends: all parts of
+    one would go to the virtual machine, and the admin's MIG devices would be gone. By PCI address.
+    """
+    gpus = {gpu.pci_bus_id: gpu for gpu in machine.gpus}
+    handed = (gpus.get(each.pci_bus_id) for each in machine.passthrough if each.on_demand and not each.is_bound)
+    found = ((gpu, why_divided_by_mig(gpu)) for gpu in handed if gpu is not None)
+    return tuple(RefusedGpu(str(gpu.pci_bus_id), reason) for gpu, reason in found if reason is not None)
+
+
+def passthrough_trouble(refused: RefusedGpu) -> Trouble:
+    """Return what an admin is told of a GPU that is not offered."""
+    text = f"the GPU at {refused.address} is not published for virtual machines: {refused.reason}"
+    return trouble(TroubleKind.PASSTHROUGH_REFUSED, text, refused.address)
+
+
+def why_divided_by_mig(gpu: Gpu) -> str | None:
+    """Return why a GPU cannot be bound while it is divided, as it was last read, None when it is not."""
+    if not gpu.mig_enabled:
+        return None
+    return (
+        f"GPU {gpu.uuid} is in MIG mode, which an admin changes and not a claim, and a virtual machine gets a GPU "
+        f"whole: `nvidia-smi -i {gpu.pci_bus_id} -mig 0` on the node, or name other GPUs in passthrough-gpus"
+    )
 
 
 def functions_of_gpu(gpu: PciFunction, bus: PciBus) -> tuple[PciFunction, ...]:

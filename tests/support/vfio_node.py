@@ -16,10 +16,10 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
+from dracaena.kubelet_plugin.gpu_means import make_whole
 from dracaena.kubelet_plugin.node_pool import node_pool
-from dracaena.kubelet_plugin.ports import EffectMeans
 from dracaena.kubelet_plugin.prepare.checkpoint import State
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.vfio_binding import VfioBinding
 from support.fake_mig import FakeMigHardware
@@ -61,6 +61,8 @@ class VfioNode:
         self.bus.load("vfio-pci")
         self.claims, self.boot = FakeClaims(), 1
         self.plant: Callable[[VfioBinding], Any] = lambda binding: binding
+        self.divided = "all"
+        """The setting mig-gpus; empty: an admin alone divides GPUs."""
         self.restart()
 
     def restart(self) -> None:
@@ -68,7 +70,10 @@ class VfioNode:
         self.steps = KilledSteps(NEVER)
         self.drivers = FakePciDrivers(self.bus)
         binding = VfioBinding(
-            self.drivers, self.drivers.holders, self.drivers.without_gpu_driver, make_whole=self._make_whole
+            self.drivers,
+            self.drivers.holders,
+            self.drivers.without_gpu_driver,
+            make_whole=lambda address: make_whole(self.node.pool, self.mig.whole, address),
         )
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
         means |= self.more_means()
@@ -93,9 +98,13 @@ class VfioNode:
     def read(self) -> PublishedPool:
         """What a reading says now; the plugin works with it from look() on."""
         handed = handed_through(SysfsPci(str(self.bus.root)).read(), OnDemandGpus(every=True)).gpus
-        gpus = tuple(gpu for gpu in self.machine.gpus if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia")
+        gpus = tuple(
+            dataclasses.replace(gpu, mig_enabled=self.mig.hardware.gpus[gpu.index].mode)
+            for gpu in self.machine.gpus
+            if self.bus.driver_of(str(gpu.pci_bus_id)) == "nvidia"
+        )
         self.mig.left_out = {gpu.uuid for gpu in self.machine.gpus} - {gpu.uuid for gpu in gpus}
-        divided = divided_gpus("all", self.machine)
+        divided = divided_gpus(self.divided, self.machine)
         now = as_published(dataclasses.replace(self.machine, gpus=gpus, passthrough=handed, mig_devices=()), divided)
         return node_pool(self.linked(now), DRIVER, PoolName(NODE), divided=divided)
 
@@ -109,14 +118,6 @@ class VfioNode:
 
     def look(self) -> None:
         self.node.pool = self.read()
-
-    def _make_whole(self, address: str) -> None:
-        means = self.mig.whole
-        assert isinstance(means, EffectMeans)
-        for gpu in self.machine.gpus:
-            if gpu.pci_bus_id == address:
-                name = gpu_device_name(gpu.uuid)
-                means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())
 
     def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
         results = [

@@ -61,9 +61,26 @@ def test_while_vfio_has_a_gpu_it_is_published_for_virtual_machines_alone() -> No
     assert taken(node.devices_published[1]) == {}
 
 
-def test_a_gpu_that_an_admin_divided_or_that_no_driver_has_goes_to_no_virtual_machine() -> None:
+def test_a_gpu_that_an_admin_divided_goes_to_no_virtual_machine_and_the_node_says_so() -> None:
     divided = replace(MADE, gpus=(replace(MADE.gpus[0], mig_enabled=True), MADE.gpus[1]))
-    assert [device.name for device in published(divided).devices_published] == [WHOLE[1], VFIO[1]]
+    node = published(divided)
+    assert [device.name for device in node.devices_published] == [WHOLE[1], VFIO[1]]
+    (told,) = (each for each in node.troubles[-1] if each.reason == "PassthroughRefused")
+    assert told.subject == "0000:20:00.0"
+    assert f"GPU {MADE.gpus[0].uuid} is in MIG mode" in told.text
+    assert "`nvidia-smi -i 0000:20:00.0 -mig 0`" in told.text, "what to do"
+    node.devices.take(MADE)
+    assert node.troubles[-1] == ()
+
+
+def test_a_gpu_that_is_in_mig_mode_for_claims_goes_to_virtual_machines_too() -> None:
+    divided = replace(MADE, gpus=(replace(MADE.gpus[0], mig_enabled=True), MADE.gpus[1]))
+    node = published(divided, mig_gpus="0")
+    assert VFIO[0] in [device.name for device in node.devices_published]
+    assert node.troubles[-1] == ()
+
+
+def test_a_gpu_that_no_driver_has_goes_to_no_virtual_machine() -> None:
     other = passthrough_gpu(9, driver="", is_bound=False, on_demand=True)
     node = published(replace(MADE, passthrough=(MADE.passthrough[0], other)))
     assert [device.name for device in node.devices_published] == [*WHOLE, VFIO[0]]

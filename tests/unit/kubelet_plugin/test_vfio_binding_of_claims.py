@@ -16,6 +16,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_state import PrepareError
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
@@ -84,6 +85,21 @@ def test_a_divided_gpu_leaves_mig_mode_on_its_way(node: VfioNode) -> None:
     with pytest.raises(TemporaryError, match="IN_USE"):
         prepare(node, node.vfio("other", 1))
     assert node.drivers_of(1) == HOST
+
+
+def test_a_gpu_that_an_admin_divides_stays_as_it_is(node: VfioNode) -> None:
+    node.divided = ""
+    node.restart()
+    node.mig.hardware.put(0, "1g.10gb", 0)  # since the GPUs were last read
+    layout = node.mig.hardware.layout(0)
+    words = f"is in MIG mode, which an admin changes .*`nvidia-smi -i {node.addresses[0]} -mig 0`"
+    for refusal in (TemporaryError, PrepareError):
+        with pytest.raises(refusal, match=words):
+            prepare(node, node.vfio("machine"))
+        assert (node.bus.written, node.drivers.closed) == ([], 0)
+        assert node.mig.hardware.layout(0) == layout
+        node.look()  # now the reading has it, and it is refused by that
+    prepare(node, node.vfio("other", 1))
 
 
 def test_of_several_gpus_all_are_bound_or_none(node: VfioNode) -> None:
