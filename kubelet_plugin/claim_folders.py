@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.names import ClaimUid
+from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.podlist import PODLIST
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK
@@ -36,6 +37,7 @@ class ClaimFolders:
             (self.checkpoints, ""),
             (self.marks, BOOT_MARK),
             (self.marks, TOLD),
+            (self.marks, DEVICE_PREFIX),  # bound_gpus
             (self.metadata, ""),
             (self.specs, spec_prefix(driver)),
             (self.podlist, PODLIST),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
 from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.from_settings import seen_host_root
 from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.mig_instances import WholeGpus
@@ -21,14 +25,24 @@ from dracaena.kubelet_plugin.vfio_binding import VfioBinding
 Means = Mapping[str, EffectMeans | NotingEffectMeans]
 
 
-def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
-    """Return them by kind of effect. With passthrough=existing no claim is given such an effect, but those of claims
-    that were prepared before have to be undone.
-    """
+@dataclass(frozen=True, slots=True)
+class GpuMeans:
+    """What changes GPUs."""
+
+    means: Means
+    """By kind of effect. With passthrough=existing no claim is given one of VFIO_BIND, but those of claims that were
+    prepared before have to be undone."""
+    bound: BoundGpus
+    """Which GPUs are bound to VFIO for claims."""
+
+
+def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMeans:
+    """Return them; a recorded machine is never bound to VFIO. `marks` is for what is known of bound GPUs."""
+    bound = BoundGpus(marks, node.call_lock, read_boot_id())
     divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
     live = gpus.live
     if gpus.source is None or live is None:
-        return divided
+        return GpuMeans(divided, bound)
     lending = GpuDriverLending(
         live.ask,
         gpus.source.close,
@@ -43,11 +57,12 @@ def gpu_means(node: NodeParts, gpus: GpuParts) -> Means:
         PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
         PciHolders().holders,
         lending,
+        bound,
         make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
         changed=moved,
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
-    return {**divided, VFIO_BIND: binding, **partitions}
+    return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound)
 
 
 def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:

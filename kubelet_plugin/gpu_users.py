@@ -20,6 +20,19 @@ FindClaim = Callable[[str, str], ResourceClaim | None]
 """Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
 
 
+def prepared_users(checkpoints: Checkpoints, salvage: Callable[[Broken], PreparedClaim], gpu: DeviceName) -> str | None:
+    """See GpuUsers.prepared()."""
+    now, broken = checkpoints.load_all()
+    found = [each.prepared.claim for each in now if gpu in _gpus_of(each.prepared)]
+    if found:
+        return _have(found, gpu)
+    for each in broken:
+        devices = salvage(each).devices
+        if not devices or gpu in {device.physical_gpu for device in devices}:
+            return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
+    return None
+
+
 class GpuUsers:
     """From any thread; holds nothing."""
 
@@ -49,15 +62,7 @@ class GpuUsers:
         A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
-        now, broken = self._checkpoints.load_all()
-        found = [each.prepared.claim for each in now if gpu in _gpus_of(each.prepared)]
-        if found:
-            return _have(found, gpu)
-        for each in broken:
-            devices = self._salvage(each).devices
-            if not devices or gpu in {device.physical_gpu for device in devices}:
-                return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
-        return None
+        return prepared_users(self._checkpoints, self._salvage, gpu)
 
     def holding(self, gpu: DeviceName) -> str | None:
         """As prepared(), for a caller that does not hold the lock: it may be over a moment later, or begin."""

@@ -129,7 +129,7 @@ class SweepMetrics:
         self.swept = Counter(
             "dracaena_plugin_swept_total",
             "What was settled without kubelet, by kind: claims taken back (claim), files removed (spec, metadata), "
-            "checkpoints written again (checkpoint)",
+            "checkpoints written again (checkpoint), GPUs that VFIO had for no claim (gpu)",
             ["kind"],
             registry=registry,
         )

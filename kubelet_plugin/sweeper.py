@@ -9,7 +9,8 @@ state (a new disk, its folder removed) or if the plugin was given another folder
 * a checkpoint of an earlier boot whose claim is gone: it holds nothing and would stay forever;
 * a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
   checkpoint back instead, since its containers may run;
-* device metadata that no checkpoint mentions: left by another release, or by another setting.
+* device metadata that no checkpoint mentions: left by another release, or by another setting;
+* a GPU that VFIO has for a claim whose checkpoint broke and has gone since (unclaimed_gpus).
 
 A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
 kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at
@@ -71,8 +72,9 @@ class Sweeper:
         lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
+        give_back_gpus: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`tell` writes a warning on the node: reason, text."""
+        """`tell` writes a warning on the node: reason, text. `give_back_gpus` is that of UnclaimedGpus."""
         self._driver = driver
         self._state = state
         self._checkpoints = checkpoints
@@ -85,6 +87,7 @@ class Sweeper:
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
+        self._give_back_gpus = give_back_gpus
         self._gone_since_s: dict[ClaimUid, float] = {}  # by the API
         self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, in this run of it:
         self._kubelet_run = ""
@@ -118,6 +121,7 @@ class Sweeper:
         if stray:
             self._metrics.sweeping.swept.labels("metadata").inc(stray)
             log.warning("device metadata without a checkpoint removed", files=stray)
+        self._metrics.sweeping.swept.labels("gpu").inc(self._give_back_gpus())
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()

@@ -2,7 +2,8 @@
 
 Which driver each function of a GPU's IOMMU group had is journaled before the first write, and how far the binding got
 after each phase. What is there now is read before each write, so every step may be repeated. All functions of the
-group are bound or none: what cannot be finished is undone by who called (ClaimEffects).
+group are bound or none: what cannot be finished is undone by who called (ClaimEffects). The drivers are written down
+beside the claim too (BoundGpus): a journal whose checkpoint breaks is taken up again from there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER, PciFunction, functions_of_gpu, why_not_on_demand
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
@@ -46,6 +48,7 @@ class VfioBinding:
         drivers: PciDrivers,
         holders: Callable[[str, int | None], Sequence[OpeningProcess]],
         without_gpu_driver: WithoutGpuDriver,
+        bound: BoundGpus,
         make_whole: Callable[[str], None] = lambda _address: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -55,11 +58,13 @@ class VfioBinding:
         self._drivers = drivers
         self._holders = holders
         self._without_gpu_driver = without_gpu_driver
+        self._bound = bound
         self._make_whole = make_whole
         self._changed = changed
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans. A GPU that an admin has bound to VFIO stays so: nothing is journaled of it.
+        """See NotingEffectMeans. A GPU that an admin has bound to VFIO stays so: nothing is journaled of it. One that
+        was bound for a claim before, whose journal is lost, is journaled as it was then.
 
         Raises TemporaryError while somebody has it open or its group is not all of one GPU, EffectPendingError while a
         write waits in the kernel.
@@ -68,16 +73,16 @@ class VfioBinding:
         self._refuse_while_writing(gpu, effect)
         functions = self._functions(gpu)
         if FUNCTIONS not in noted:
-            if all(function.driver is None or function.has_vfio_driver for function in functions) and any(
-                function.has_vfio_driver and str(function.address) == gpu for function in functions
-            ):
+            kept = self._bound.functions(gpu)
+            if not kept and _are_in_vfio(gpu, functions):
                 return {}
-            noted = {FUNCTIONS: " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
+            noted = {FUNCTIONS: kept or " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
             if effect.parameters.get("iommufd") and not self._drivers.has_iommufd():
                 raise TemporaryError(f"/dev/iommu is missing, so {effect.device} is not bound: {IOMMU_NODE.remedy}")
             self._check_targets(functions)
             self._make_whole(gpu)
             note({**noted, STATE: UNBINDING})
+        self._bound.note(gpu, str(noted[FUNCTIONS]))
         try:
             for function in functions:
                 self._unbind_for_vfio(gpu, function)
@@ -93,13 +98,14 @@ class VfioBinding:
         """See NotingEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
         driver takes it when it comes. Raises TemporaryError while somebody has the GPU open, naming who.
         """
-        noted = _functions_in(effect.outcome or {})
+        gpu, outcome = _gpu_of(effect), effect.outcome or {}
+        noted = _functions_in(outcome if FUNCTIONS in outcome else {FUNCTIONS: self._bound.functions(gpu)})
         if not noted:
             return
-        gpu = _gpu_of(effect)
         self._refuse_while_writing(gpu, effect)
         for address, driver in reversed(noted):
             self._give_back(gpu, address, driver)
+        self._bound.forget(gpu)
         self._changed()
 
     def _functions(self, gpu: str) -> tuple[PciFunction, ...]:
@@ -231,6 +237,13 @@ class VfioBinding:
 
 def _gpu_of(effect: Effect) -> str:
     return str(effect.parameters["address"])
+
+
+def _are_in_vfio(gpu: str, functions: Sequence[PciFunction]) -> bool:
+    """Whether a VFIO driver has a GPU, and no other driver any function of its group."""
+    return all(each.driver is None or each.has_vfio_driver for each in functions) and any(
+        each.has_vfio_driver and str(each.address) == gpu for each in functions
+    )
 
 
 def _functions_in(outcome: Mapping[str, Scalar]) -> Sequence[tuple[str, str]]:

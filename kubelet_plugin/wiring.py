@@ -29,9 +29,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
-from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
 from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
 from dracaena.kubelet_plugin.adapters.registration import registration_server
@@ -96,7 +95,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.share_means import mps_fault_watch, share_means
-from dracaena.kubelet_plugin.sweeper import Sweeper
+from dracaena.kubelet_plugin.sweeping import build_sweeper, unclaimed_gpus
 from dracaena.kubelet_plugin.unprepares import Unprepares
 from dracaena.process.clock import Clock
 
@@ -321,12 +320,13 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
+    changes = gpu_means(node, gpus, folders.marks)
     gpus.own_places.follow(checkpoints, node.call_lock)
     if gpus.fabric is not None:
         gpus.fabric.follow(checkpoints, node.call_lock)
     effects = ClaimEffects(
         checkpoints=checkpoints,
-        means={**shares.means, **gpu_means(node, gpus)},
+        means={**shares.means, **changes.means},
         lock=node.call_lock,
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
         salvage=files.salvage,
@@ -363,7 +363,8 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
+    give_back_gpus = unclaimed_gpus(node, checkpoints, files, changes)
+    sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, give_back_gpus)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     if gpus.limiter is not None:
@@ -450,32 +451,6 @@ def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
             specs=folders.specs,
             enabled=settings.device_metadata,
         ),
-    )
-
-
-def _sweeper(
-    node: NodeParts,
-    folders: ClaimFolders,
-    checkpoints: Checkpoints,
-    pods: Reflector[Pod],
-    reporter: PodDevicesReporter,
-    state: DeviceState,
-) -> Sweeper:
-    settings = node.settings
-    is_ready = partial(node_is_ready, node.view, settings.node_name)
-    return Sweeper(
-        driver=settings.driver_name,
-        state=state,
-        checkpoints=checkpoints,
-        specs=folders.specs,
-        claims=KubeClaims(node.client),
-        pods=pods,
-        may_be_in_use=reporter.may_be_in_use,
-        kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
-        tell=node.events.warn_node,
-        lock=node.call_lock,
-        clock=node.clock,
-        metrics=node.metrics,
     )
 
 

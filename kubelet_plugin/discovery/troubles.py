@@ -30,6 +30,7 @@ class TroubleKind(enum.Enum):
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
+    NOT_GIVEN_BACK = "GpuNotGivenBack"
     VGPU_REFUSED = "VgpuRefused"
     FABRIC_MANAGER = "FabricManagerNotReady"
     FABRIC_PARTITION = "FabricPartitionUnclear"
@@ -68,6 +69,7 @@ MENDING = {
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
+    TroubleKind.NOT_GIVEN_BACK: "end what has it open; it is tried again every few minutes (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "

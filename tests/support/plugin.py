@@ -351,6 +351,8 @@ class PluginNode:
     """What the driver says of confidential computing."""
     told: list[tuple[str, str]] = field(default_factory=list)
     """Warnings of the sweeper on the node: reason, text."""
+    give_back_gpus: Callable[[], int] = lambda: 0
+    """What the sweeper calls for GPUs that VFIO has for no claim."""
     clock: FakeClock = field(default_factory=FakeClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -382,7 +384,7 @@ class PluginNode:
             gpu_name_format=self.gpu_name_format,
             job_mapping=self.jobs if self.job_mapping else None,
         )
-        files = ClaimFiles(
+        self.claim_files = files = ClaimFiles(
             driver=DRIVER,
             claim_nodes=self.claim_nodes
             or (lambda devices: ClaimNodes(self.control_nodes(), plain_nodes(devices, "/"))),
@@ -443,6 +445,7 @@ class PluginNode:
             lock=lock,
             clock=self.clock,
             metrics=self.metrics,
+            give_back_gpus=self.give_back_gpus,
         )
 
     def files(self) -> dict[str, bytes]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
+from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.gpu_means import make_whole
+from dracaena.kubelet_plugin.gpu_users import prepared_users
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.checkpoint import State
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.vfio_binding import VfioBinding
 from support.fake_mig import FakeMigHardware
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
@@ -28,7 +34,7 @@ from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import KilledSteps
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, claim_of, share_of
+from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, ThreadLock, claim_of, share_of
 
 NEVER = 1 << 30
 
@@ -69,10 +75,13 @@ class VfioNode:
         self.mig.start()
         self.steps = KilledSteps(NEVER)
         self.drivers = FakePciDrivers(self.bus)
+        files = DocumentFolder(self.folder, steps=self.steps, synced=False)
+        self.bound = bound = BoundGpus(files, ThreadLock(), f"boot-{self.boot}")
         binding = VfioBinding(
             self.drivers,
             self.drivers.holders,
             self.drivers.without_gpu_driver,
+            bound,
             make_whole=lambda address: make_whole(self.node.pool, self.mig.whole, address),
         )
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
@@ -85,6 +94,18 @@ class VfioNode:
             steps=self.steps,
             means=means,
         )
+        self.troubles: list[Trouble] = []
+        self.unclaimed = UnclaimedGpus(
+            bound=bound,
+            undo=binding.undo,
+            user_of=partial(prepared_users, self.node.checkpoints, self.node.claim_files.salvage),
+            gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
+            lock=self.node.lock,
+            on_troubles=self._told,
+        )
+
+    def _told(self, found: Sequence[Trouble]) -> None:
+        self.troubles = list(found)
 
     def reboot(self) -> None:
         """Cut the power: drivers are bound as they are by themselves, and there is no MIG device."""

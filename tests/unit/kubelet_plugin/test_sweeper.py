@@ -57,6 +57,13 @@ def test_a_prepared_claim_that_is_gone_is_taken_back_after_a_while(tmp_path: Pat
     node.state.prepare(reference_to(NEXT))  # its device is free again
 
 
+def test_gpus_that_vfio_has_for_no_claim_are_given_back_and_counted(tmp_path: Path) -> None:
+    node = PluginNode(tmp_path, give_back_gpus=iter((2, 0, 1)).__next__)
+    for _ in range(3):
+        node.sweeper.sweep()
+    assert swept(node, "gpu") == 3
+
+
 @pytest.mark.parametrize("silent_at", [0, 1, 2])
 def test_nothing_comes_free_while_kubelet_does_not_answer(tmp_path: Path, silent_at: int) -> None:
     """kubelet is down, the pod was deleted by force: its containers run on."""

@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from dracaena.kubelet_plugin.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import StopError
+from support.plugin import ThreadLock
 from support.seeds import sampled
 
 GPU, AUDIO, OTHER = "0000:18:00.0", "0000:18:00.1", "0000:3b:00.0"
@@ -46,18 +50,50 @@ def drivers_of(bus: FakePciBus) -> Mapping[str, str | None]:
     return {address: bus.driver_of(address) for address in HOST}
 
 
+class CountedSteps(FileSteps):
+    """Each step of a file is one of the process."""
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        self._count()
+        super().write(descriptor, data)
+
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        self._count()
+        super().rename(source, target, folder)
+
+    def remove(self, path: Path, folder: int) -> None:
+        self._count()
+        super().remove(path, folder)
+
+
 class Journaled:
     """One effect in the journal, and processes of the plugin on it, one after the other."""
 
     def __init__(self, bus: FakePciBus, address: str = GPU) -> None:
         self.bus = bus
         self.effect = effect_of(address)
+        self.boot = "boot-1"
         self.start()
 
     def start(self, left: int = 1 << 30, **given: object) -> None:
-        """Start a process that lives for so many steps: two of each write, and two of each note."""
+        """Start a process that lives for so many steps: two of each write to /sys, and two of each note."""
         self.drivers = FakePciDrivers(self.bus, left=left, **given)  # type: ignore[arg-type]
-        self.means = VfioBinding(self.drivers, self.drivers.holders, self.drivers.without_gpu_driver)
+        files = DocumentFolder(self.bus.root / "records", steps=CountedSteps(self.drivers._count), synced=False)
+        self.bound = BoundGpus(files, ThreadLock(), self.boot)
+        self.means = self.binding()
+
+    def binding(self, holders: Any = None, without_gpu_driver: Any = None) -> VfioBinding:
+        drivers = self.drivers
+        return VfioBinding(
+            drivers, holders or drivers.holders, without_gpu_driver or drivers.without_gpu_driver, self.bound
+        )
+
+    def lose(self) -> None:
+        """The checkpoint broke: the claim is planned anew, and nothing is journaled of what was done for it."""
+        self.effect = replace(self.effect, outcome=None)
 
     def apply(self) -> None:
         self._note(self.means.apply_noting(self.effect, (), self._note))
@@ -160,7 +196,7 @@ def test_where_nobody_can_tell_who_has_a_gpu_open_nothing_is_written_and_no_jour
     def unknown(_address: str, _group: int | None) -> tuple[OpeningProcess, ...]:
         raise TemporaryError("who has a GPU open cannot be told")
 
-    journal.means = VfioBinding(journal.drivers, unknown, journal.drivers.without_gpu_driver)
+    journal.means = journal.binding(unknown)
     with pytest.raises(TemporaryError, match="cannot be told"):
         journal.apply()
     assert journal.bus.written == []
@@ -168,7 +204,7 @@ def test_where_nobody_can_tell_who_has_a_gpu_open_nothing_is_written_and_no_jour
     journal.drivers.before_write = opens(journal.bus, GPU)
     with pytest.raises(EffectPendingError, match="waits in the kernel"):
         journal.apply()
-    journal.means = VfioBinding(journal.drivers, unknown, journal.drivers.without_gpu_driver)
+    journal.means = journal.binding(unknown)
     for attempt in (journal.apply, journal.undo):
         with pytest.raises(EffectPendingError, match=r"is closed: who has a GPU open cannot be told"):
             attempt()
@@ -191,7 +227,7 @@ def test_an_unbinding_that_nobody_waits_for_any_more_takes_no_gpu_away(journal: 
         late.append(work)
         raise EffectPendingError("the NVIDIA driver does not answer")
 
-    journal.means = VfioBinding(journal.drivers, journal.drivers.holders, busy)
+    journal.means = journal.binding(without_gpu_driver=busy)
     with pytest.raises(EffectPendingError):
         journal.apply()
     assert journal.state == UNBINDING
@@ -286,6 +322,35 @@ def test_a_gpu_that_an_admin_bound_stays_his(journal: Journaled) -> None:
     assert drivers_of(journal.bus) == MACHINE
 
 
+def test_a_binding_whose_journal_is_lost_is_taken_up_again_or_undone(journal: Journaled) -> None:
+    wanted = {FUNCTIONS: f"{GPU}=nvidia {AUDIO}=snd_hda_intel", STATE: BOUND}
+    journal.apply()
+    journal.lose()
+    journal.start()
+    journal.apply()
+    assert journal.effect.outcome == wanted
+    journal.lose()
+    journal.start()
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+    assert journal.bound.addresses() == ()
+    for address in (GPU, AUDIO):
+        journal.bus.rebind(address, "vfio-pci")
+    journal.apply()
+    assert journal.effect.outcome == {}, "this time an admin has bound it"
+
+
+def test_what_was_bound_in_an_earlier_boot_is_not_taken_for_ours(journal: Journaled) -> None:
+    journal.apply()
+    journal.lose()
+    journal.boot = "boot-2"
+    journal.start()
+    journal.bus.written.clear()
+    journal.apply()
+    journal.undo()
+    assert journal.bus.written == [], "at boot somebody else has bound it"
+
+
 def test_a_function_that_had_no_driver_gets_none_back(journal: Journaled) -> None:
     journal.bus.write("bus/pci/drivers/snd_hda_intel/unbind", AUDIO)
     journal.apply()
@@ -316,7 +381,9 @@ def test_what_cannot_be_handed_over_as_a_whole_is_refused(
 WRITES_OF_BINDING = 6
 """Two functions, of each driver_override, unbind and bind; giving back has as many."""
 NOTES = 3
-STEPS = 2 * (WRITES_OF_BINDING + NOTES)
+STEPS = 2 * (WRITES_OF_BINDING + NOTES) + 2
+"""With those of the file beside the claim, which is written and given its name."""
+STEPS_BACK = 2 * (WRITES_OF_BINDING + 1) + 1
 
 
 def crashes(count: int) -> list[object]:
@@ -340,7 +407,7 @@ def test_killed_before_or_after_any_write_of_binding(bus: FakePciBus, at: int, t
     assert journal.drivers.override(GPU) is None
 
 
-@pytest.mark.parametrize("at", crashes(2 * WRITES_OF_BINDING + 2))
+@pytest.mark.parametrize("at", crashes(STEPS_BACK))
 @pytest.mark.parametrize("then", ["apply", "undo"])
 def test_killed_before_or_after_any_write_of_giving_back(bus: FakePciBus, at: int, then: str) -> None:
     journal = Journaled(bus)
@@ -356,13 +423,26 @@ def test_killed_before_or_after_any_write_of_giving_back(bus: FakePciBus, at: in
     assert drivers_of(bus) == HOST
 
 
+@pytest.mark.parametrize("at", crashes(STEPS))
+def test_killed_at_any_step_of_binding_its_journal_can_be_lost_too(bus: FakePciBus, at: int) -> None:
+    journal = Journaled(bus)
+    journal.start(left=at)
+    with pytest.raises(StopError):
+        journal.apply()
+    journal.lose()
+    journal.start()
+    journal.undo()
+    assert drivers_of(bus) == HOST
+    assert journal.drivers.override(GPU) is None
+
+
 def test_the_steps_of_the_matrix_are_all_there_are(bus: FakePciBus) -> None:
     journal = Journaled(bus)
     journal.apply()
     assert (1 << 30) - journal.drivers.left == STEPS
     journal.start()
     journal.undo()
-    assert (1 << 30) - journal.drivers.left == 2 * WRITES_OF_BINDING + 2
+    assert (1 << 30) - journal.drivers.left == STEPS_BACK
 
 
 @pytest.mark.parametrize("seed", sampled(range(500), 15))

@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.device_state import PrepareError
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.vfio_binding import FUNCTIONS, VfioBinding
 from support.killed_steps import StopError
-from support.plugin import reference_to
-from support.seeds import sampled
+from support.plugin import ThreadLock, reference_to
+from support.seeds import in_turn
 from support.vfio_node import NEVER, VfioNode, vfio_node
 
 HOST, MACHINE = ("nvidia", "snd_hda_intel"), ("vfio-pci", "vfio-pci")
@@ -147,11 +149,62 @@ def test_after_a_power_cut_the_journal_of_the_boot_before_is_forgotten(node: Vfi
     assert node.drivers_of(0) == HOST
 
 
-class Walk:
-    """Random claims on two GPUs, with kills, hangs, drivers that refuse, and power cuts in between."""
+def broken(node: VfioNode, claim: ResourceClaim) -> None:
+    """Break a claim's checkpoint; the plugin is started anew and reads the GPUs."""
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"no checkpoint")
+    node.restart()
 
-    def __init__(self, node: VfioNode, seed: int) -> None:
-        self.node, self.chance = node, random.Random(seed)
+
+def test_a_gpu_whose_claim_lost_its_checkpoint_goes_back_when_the_claim_ends(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    broken(node, claim)
+    prepare(node, claim)  # kubelet asks again, or the plugin recovers it
+    unprepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.unclaimed.give_back() == 0
+
+
+def test_one_whose_claim_ended_without_a_checkpoint_is_given_back_once_nobody_has_it_open(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    broken(node, claim)
+    assert node.unclaimed.give_back() == 0, "the claim may have it"
+    unprepare(node, claim)
+    assert node.drivers_of(0) == MACHINE
+    node.bus.open_by[node.addresses[0]] = [4711]
+    assert node.unclaimed.give_back() == 0
+    (told,) = node.troubles
+    assert (told.reason, told.subject) == ("GpuNotGivenBack", node.addresses[0])
+    assert "python (PID 4711)" in told.text
+    node.bus.close(node.addresses[0])
+    assert node.unclaimed.give_back() == 1
+    assert node.drivers_of(0) == HOST
+    assert node.troubles == []
+    node.look()
+    prepare(node, node.whole("other"))
+
+
+def test_a_gpu_that_a_call_is_at_work_on_is_left_to_that(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    broken(node, claim)
+    unprepare(node, claim)
+    lock = node.node.gpu_locks.setdefault(passthrough_device_name(node.addresses[0]), ThreadLock())
+    with lock._lock:  # another thread's
+        assert node.unclaimed.give_back() == 0
+    assert node.troubles == []
+    assert node.drivers_of(0) == MACHINE
+
+
+class Walk:
+    """Random claims on two GPUs, with kills, hangs, drivers that refuse, and power cuts in between.
+
+    `breaks`: some lose their checkpoints, and what they leave is given back; else claims alone undo what they did.
+    """
+
+    def __init__(self, node: VfioNode, seed: int, *, breaks: bool) -> None:
+        self.node, self.chance, self.breaks = node, random.Random(seed), breaks
         self.claims: list[ResourceClaim] = []
         self.granted: set[str] = set()
         """In which ways a GPU was had."""
@@ -179,7 +232,10 @@ class Walk:
             self._prepare()
         elif act < 0.85:
             self._unprepare(self.chance.choice(self.claims))
-        elif act < 0.93:
+        elif act < 0.9 and self.breaks:
+            self._break_one()
+            self.node.unclaimed.give_back()
+        elif act < 0.95:
             self.node.look()
             self.node.node.state.follow_devices()
         elif act < 0.97:
@@ -212,6 +268,13 @@ class Walk:
         unprepare(self.node, claim)
         self.claims.remove(claim)
 
+    def _break_one(self) -> None:
+        """Break the checkpoint of a claim that has nothing but GPUs of VFIO."""
+        done = {prepared.claim.uid for prepared in self.node.done() if all(d.is_passthrough for d in prepared.devices)}
+        found = [claim for claim in self.claims if claim.metadata.uid in done]
+        if found:
+            broken(self.node, self.chance.choice(found))
+
     def _quiet(self) -> None:
         for address in self.node.addresses:
             self.node.bus.close(address)
@@ -228,8 +291,9 @@ class Walk:
                 assert self.node.drivers_of(ordinal) == wanted, f"{address} is had {kinds}"
             if self.node.drivers_of(ordinal) != HOST:
                 journaled = {e.device for c in self.node.node.checkpoints.load_by_boot()[0] for e in c.prepared.effects}
-                name = f"vfio-{address.replace(':', '-').replace('.', '-')}"
-                assert name in journaled, f"{address} is not as it was, and no journal says so"
+                recorded = self.node.bound.addresses() if self.breaks else ()
+                known = {*journaled, *map(passthrough_device_name, recorded)}
+                assert passthrough_device_name(address) in known, f"{address} is not as it was, and no file says so"
 
     def end(self) -> None:
         """End all claims: everything is as it was before."""
@@ -237,6 +301,8 @@ class Walk:
         self.node.restart()
         for claim in list(self.claims):
             self._unprepare(claim)
+        if self.breaks:
+            self.node.unclaimed.give_back()
         assert [self.node.drivers_of(0), self.node.drivers_of(1)] == [HOST, HOST]
         assert [self.node.mig.hardware.layout(ordinal) for ordinal in range(2)] == [[], []]
         assert self.node.node.checkpoints.load_all() == ((), ())
@@ -249,17 +315,17 @@ def _kinds(devices: Sequence[Any], address: str) -> Iterator[str]:
             yield "vfio" if device.is_passthrough else "mig" if not device.is_whole_gpu else share
 
 
-def walk(node: VfioNode, seed: int, steps: int = 25) -> Walk:
-    made = Walk(node, seed)
+def walk(node: VfioNode, seed: int, steps: int = 25, *, breaks: bool = False) -> Walk:
+    made = Walk(node, seed, breaks=breaks)
     for _ in range(steps):
         made.step()
     made.end()
     return made
 
 
-@pytest.mark.parametrize("seed", sampled(range(1000), 4))
-def test_no_gpu_is_had_in_two_ways_and_all_are_back_in_the_end(node: VfioNode, seed: int) -> None:
-    walk(node, seed)
+@pytest.mark.parametrize(("seed", "breaks"), in_turn(range(1000), 6, [False, True]))
+def test_no_gpu_is_had_in_two_ways_and_all_are_back_in_the_end(node: VfioNode, seed: int, *, breaks: bool) -> None:
+    walk(node, seed, breaks=breaks)
 
 
 def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
@@ -279,7 +345,18 @@ class Planted:
         self.binding.undo(effect, others)
 
 
-class JournalsAfterwards(Planted):
+class NoRecords(BoundGpus):
+    def note(self, address: str, functions: str) -> None:
+        pass
+
+
+class KeepsNoRecord(Planted):
+    def __init__(self, binding: VfioBinding) -> None:
+        super().__init__(binding)
+        binding._bound = NoRecords(binding._bound._files, ThreadLock(), "")
+
+
+class JournalsAfterwards(KeepsNoRecord):
     def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
         return self.binding.apply_noting(effect, others, lambda _outcome: None)
 
@@ -297,10 +374,10 @@ class DoesNotUndo(Planted):
         pass
 
 
-@pytest.mark.parametrize("fault", [JournalsAfterwards, ForgetsASoundCard, DoesNotUndo])
+@pytest.mark.parametrize("fault", [JournalsAfterwards, ForgetsASoundCard, KeepsNoRecord, DoesNotUndo])
 def test_a_planted_fault_is_found(node: VfioNode, fault: type[Planted]) -> None:
     node.plant = fault
     node.restart()
     with pytest.raises(AssertionError):  # noqa: PT012 - one of the seeds
         for seed in range(4):
-            walk(node, seed)
+            walk(node, seed, breaks=fault is KeepsNoRecord)

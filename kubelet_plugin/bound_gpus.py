@@ -1,0 +1,58 @@
+"""Keeps which GPUs are bound to VFIO for claims, one file a GPU, beside the checkpoints of these claims."""
+
+from __future__ import annotations
+
+import structlog
+
+from dracaena.api.passthrough import passthrough_device_name, pci_bus_id_in
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
+from dracaena.kubelet_plugin.prepare.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
+
+_SUFFIX = ".json"
+
+log = structlog.get_logger()
+
+
+class BoundGpus:
+    """From any thread; of one GPU by whoever holds its lock. All methods raise DracaenaError where a file cannot be
+    read or written.
+    """
+
+    def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str) -> None:
+        """`lock` is that of the calls, under which all files of this node are written: note() and forget() take it."""
+        self._files = files
+        self._lock = lock
+        self._boot_id = boot_id
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the PCI addresses of the GPUs of which there is a record, of whatever boot; sorted."""
+        names = (name.removesuffix(_SUFFIX) for name in self._files.names(_SUFFIX))
+        return tuple(sorted(filter(None, map(pci_bus_id_in, names))))
+
+    def functions(self, address: str) -> str:
+        """Return which drivers the functions of a GPU had before it was bound in this boot (vfio_binding.FUNCTIONS);
+        empty: it was not, or has been given back.
+        """
+        data = self._files.read(_name(address))
+        if data is None:
+            return ""
+        try:
+            found = decode_bound_gpu(data)
+        except ValueError as error:
+            log.error("record of a GPU that was bound to VFIO is broken: it counts as never bound", error=str(error))
+            return ""
+        return found.functions if found.boot_id == self._boot_id else ""
+
+    def note(self, address: str, functions: str) -> None:
+        """Write down that a GPU is about to be bound, with the drivers that its functions have."""
+        with self._lock.hold():
+            self._files.write_if_changed(_name(address), encode_bound_gpu(BoundGpu(self._boot_id, functions)))
+
+    def forget(self, address: str) -> None:
+        """Write down that a GPU has been given back."""
+        with self._lock.hold():
+            self._files.remove(_name(address))
+
+
+def _name(address: str) -> str:
+    return f"{passthrough_device_name(address)}{_SUFFIX}"

@@ -1,0 +1,45 @@
+"""What is written down of a GPU that is bound to VFIO for a claim, beside the claim: which drivers its functions had.
+
+The claim's journal says so too, and is lost where its checkpoint breaks. On disk: one JSON object. After a boot every
+function has the driver that takes it by itself, so a record of another boot says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BoundGpu:
+    """The record of one GPU."""
+
+    boot_id: str
+    functions: str
+    """As in the claim's journal (vfio_binding.FUNCTIONS)."""
+
+
+class _Document(msgspec.Struct):
+    version: int
+    boot_id: str
+    functions: str
+
+
+def encode_bound_gpu(gpu: BoundGpu) -> bytes:
+    """Return the file's content."""
+    return msgspec.json.encode(_Document(VERSION, gpu.boot_id, gpu.functions)) + b"\n"
+
+
+def decode_bound_gpu(data: bytes) -> BoundGpu:
+    """Read a file. Raises ValueError for what is none of ours."""
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if document.version != VERSION:
+        raise ValueError(f"version {document.version}, expected {VERSION}")
+    return BoundGpu(document.boot_id, document.functions)
