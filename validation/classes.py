@@ -9,11 +9,8 @@ from dracaena.cel import DeviceView, Failed, NoMatch
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.metadata import check_metadata
-from dracaena.validation.selectors import CompiledSelector, check_selectors
+from dracaena.validation.selectors import HONEST_COST, CompiledSelector, check_selectors
 from dracaena.validation.syntax import EXTENDED_RESOURCE
-
-_MOST_COST = 10_000
-"""Units of cost for one look at a device without attributes: an honest selector needs tens."""
 
 
 def check_class(field: Field, driver: str) -> None:
@@ -49,7 +46,7 @@ def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driv
     """
     stranger = DeviceView("stranger.invalid")
     for each in selectors:
-        match each.selector.evaluate(stranger, _MOST_COST):
+        match each.selector.evaluate(stranger, HONEST_COST):
             case NoMatch():
                 return
             case Failed(reason):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dracaena.api import limits, reasons
+from dracaena.api import reasons
 from dracaena.api.attributes import (
     GPU_ATTRIBUTES,
     MIG_ATTRIBUTES,
@@ -20,19 +20,17 @@ from dracaena.api.attributes import (
 )
 from dracaena.api.config.v1alpha1 import instead_of, is_of_nvidia
 from dracaena.api.reasons import ReadName
-from dracaena.cel import CompileError, DeviceView, NoMatch, Selector, compile_selector
+from dracaena.cel import DeviceView, NoMatch
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.policies import DEVICES
+from dracaena.validation.selectors import HONEST_COST, selector_in
 
 SHIPPED: Final = (
     *("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "vgpu."),
     *("confidential.", "confidential-vfio."),
 )
 """Before the driver's name: the classes that its chart makes."""
-
-_MOST_COST: Final = 10_000
-"""Units of cost for one look at a device without attributes: an honest selector needs tens."""
 
 _NO_CONFIG: Final = "no configuration for another driver, or one for this driver"
 _CAPACITIES: Final = frozenset((*SHARED_GPU_CAPACITIES, *MIG_PLACE_CAPACITIES))
@@ -59,12 +57,14 @@ def check_ignored(
 
 def _check_class(spec: Field, driver: str) -> None:
     """Check a class that means devices of this driver. It may mean those of another one, too."""
-    compiled = [_compiled(one.at("cel", "expression").value) for one in spec.at("selectors").objects()]
+    compiled = [selector_in(one.at("cel", "expression").value) for one in spec.at("selectors").objects()]
     selectors = [one for one in compiled if one is not None]
 
     def may_be_of(other: str) -> bool:
         stranger = DeviceView(other)
-        return bool(selectors) and not any(isinstance(one.evaluate(stranger, _MOST_COST), NoMatch) for one in selectors)
+        return bool(selectors) and not any(
+            isinstance(one.evaluate(stranger, HONEST_COST), NoMatch) for one in selectors
+        )
 
     for config in spec.at("config").objects():
         _check_config(config, driver, may_be_of)
@@ -124,18 +124,8 @@ def _check_selectors(part: Field, driver: str, may_be_of: Callable[[str], bool] 
 
 
 def _read_by(expression: Any) -> tuple[ReadName, ...]:
-    selector = _compiled(expression)
+    selector = selector_in(expression)
     return () if selector is None else ReadName.of_paths(selector.footprint.paths)
-
-
-def _compiled(expression: Any) -> Selector | None:
-    """Return a selector, None for what is none: that is reported elsewhere."""
-    if not isinstance(expression, str) or len(expression) > limits.EXPRESSION_BYTES:
-        return None
-    try:
-        return compile_selector(expression)
-    except CompileError:
-        return None
 
 
 def _check_constraints(devices: Field, parts: list[Field], driver: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.validation.claims import check_claim, check_template
 from dracaena.validation.classes import check_class
+from dracaena.validation.config_types import check_config_types
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.ignored import check_ignored
@@ -99,7 +100,8 @@ def _check_against(
         return (*check_repeated(number, reference, inputs), *references)
     policies = check_policies(reference, document, inputs.classes, driver)
     ignored = check_ignored(reference, document, inputs.classes, driver)
-    return (*check_repeated(number, reference, inputs), *references, *policies, *ignored)
+    types = check_config_types(reference, document, inputs.classes, driver)
+    return (*check_repeated(number, reference, inputs), *references, *policies, *ignored, *types)
 
 
 def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:

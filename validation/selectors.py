@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from dracaena.api import limits
 from dracaena.cel import CompileError, Selector, compile_derived_attribute, compile_selector
 from dracaena.validation.field import Field
 from dracaena.validation.findings import CelPosition
+
+HONEST_COST: Final = 10_000
+"""Units of cost for one look at a device without attributes: an honest selector needs tens."""
 
 _EXCERPT_CHARACTERS = 100
 """Characters of an expression's line that are shown around the caret."""
@@ -41,6 +45,16 @@ def check_derived(expression: Field) -> None:
     except CompileError as error:
         expected = "an expression that compiles and yields a value of an attribute"
         expression.error(f"CEL: {error.message}", expected, _position(error, text))
+
+
+def selector_in(expression: Any) -> Selector | None:
+    """Return the selector of an expression as it was written, None for what is none: check_selectors reports that."""
+    if not isinstance(expression, str) or len(expression) > limits.EXPRESSION_BYTES:
+        return None
+    try:
+        return compile_selector(expression)
+    except CompileError:
+        return None
 
 
 def _compiled(entry: Field) -> CompiledSelector | None:

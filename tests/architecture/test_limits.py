@@ -32,8 +32,7 @@ OTHER_MEANINGS = {
     ("demo/apiserver/protobuf.py", 64): "bits of a number on the wire",
     ("demo/apiserver/server.py", 128): "connections that wait",
     ("demo/apiserver/server.py", 10_000): "events that a watch can go back",
-    ("validation/classes.py", 10_000): "what an honest selector costs",
-    ("validation/ignored.py", 10_000): "the same",
+    ("validation/selectors.py", 10_000): "what an honest selector costs",
     ("validation/findings.py", 256): "bits of a number that is shown",
 }
 """File and number → what it counts there, which is not what the limit counts."""
