@@ -1,4 +1,4 @@
-"""Seeds of a property test: a sample for `make test`, all of them for `make test-long`."""
+"""Seeds of a search: a few for `make test`, some more for `make test-search`, all of them for `make test-long`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 
-def sampled(seeds: range, count: int) -> list[ParameterSet]:
-    """Return each seed as a parameter; those after the first `count` are marked `long`."""
-    return [pytest.param(seed, marks=[pytest.mark.long] if at >= count else []) for at, seed in enumerate(seeds)]
+def in_tiers(test: Any, search: Any = None, long: Any = None) -> list[ParameterSet]:
+    """Return what a search draws in each of the three as a parameter; None: nothing more there."""
+    larger = ((search, pytest.mark.search), (long, pytest.mark.long))
+    return [pytest.param(test), *(pytest.param(one, marks=mark) for one, mark in larger if one is not None)]
 
 
-def in_turn(seeds: range, count: int, variants: Sequence[Any]) -> list[ParameterSet]:
-    """Return each seed with each variant as two parameters. `make test` takes the first `count` seeds, each with one
-    variant: the first seed with the first, the next with the second, and so on."""
+def sampled(seeds: range, few: int, some: int = 0) -> list[ParameterSet]:
+    """Return each seed as a parameter: the first `few` for `make test`, those up to `some` for `make test-search`, the
+    others for `make test-long`."""
+    return [pytest.param(seed, marks=_tier(at, few, some)) for at, seed in enumerate(seeds)]
+
+
+def in_turn(seeds: range, few: int, some: int, variants: Sequence[Any]) -> list[ParameterSet]:
+    """Return each seed with each variant as two parameters. `make test` takes the first `few` seeds and `make
+    test-search` those up to `some`, each with one variant: the first seed with the first, the next with the second, and
+    so on."""
     return [
-        pytest.param(seed, variant, marks=[pytest.mark.long] if at >= count or number != at % len(variants) else [])
+        pytest.param(seed, variant, marks=_tier(at if number == at % len(variants) else len(seeds), few, some))
         for at, seed in enumerate(seeds)
         for number, variant in enumerate(variants)
     ]
+
+
+def _tier(at: int, few: int, some: int) -> list[pytest.MarkDecorator]:
+    if at < few:
+        return []
+    return [pytest.mark.search if at < some else pytest.mark.long]

@@ -16,11 +16,12 @@ from hypothesis.internal.conjecture import providers
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
-# A busy machine is no fault of the code: no property test is timed. Those that set no number of examples draw some in
-# `make test`, others each time, and many in `make test-long`, which loads the second profile.
-settings.register_profile("some", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("many", settings.get_profile("some"), max_examples=500)
-settings.load_profile("some")
+# A busy machine is no fault of the code: no property test is timed. Those that set no number of examples draw few in
+# `make test`, others each time, and more in the two targets that load the other profiles.
+settings.register_profile("test", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", settings.get_profile("test"), max_examples=200)
+settings.register_profile("long", settings.get_profile("test"), max_examples=1_000)
+settings.load_profile("test")
 
 # Hypothesis also draws the constants of whatever local modules are loaded, which differ by worker and with each change
 # of the source: a test with a fixed seed then finds something in one run of many. Reading them costs seconds, too.
@@ -58,22 +59,28 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> list[pytest.Item] | None:
-    """Make no items of what `-m "not long"` leaves out: there are thousands, and each worker would make all of them."""
-    if collector.config.getoption("markexpr") != "not long":
+    """Make no items of what `make test` leaves out: there are thousands, and each worker would make all of them."""
+    if collector.config.getoption("markexpr") != "not search and not long":
         return None
     marks: list[pytest.Mark] = vars(obj).get("pytestmark", []) if inspect.isfunction(obj) else []
-    if any(mark.name == "long" for mark in marks):
+    if any(mark.name in LARGER_TIERS for mark in marks):
         return []
-    marks[:] = [_without_long(mark) if mark.name == "parametrize" else mark for mark in marks]
+    marks[:] = [_without_larger_tiers(mark) if mark.name == "parametrize" else mark for mark in marks]
     return None
 
 
-def _without_long(mark: pytest.Mark) -> pytest.Mark:
-    """Leave out those sets of parameters that are marked `long`. Where ids are listed, one belongs to each set."""
+LARGER_TIERS = {"search", "long"}
+"""Marks of what `make test` leaves out."""
+
+
+def _without_larger_tiers(mark: pytest.Mark) -> pytest.Mark:
+    """Leave out those sets of parameters that are so marked. Where ids are listed, one belongs to each set."""
     names, values, *rest = mark.args
     if "ids" in mark.kwargs and not callable(mark.kwargs["ids"]):
         return mark
-    values = [one for one in values if not any(getattr(of, "name", "") == "long" for of in getattr(one, "marks", ()))]
+    values = [
+        one for one in values if not any(getattr(of, "name", "") in LARGER_TIERS for of in getattr(one, "marks", ()))
+    ]
     return pytest.mark.parametrize(names, values, *rest, **mark.kwargs).mark
 
 

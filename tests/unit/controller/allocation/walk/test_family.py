@@ -38,7 +38,7 @@ def of_family(base: Pod, name: str, size: int | None = None) -> Pod:
     return msgspec.structs.replace(base, metadata=meta)
 
 
-@pytest.mark.parametrize(("first_seed", "way"), in_turn(range(0, 120, 10), 8, WAYS))
+@pytest.mark.parametrize(("first_seed", "way"), in_turn(range(0, 120, 10), 2, 8, WAYS))
 def test_the_answer_is_that_of_asking_every_node(
     first_seed: int, way: tuple[tuple[int, int, int] | None, tuple[str, ...]]
 ) -> None:

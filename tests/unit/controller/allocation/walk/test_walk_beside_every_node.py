@@ -37,7 +37,7 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
     return cluster, inventory, rng
 
 
-@pytest.mark.parametrize(("first_seed", "shares"), in_turn(range(0, 200, 10), 6, SHARES))
+@pytest.mark.parametrize(("first_seed", "shares"), in_turn(range(0, 200, 10), 2, 6, SHARES))
 def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[int, int, int] | None) -> None:
     allocator = Allocator()
     for seed in range(first_seed, first_seed + 10):
