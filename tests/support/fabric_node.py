@@ -112,7 +112,7 @@ class FabricNode(VfioNode):
 
     def __init__(self, folder: Path, mig: MigNode) -> None:
         self.manager = FakeFabricManager()
-        self.troubles: tuple[Trouble, ...] = ()
+        self.fabric_troubles: tuple[Trouble, ...] = ()
         self.plant_fabric: Callable[[FabricPartitions], Any] = lambda partitions: partitions
         super().__init__(folder, mig)
 
@@ -139,7 +139,7 @@ class FabricNode(VfioNode):
         )
         machine = dataclasses.replace(machine, topology=Topology(count, pairs, (None,) * count))
         reading = self.partitions.read(Reading(machine))
-        self.troubles = reading.troubles
+        self.fabric_troubles = reading.troubles
         return reading.machine
 
     def whole_of(self, name: str, *modules: int) -> ResourceClaim:

@@ -43,7 +43,7 @@ def problem(node: FabricNode) -> str:
 
 
 def told(node: FabricNode) -> list[tuple[str, str]]:
-    return [(trouble.reason, trouble.subject) for trouble in node.troubles]
+    return [(trouble.reason, trouble.subject) for trouble in node.fabric_troubles]
 
 
 SETS = [((5,), [11]), ((1, 3), [3]), ((5, 6, 7, 8), [2]), (range(1, 9), [0]), ((1, 2), [7, 8]), ((1, 3, 5), [7, 9, 11])]
@@ -249,13 +249,15 @@ def test_after_a_restart_from_the_beginning_partitions_of_claims_are_activated_a
     node.look()
     assert active(node) == [3, 5]
     assert told(node) == [("FabricPartitionUnclear", "partition 3"), ("FabricPartitionUnclear", "partition 5")]
-    assert "Programs that use its NVLinks have to be started anew (claims with UID a-uid)" in node.troubles[0].text
+    assert (
+        "Programs that use its NVLinks have to be started anew (claims with UID a-uid)" in node.fabric_troubles[0].text
+    )
     node.look()
     assert told(node) == []
     node.manager.restart(resuming=False)
     node.manager.fails = {"fmActivateFabricPartition": NVLINK_ERROR}
     node.look()
-    assert "cannot be activated: fmActivateFabricPartition says -10" in node.troubles[0].text
+    assert "cannot be activated: fmActivateFabricPartition says -10" in node.fabric_troubles[0].text
     unprepare(node, *claims)
     assert active(node) == []
 
