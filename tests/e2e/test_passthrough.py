@@ -105,7 +105,7 @@ def test_a_pod_in_a_virtual_machine_is_refused_a_gpu_of_the_hosts_driver(install
     create_pod(installed.api, pod)
     words = f"runs in a virtual machine (RuntimeClass {GUEST}), in which there is no NVIDIA driver of this node"
     said = wait_event(installed.api, pod, "FailedPrepareDynamicResources", words)
-    assert "ask for a GPU for virtual machines (class vfio.<driver name>, docs/vm.md)" in said
+    assert "ask for a GPU for virtual machines (class vfio.<driver name>)" in said
     (claim,) = pod_claims(installed.api, pod).values()
     delete_pod(installed.api, pod)
     wait_free(installed, claim)
