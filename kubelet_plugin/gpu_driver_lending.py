@@ -7,7 +7,8 @@ nvidia-smi are told by a lock. Whatever is open after that is not ours to close,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -49,10 +50,40 @@ class GpuDriverLending:
         except (WedgedError, StoppedError) as error:
             raise EffectPendingError(f"{what}: {error}") from error
 
-    def _closed(self, what: str, work: Callable[[], None], deadline_s: float) -> None:
+    @contextlib.contextmanager
+    def closed(self, what: str) -> Iterator[None]:
+        """Keep the driver closed on this node for a block of the caller's thread, which may take minutes: whoever asks
+        the driver meanwhile is told that it is lent. Raises TemporaryError where it is not let go of.
+        """
+        turn, lent, given_up = threading.Lock(), contextlib.ExitStack(), False
+
+        def begin() -> None:
+            with contextlib.ExitStack() as entering:
+                entering.enter_context(self._lend())
+                with turn:
+                    if not given_up:  # else nobody would ever end it
+                        lent.push(entering.pop_all())
+
+        try:
+            self._closed_then(what, begin, CLOSED_S)
+        except BaseException:
+            with turn:
+                given_up = True
+            lent.close()
+            raise
+        with lent:
+            yield
+
+    def _closed_then(self, what: str, work: Callable[[], None], deadline_s: float) -> None:
         def closed() -> None:
             self._close()
+            work()
+
+        self._ask(what, closed, deadline_s)
+
+    def _closed(self, what: str, work: Callable[[], None], deadline_s: float) -> None:
+        def lent() -> None:
             with self._lend():
                 work()
 
-        self._ask(what, closed, deadline_s)
+        self._closed_then(what, lent, deadline_s)

@@ -121,3 +121,32 @@ def test_when_gpus_have_moved_nvml_is_closed_in_the_exporter_too(
     thread.join()
     assert closed == ["plugin", "exporter"]
     assert exporter.enter()
+
+
+def test_it_stays_closed_for_as_long_as_a_block_takes(tmp_path: Path, use: Callable[[], GpuDriverUse]) -> None:
+    own, plugin = use(), GpuDriverRelease("gpu.dracaena.dev", use())
+    assert own.enter()
+    with lending(tmp_path, own.leave).closed("switching modes"):
+        assert own.is_lent()
+        with pytest.raises(GpuDriverTroubleError, match="lent"):
+            plugin.enter()
+    assert not own.is_lent()
+    plugin.enter()
+    with pytest.raises(ValueError, match="mine"), lending(tmp_path, plugin.leave).closed("switching modes"):
+        raise ValueError("mine")
+    assert own.enter(), "an error of the block ends it, too"
+
+
+def test_a_driver_that_answers_too_late_is_not_lent_for_ever(tmp_path: Path, use: Callable[[], GpuDriverUse]) -> None:
+    late: list[Callable[[], object]] = []
+
+    def ask(_what: str, work: Callable[[], object], _deadline_s: float) -> object:
+        late.append(work)
+        raise WedgedError("the NVIDIA driver does not answer")
+
+    made = GpuDriverLending(ask, lambda: None, lambda: lent(tmp_path / "driver-in-use.lock", SystemClock(), 0))
+    with pytest.raises(WedgedError), made.closed("switching modes"):
+        raise AssertionError
+    late[0]()  # the driver's thread goes on, and nobody waits for that any more
+    assert not use().is_lent()
+    assert use().enter()

@@ -1,0 +1,132 @@
+"""What is written down of the modes of confidential computing of this node's GPUs, and of a change of them.
+
+On disk: one JSON object. A mode survives a reboot, and so may a change that was cut short: some GPUs are in the new
+mode then, and some are not. Drivers are bound anew by each boot, and what was read of a mode is read again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+
+NO_MODE: Final = ""
+"""Of a change that nobody wants any more, and that could be neither finished nor taken back."""
+
+
+class ModeStep(enum.Enum):
+    """How far a change is."""
+
+    UNBINDING = "unbinding"
+    """The drivers of the GPUs are noted, any of them may have lost its driver, and no mode was touched."""
+    SWITCHING = "switching"
+    """The modes before are noted, and each GPU may be in either, or will be after its next reset."""
+    BINDING = "binding"
+    """All GPUs are in one mode, as was read after the last reset; each may have got its driver back."""
+    STUCK = "stuck"
+    """They could be brought neither into the new mode nor back. Somebody has to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChange:
+    """A change of all GPUs of a node."""
+
+    mode: str
+    """What they are to be in, one of CC_MODES; in BINDING what they are in. NO_MODE: see there."""
+    step: ModeStep
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    """PCI address of each GPU → the driver that it had, empty: none. Empty altogether after a reboot."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """PCI address → mode before the change, from SWITCHING on."""
+    problem: str = ""
+    """What went wrong: in BINDING the modes are those of before, or another one that was wanted then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMode:
+    """A mode that was tried, or asked for, and cannot be had. It is not tried again while the label says it."""
+
+    mode: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CcModeJournal:
+    """The whole document."""
+
+    boot_id: str
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """PCI address → mode, as NVIDIA's program read it in this boot, with nothing between that could change it."""
+    change: ModeChange | None = None
+    refused: RefusedMode | None = None
+    asking: bool = False
+    """Whether GPUs of which nobody has anything are being asked for their modes: nobody may get one meanwhile."""
+
+    def without_a_boot(self) -> CcModeJournal:
+        """Return what holds of this in another boot."""
+        change = self.change
+        if change is not None:
+            change = None if change.step is ModeStep.UNBINDING else replace(change, drivers={})
+        return CcModeJournal(self.boot_id, change=change)
+
+
+class _Change(msgspec.Struct, omit_defaults=True):
+    mode: str
+    step: ModeStep
+    drivers: dict[str, str] = {}
+    before: dict[str, str] = {}
+    problem: str = ""
+
+
+class _Refused(msgspec.Struct):
+    mode: str
+    problem: str
+
+
+class _Document(msgspec.Struct, omit_defaults=True):
+    version: int
+    boot_id: str
+    modes: dict[str, str] = {}
+    change: _Change | None = None
+    refused: _Refused | None = None
+    asking: bool = False
+
+
+def encode_cc_modes(journal: CcModeJournal) -> bytes:
+    """Return the file's content."""
+    change, refused = journal.change, journal.refused
+    document = _Document(
+        VERSION,
+        journal.boot_id,
+        dict(sorted(journal.modes.items())),
+        None
+        if change is None
+        else _Change(change.mode, change.step, dict(change.drivers), dict(change.before), change.problem),
+        None if refused is None else _Refused(refused.mode, refused.problem),
+        journal.asking,
+    )
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
+    """Read a file in a boot. Raises ValueError for what cannot be read."""
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if document.version != VERSION:
+        raise ValueError(f"version {document.version}, expected {VERSION}")
+    change, refused = document.change, document.refused
+    journal = CcModeJournal(
+        boot_id,
+        document.modes,
+        None if change is None else ModeChange(change.mode, change.step, change.drivers, change.before, change.problem),
+        None if refused is None else RefusedMode(refused.mode, refused.problem),
+        document.asking,
+    )
+    return journal if document.boot_id == boot_id else journal.without_a_boot()
