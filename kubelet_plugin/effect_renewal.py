@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.told_users import ToldUsers
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -53,22 +54,24 @@ class EffectRenewal:
         effects: ClaimEffects,
         users_known: Callable[[], bool],
         pods_of: Callable[[PreparedClaim], Sequence[Pod]],
+        pods_now: Callable[[PreparedClaim], Sequence[Pod]],
         lock: NodeLock,
         tell: TellUsers,
         clock: Clock,
     ) -> None:
-        """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim, all of them once
-        `users_known`.
+        """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim as the watch has
+        shown them, all of them once `users_known`. `pods_now` asks the API for those that it has not shown yet; it is
+        called without the lock, once for each trouble, and raises DracaenaError if they are not known.
         """
         self._opened = opened
         self._checkpoints = checkpoints
         self._effects = effects
-        self._users_known, self._pods_of = users_known, pods_of
+        self._users_known, self._pods_of, self._pods_now = users_known, pods_of, pods_now
         self._lock = lock
         self._tell = tell
         self._seen = 0
         self._due: set[ClaimUid] = set()
-        self._told: dict[ClaimUid, str] = {}
+        self._told = ToldUsers()
         self._worker = Worker("effect-renewal", self._run, clock)
 
     def start(self) -> None:
@@ -94,7 +97,7 @@ class EffectRenewal:
             self._due |= {uid for uid, claim in prepared.items() if any(map(_is_forgotten, claim.effects))}
             self._seen = opened
         self._due &= prepared.keys()
-        self._told = {uid: text for uid, text in self._told.items() if uid in self._due}
+        self._told.keep(self._due)
         for uid in sorted(self._due):
             if self._renewed(prepared[uid]):
                 self._due.discard(uid)
@@ -118,15 +121,24 @@ class EffectRenewal:
         return True
 
     def _fail(self, claim: PreparedClaim, reason: str) -> None:
-        if self._told.get(claim.claim.uid) == reason or not self._users_known():
-            return  # told once, to all who use it: it fails again at the next look
-        self._told[claim.claim.uid] = reason
-        log.warning("a share may not be held to its part", claim=str(claim.claim), reason=reason)
-        text = (
-            f"the GPU driver was opened anew and may have forgotten what holds claim {claim.claim} to its part, and "
-            f"that cannot be set again: {reason}"
-        )
-        self._tell(claim.claim, self._pods_of(claim), NOT_ENFORCED, text)
+        """Tell of it once, all who use the claim: it fails again at the next look."""
+        if not self._users_known():
+            return
+        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
+        try:
+            pods = self._pods_now(claim) if first else self._pods_of(claim)
+        except DracaenaError as error:
+            log.warning("whom to tell of a share is not known, trying again", claim=str(claim.claim), error=str(error))
+            return
+        if first:
+            log.warning("a share may not be held to its part", claim=str(claim.claim), reason=reason)
+        news = self._told.tell(uid, reason, pods)
+        if first or news:
+            text = (
+                f"the GPU driver was opened anew and may have forgotten what holds claim {claim.claim} to its part, "
+                f"and that cannot be set again: {reason}"
+            )
+            self._tell(claim.claim, news, NOT_ENFORCED, text)
 
     def _run(self) -> None:
         pause_s = math.inf

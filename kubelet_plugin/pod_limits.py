@@ -31,6 +31,7 @@ from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.podlist import may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.told_users import ToldUsers
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -78,7 +79,7 @@ class PodLimits:
         self._cgroups = cgroups
         self._lock = lock
         self._tell = tell
-        self._told: dict[str, str] = {}  # claim UID → what was said of it
+        self._told = ToldUsers()
         self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
         self._started = False
         self._worker = Worker("pod-limits", self._run, clock)
@@ -109,7 +110,7 @@ class PodLimits:
         with self._lock.hold():
             prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
         uids = {claim.claim.uid for claim in prepared}
-        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
+        self._told.keep(uids)
         self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}
         settled = [self._settle(claim) for claim in prepared]
         return all(settled)
@@ -143,17 +144,18 @@ class PodLimits:
         return gone | {uid for uid, runs in known.items() if not runs}
 
     def _fail(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
-        """Tell of a reason once, and look less and less often while it stays."""
-        uid = claim.claim.uid
-        if self._told.get(uid) == reason:
-            self._pauses_s[uid] = min(2 * self._pauses_s.get(uid, AGAIN_S), FAILING_PAUSE_S)
-            return
-        self._told[uid], self._pauses_s[uid] = reason, AGAIN_S
-        log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
-        text = (
-            f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: {reason}"
-        )
-        self._tell(claim.claim, users, NOT_LIMITED, text)
+        """Tell each pod of a reason once, and look less and less often while it stays."""
+        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
+        self._pauses_s[uid] = AGAIN_S if first else min(2 * self._pauses_s.get(uid, AGAIN_S), FAILING_PAUSE_S)
+        if first:
+            log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
+        news = self._told.tell(uid, reason, users)
+        if first or news:
+            text = (
+                f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: "
+                f"{reason}"
+            )
+            self._tell(claim.claim, news, NOT_LIMITED, text)
 
     def _run(self) -> None:
         pause_s = LOOK_EVERY_S

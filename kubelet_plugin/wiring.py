@@ -386,6 +386,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             effects=effects,
             users_known=lambda: reporter.users_known,
             pods_of=reporter.users_of,
+            pods_now=reporter.users_now,
             lock=node.call_lock,
             tell=node.events.warn_users,
             clock=node.clock,

@@ -210,6 +210,7 @@ class SharedNode:
             effects=node.effects,
             users_known=lambda: True,
             pods_of=node.reporter.users_of,
+            pods_now=node.reporter.users_now,
             lock=node.lock,
             tell=lambda *_: None,
             clock=node.clock,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.claim_effects import ClaimEffects
@@ -18,6 +20,7 @@ from dracaena.kubelet_plugin.effect_renewal import NOT_ENFORCED, EffectRenewal
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.time_slices import TimeSlices, TimeSlicesBefore
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.fake_nvidia_smi import FakeTimeSlices
@@ -59,6 +62,7 @@ class Ground:
         self.limiter = FakeLimiter(GPU)
         self.slices = FakeTimeSlices(**{GPU: MEDIUM})
         self.told: list[tuple[str, str]] = []
+        self.told_pods: list[list[str]] = []
         self.users_known = True
         self.opened = 1
         self.start()
@@ -87,10 +91,22 @@ class Ground:
             effects=self.node.effects,
             users_known=lambda: self.users_known,
             pods_of=self.node.reporter.users_of,
+            pods_now=self.node.reporter.users_now,
             lock=self.node.lock,
-            tell=lambda _claim, _pods, reason, text: self.told.append((reason, text)),
+            tell=self._tell,
             clock=self.node.clock,
         )
+
+    def _tell(self, _claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
+        self.told.append((reason, text))
+        self.told_pods.append([pod.metadata.name for pod in pods])
+
+    def reserve(self, place: int, *pods: str) -> None:
+        """Reserve a claim for pods that came after it was prepared."""
+        consumers = [ConsumerReference(resource="pods", name=pod, uid=f"{pod}-uid") for pod in pods]
+        claim = self.claims[place]
+        status = msgspec.structs.replace(claim.status, reserved_for=consumers)
+        self.node.claims.put(msgspec.structs.replace(claim, status=status))
 
     def prepare(self, *places: int) -> None:
         for place in places:
@@ -198,6 +214,27 @@ def test_it_is_told_once_it_is_known_who_uses_the_claim(ground: Ground) -> None:
     ground.users_known = True
     assert not ground.renewal.look()
     assert len(ground.told) == 1
+
+
+def test_pods_that_the_watch_has_not_shown_yet_are_told_too_and_those_that_come_later(ground: Ground) -> None:
+    ground.prepare(0)
+    ground.load_driver_anew()
+    ground.limiter.problem = "load it without RmMemacctMode=0"
+    ground.reserve(0, "pod", "late")
+    ground.node.pods.add(make_pod("late", claims={"one": "one"}), shown=False)
+    ground.node.pods.failures = 1
+    assert not ground.renewal.look()
+    assert ground.told == [], "the API does not say who"
+    assert not ground.renewal.look()
+    assert ground.told_pods == [["pod", "late"]]
+    ground.reserve(0, "pod", "late", "later")
+    ground.node.pods.add(make_pod("later", {"main": [("one", "")]}, claims={"one": "one"}))
+    ground.node.reporter.reconcile()
+    reads = ground.node.claims.reads
+    assert not ground.renewal.look()
+    assert not ground.renewal.look()
+    assert ground.told_pods == [["pod", "late"], ["later"]]
+    assert ground.node.claims.reads == reads, "the watch has shown it"
 
 
 def test_one_claim_that_cannot_be_held_does_not_keep_another_from_being_held(ground: Ground) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.pod_limits import AGAIN_S, LOOK_EVERY_S, NOT_LIMITED, PodLimits
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.killed_steps import KilledSteps, StopError
 from support.plugin import (
@@ -79,6 +80,7 @@ class Ground:
         self.limiter = FakeLimiter(GPU)
         self.pods = FakePods(*pods)
         self.told: list[tuple[str, str]] = []
+        self.told_pods: list[list[str]] = []
         for pod in cgroups.split():
             self.tree.add(f"{pod}-uid")
         self.start()
@@ -103,10 +105,14 @@ class Ground:
             pods_of=self.node.reporter.users_of,
             cgroups=cgroups,
             lock=self.node.lock,
-            tell=lambda _claim, _pods, reason, text: self.told.append((reason, text)),
+            tell=self._tell,
             clock=self.node.clock,
         )
         return self.node
+
+    def _tell(self, _claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
+        self.told.append((reason, text))
+        self.told_pods.append([pod.metadata.name for pod in pods])
 
     def reserve(self, *pods: str, place: int = 0) -> None:
         """Reserve a claim for these pods and no others, as kube-scheduler does for pods that come later."""
@@ -268,10 +274,16 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     ground.limiter.problem = "the driver was loaded without them"
     assert not ground.look()
     assert not ground.look()
+    assert ground.told_pods == [["a", "b"]]
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
     assert "may take more of its GPU's memory than its share" in text
     assert "the driver was loaded without them" in text
+    ground.reserve("a", "b", "c")
+    ground.pods.add(using("c", "one"))
+    for _ in range(2):
+        assert not ground.look()
+    assert ground.told_pods == [["a", "b"], ["c"]]
 
 
 def test_a_plugin_that_is_being_stopped_tells_nobody_of_limits_that_it_leaves_to_the_next_one(tmp_path: Path) -> None:
