@@ -1,4 +1,4 @@
-"""Seeds of a search: a few for `make test`, some more for `make test-search`, all of them for `make test-long`."""
+"""What a search draws: a few seeds for `make test`, more for `make test-search`, all of them for `make test-long`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
+from hypothesis import settings
 
 
 def in_tiers(test: Any, search: Any = None, long: Any = None) -> list[ParameterSet]:
@@ -30,6 +31,11 @@ def in_turn(seeds: range, few: int, some: int, variants: Sequence[Any]) -> list[
         for at, seed in enumerate(seeds)
         for number, variant in enumerate(variants)
     ]
+
+
+def fewer_examples(divisor: int) -> int:
+    """Return how many examples a costly property draws: so many times fewer than others in the same of the three."""
+    return settings().max_examples // divisor
 
 
 def _tier(at: int, few: int, some: int) -> list[pytest.MarkDecorator]:

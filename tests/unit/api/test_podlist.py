@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
@@ -84,7 +84,6 @@ listed_entries = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(listed_entries, max_size=2, unique_by=lambda entry: entry.order))
 def test_what_is_written_holds_to_the_schema(given_entries: list[PodlistEntry]) -> None:
     SCHEMA.validate(json.loads(encode_podlist(given_entries)))

@@ -123,7 +123,7 @@ def test_what_is_no_quantity_is_refused_at_once(text: str) -> None:
         parse_quantity(text)
 
 
-@settings(max_examples=500, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.sampled_from(["", "-", "+"]),
     st.text("0123456789", min_size=1, max_size=20),
@@ -191,14 +191,14 @@ def test_whole_ones_are_rounded_away_from_zero(text: str, whole: int) -> None:
     assert parse_quantity(text).whole() == whole
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(-(10**30), 10**30), st.sampled_from(["decimal", "exponential"]))
 def test_the_canonical_text_reads_as_the_same_amount(nano: int, notation: str) -> None:
     quantity = Quantity(nano, notation)  # type: ignore[arg-type]
     assert parse_quantity(str(quantity)) == quantity
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(0, 2**63 - 1))
 def test_bytes_read_back_as_themselves(count: int) -> None:
     assert parse_bytes(format_bytes(count)) == count

@@ -148,7 +148,7 @@ def agree(expression: str) -> bool:
     return ours(expression) in ("NaN", theirs(expression))
 
 
-@settings(max_examples=500, derandomize=True, deadline=None)
+@settings(max_examples=500, derandomize=True)
 @given(_expressions(3)["bool"])
 @example("9223372036854775807 + 1 == 0")
 @example("[0, 1].exists(x, 4 / x > 1)")
@@ -159,7 +159,7 @@ def test_we_answer_as_cel_cpp_does(expression: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@settings(max_examples=20_000, derandomize=True, deadline=None)
+@settings(max_examples=20_000, derandomize=True)
 @given(_expressions(3)["bool"])
 def test_we_answer_as_cel_cpp_does_many_more_expressions(expression: str) -> None:
     assert agree(expression)

@@ -93,7 +93,7 @@ DEVICES = st.builds(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(0, 10**9), DEVICES, DEVICES)
 def test_devices_with_equal_keys_get_equal_answers(seed: int, first: DeviceView, second: DeviceView) -> None:
     """The second device takes over from the first what the expression can read; the rest stays different."""

@@ -168,7 +168,7 @@ def json_values(texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(value=st.dictionaries(st.text("abc", max_size=3), json_values(TEXT)))
 def test_every_json_text_reads_as_json(value: Any) -> None:
     for indent in (None, 1, "\t"):
@@ -176,14 +176,14 @@ def test_every_json_text_reads_as_json(value: Any) -> None:
             assert values(json.dumps(value, indent=indent, ensure_ascii=is_ascii)) == [value]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(value=json_values(QUOTED_TEXT))
 @example(value="1")
 def test_what_a_yaml_writer_writes_reads_back(value: Any) -> None:
     assert values(yaml.safe_dump(value, allow_unicode=True)) == [value]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(content=st.binary(max_size=60) | st.text("{}[]:-,&*!?|>'\"#%@ \n\tab01<~.", max_size=60).map(str.encode))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with contextlib.suppress(DocumentError):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.objects import ObjectMeta, Pod
@@ -77,7 +77,6 @@ HELD = st.lists(st.tuples(st.sampled_from(sorted(MACHINES)), st.integers(0, 3)),
 CONFIGS = st.sampled_from([[], [{"opaque": {"driver": DRIVER, "parameters": policy("NVLink")}}]])
 
 
-@settings(deadline=None)
 @given(HELD, st.integers(1, 4), CONFIGS)
 def test_as_many_fit_as_get_their_devices_one_by_one(
     held: list[tuple[str, int]], gpus: int, config: list[dict[str, Any]]

@@ -77,7 +77,7 @@ def play(events: list[tuple[int, str]], made: Callable[[FakeClock], Freshness] =
 HISTORIES = st.lists(st.tuples(st.sampled_from((1, 2, 29, 31, 59, 61, 90)), st.sampled_from(EVENTS)), max_size=12)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(events=HISTORIES)
 def test_it_is_fresh_when_the_slow_version_says_so(events: list[tuple[int, str]]) -> None:
     play(events)

@@ -15,6 +15,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from support.plugin import ThreadLock, prepared_claim
+from support.seeds import fewer_examples
 
 CLAIMS = ("a", "b", "c")
 BOOT = "boot-1"
@@ -48,7 +49,7 @@ def fresh(folder: Path) -> Checkpoints:
     return instance(folder, ThreadLock())
 
 
-@settings(deadline=None, max_examples=40)  # real files
+@settings(max_examples=fewer_examples(2))  # real files
 @given(
     st.lists(
         st.lists(

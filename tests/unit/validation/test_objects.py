@@ -136,7 +136,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key in keys for place in ((value, key), *places(value[key]))]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     base=st.sampled_from(sorted(BASES)),
     edits=st.lists(st.tuples(st.integers(0, 10_000), JSON | st.just(ABSENT)), min_size=1, max_size=4),
@@ -158,14 +158,14 @@ def test_no_value_anywhere_makes_it_crash(base: str, edits: list[tuple[int, Any]
         assert finding.expected
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(document=st.dictionaries(st.sampled_from(["apiVersion", "kind", "metadata", "spec", "x"]), JSON))
 @pytest.mark.parametrize("kind", ["DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"])
 def test_any_object_of_a_kind_is_judged(kind: str, document: dict[str, Any]) -> None:
     validate_all([{**document, "apiVersion": "resource.k8s.io/v1", "kind": kind}])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(document=JSON)
 def test_any_pod_is_judged(document: Any) -> None:
     validate_all([{"apiVersion": "v1", "kind": "Pod", "spec": document, "metadata": document}])

@@ -41,7 +41,7 @@ def is_left_alone(build: object, spec: Any) -> bool:
     return isinstance(read, Unsupported)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(edits=st.lists(st.tuples(st.integers(0, 1000), VALUES, st.booleans()), min_size=1, max_size=3))
 @pytest.mark.parametrize("build", [claim, device_class])
 def test_what_has_no_error_is_understood_by_the_reader(build: Any, edits: list[tuple[int, Any, bool]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.cel import types
@@ -20,6 +20,7 @@ from dracaena.cel.values.named_format import NAMED_FORMATS
 from dracaena.cel.values.quantity import QuantityValue
 from dracaena.cel.values.semver import Semver
 from dracaena.cel.values.url import Url
+from support.seeds import fewer_examples
 
 TEXTS = st.one_of(
     st.text("ab1.%/:+*[](){}-dsfe\\é ", max_size=10),
@@ -77,11 +78,11 @@ DECLARED: list[tuple[Function, Overload]] = [
 ]
 OVERLOADS = [pytest.param(*each, id=each[1].id) for each in DECLARED]
 WORKING = [pytest.param(overload, id=overload.id) for _, overload in DECLARED if overload.work is not None]
-SOME = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=fewer_examples(6), derandomize=True)
 
 
 @pytest.mark.parametrize(("function", "overload"), OVERLOADS)
-@settings(SOME, max_examples=10)
+@SOME
 @given(data=st.data())
 def test_a_call_gives_a_value_of_its_type_or_an_error_and_a_cost(
     function: Function, overload: Overload, data: st.DataObject
@@ -132,7 +133,7 @@ def fits(value: Any, type_: Type) -> bool:
 
 
 @pytest.mark.parametrize("overload", WORKING)
-@settings(SOME, max_examples=20)
+@SOME
 @given(data=st.data())
 def test_what_a_call_builds_is_not_more_than_it_said_it_would_work(overload: Overload, data: st.DataObject) -> None:
     check_work(overload, data)

@@ -25,7 +25,7 @@ def networks(draw: st.DrawFn) -> tuple[str, ipaddress.IPv4Interface | ipaddress.
     return text, ipaddress.ip_interface(text)
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(networks(), networks(), ADDRESSES)
 def test_networks_hold_what_the_standard_library_says_they_hold(
     one: tuple[str, ipaddress.IPv4Interface], other: tuple[str, ipaddress.IPv4Interface], address: ipaddress.IPv4Address
@@ -42,7 +42,7 @@ def test_networks_hold_what_the_standard_library_says_they_hold(
     assert network.cel_size() == -(-network.prefix_length // 8)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(ADDRESSES)
 def test_an_address_reads_what_it_writes(address: ipaddress.IPv4Address) -> None:
     parsed = Address.parse(str(address))

@@ -22,7 +22,7 @@ def is_label(text: str) -> bool:
     return ends and set(text) <= LETTERS_AND_DIGITS | {"-"} and len(text) <= 63
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.one_of(st.text("ab1-.A_é\n", max_size=8), st.text("a", min_size=60, max_size=66)))
 def test_names_are_valid_by_the_rules_of_dns(text: str) -> None:
     assert is_valid("dns1123Label", text) == is_label(text)
@@ -75,7 +75,7 @@ def test_all_that_is_wrong_with_a_name_is_told() -> None:
     assert NAMED_FORMATS["dns1123Label"].problems("a.b") == ["must not contain dots"]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.dates(), st.uuids(), st.integers(1, 12), st.integers(1, 31))
 def test_dates_and_uuids_are_what_the_standard_library_takes(
     date: dt.date, identifier: uuid.UUID, month: int, day: int

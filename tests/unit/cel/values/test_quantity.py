@@ -42,7 +42,7 @@ def written(draw: st.DrawFn) -> tuple[str, Fraction, bool]:
     return f"{sign}{whole}{'.' * bool(fraction)}{fraction}{suffix}", number, suffix in BINARY
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(written())
 def test_a_quantity_is_the_amount_that_its_text_says(case: tuple[str, Fraction, bool]) -> None:
     text, number, binary = case
@@ -52,7 +52,7 @@ def test_a_quantity_is_the_amount_that_its_text_says(case: tuple[str, Fraction, 
     assert amount(QuantityValue.parse(text)) == wanted
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(written(), written())
 def test_arithmetic_and_order_are_exact(one: tuple[str, Fraction, bool], other: tuple[str, Fraction, bool]) -> None:
     left, right = QuantityValue.parse(one[0]), QuantityValue.parse(other[0])
@@ -65,7 +65,7 @@ def test_arithmetic_and_order_are_exact(one: tuple[str, Fraction, bool], other: 
         assert hash(left) == hash(right)
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(written())
 def test_the_canonical_text_says_the_same_amount_and_is_its_own_canonical_text(
     case: tuple[str, Fraction, bool],
@@ -77,7 +77,7 @@ def test_the_canonical_text_says_the_same_amount_and_is_its_own_canonical_text(
     assert "." not in str(quantity)
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(written())
 def test_an_integer_is_the_amount_itself(case: tuple[str, Fraction, bool]) -> None:
     quantity = QuantityValue.parse(case[0])

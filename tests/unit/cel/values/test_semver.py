@@ -50,7 +50,7 @@ def precedes(one: Semver, other: Semver) -> bool:
     return len(one.prerelease) < len(other.prerelease)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(VERSIONS, VERSIONS)
 def test_the_order_is_that_of_the_specification(one: Semver, other: Semver) -> None:
     assert (one.compare(other) < 0) == precedes(one, other)
@@ -60,7 +60,7 @@ def test_the_order_is_that_of_the_specification(one: Semver, other: Semver) -> N
         assert hash(one) == hash(other)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(VERSIONS)
 def test_a_version_reads_what_it_writes(version: Semver) -> None:
     again = Semver.parse(str(version))

@@ -66,7 +66,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(STEPS, max_size=60))
 def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -> None:
     lines, slow = WaitingLines(), SlowLines()
@@ -108,7 +108,7 @@ def test_a_pod_that_comes_and_goes_leaves_nothing_behind() -> None:
 CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z", "2026-01-01T00:10:00Z"])
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True)
 @given(
     st.lists(
         st.tuples(KEYS, st.sampled_from([b"small", b"large"]), st.sampled_from([0, 1]), CREATED, st.sampled_from("-x")),

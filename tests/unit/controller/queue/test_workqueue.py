@@ -144,7 +144,7 @@ def test_a_key_that_waits_after_a_failure_keeps_nobody_back_and_then_has_its_tur
     assert [take(bench.queue) for _ in range(3)] == ["first", "second", "third"]
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["add", "take"]), st.sampled_from("abcdef"), st.integers(0, 3))))
 def test_the_queue_hands_out_as_a_sorted_list_would(steps: list[tuple[str, str, int]]) -> None:
     bench = Ranked()

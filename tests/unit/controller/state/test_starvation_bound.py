@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.seeds import fewer_examples
 from support.starving_world import World
 
 
@@ -60,7 +61,7 @@ def bound_s(place: int, wait_s: int, longest_life_s: int) -> int:
     return wait_s + place * (longest_life_s + 2)
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(max_examples=fewer_examples(5), derandomize=True)
 @given(st.integers(0, 10_000), st.integers(5, 40), st.integers(1, 3))
 def test_large_pods_are_served_within_the_bound_although_small_ones_come_for_ever(
     seed: int, longest_life_s: int, large: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.mig import MigDevice
@@ -82,7 +82,6 @@ def test_gpus_without_nvlinks_are_groups_of_one() -> None:
     assert line([pool_slice("n", lonely)], []).open_gpus == (1, 1, 1, 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_it_counts_as_the_slow_view_does(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(("whole", "shares", "migs", "parts")))

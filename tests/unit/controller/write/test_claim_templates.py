@@ -200,7 +200,7 @@ class World(RuleBasedStateMachine):
         assert all(self.api.templates[key] is template for key, template in self.own.items())
 
 
-World.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+World.TestCase.settings = settings(stateful_step_count=20)
 TestWorld = World.TestCase
 
 

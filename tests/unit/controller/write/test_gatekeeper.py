@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, allocation_gate
@@ -312,7 +312,6 @@ def test_what_is_known_of_pods_at_the_gate_goes_with_them() -> None:
     assert bench.gatekeeper._known == {}
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([OURS["name"], THEIRS["name"], "example.com/quota"]), unique=True, max_size=3))
 def test_a_gate_of_others_is_never_removed_and_ours_only_when_it_is_alone(names: list[str]) -> None:
     bench = Bench(a=TWO)
@@ -346,7 +345,6 @@ def create(bench: Bench, name: str, kind: str) -> None:
     bench.add(gated(name, name), claim(name, request(count=3 if kind == TOO_LARGE else 1, **more)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
     st.lists(st.sampled_from([*FAULTS, LOST, NEW_LEADER, "ok"]), max_size=6),

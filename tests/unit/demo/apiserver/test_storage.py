@@ -106,7 +106,7 @@ class History(RuleBasedStateMachine):
         assert not self.storage.is_expired(recent[0])
 
 
-History.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+History.TestCase.settings = settings(stateful_step_count=40)
 TestHistory = History.TestCase
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +15,6 @@ labels = st.dictionaries(st.sampled_from(["a", "b", "c_d"]), texts, max_size=3)
 values = st.floats(allow_nan=False) | st.integers(-(2**53), 2**53).map(float)
 
 
-@settings(deadline=None)
 @given(texts, st.lists(st.tuples(labels, values), min_size=1, max_size=3))
 def test_whatever_is_said_reads_back(help_text: str, samples: list[tuple[dict[str, str], float]]) -> None:
     family = MetricFamily("a_metric", "gauge", help_text, tuple(Sample(*each) for each in samples))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.errors import BadInputError
@@ -45,7 +45,6 @@ def test_what_is_no_text_is_refused(data: bytes) -> None:
         read_field_file(data)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([*LINES, "x", "a,b,c", '"', "\0", f"{DRIVER_VERSION},label,v"]) | st.text(max_size=20)))
 def test_any_lines_choose_each_field_once_and_the_rest_is_said(lines: list[str]) -> None:
     text = "\n".join(lines)

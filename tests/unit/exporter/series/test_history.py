@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.exporter.series.history import CounterState, idle_since, next_count
@@ -9,7 +9,6 @@ from dracaena.exporter.series.owners import Owner
 values = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5).map(float)), max_size=8)
 
 
-@settings(deadline=None)
 @given(values)
 def test_a_counter_falls_only_where_it_begins_anew(told: list[tuple[int, float]]) -> None:
     state: CounterState | None = None

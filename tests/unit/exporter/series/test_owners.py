@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.podlist import PodlistEntry
@@ -34,7 +34,6 @@ entries = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(entries, max_size=4))
 def test_all_that_have_a_device_are_found_by_any_of_its_names(listed: list[PodlistEntry]) -> None:
     owners = find_owners(listed, GPUS)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.exporter.series.owners import Owner
@@ -34,7 +34,6 @@ def test_memory_that_is_not_told_of_one_process_is_not_told_of_its_container() -
     assert shared.by_owner[A].memory_bytes is None
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.integers(0, 100), st.integers(0, 120)), max_size=5, unique_by=lambda p: p[0]

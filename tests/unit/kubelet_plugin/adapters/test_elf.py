@@ -46,9 +46,7 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert read_elf(tmp_path) is None
 
 
-@settings(
-    derandomize=True, deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), changes=st.dictionaries(st.integers(0, 300), st.integers(0, 255), max_size=4))
 def test_no_broken_file_crashes(cut: int, changes: dict[int, int], tmp_path: Path) -> None:
     content = bytearray(library("libcuda.so.1"))

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.adapters.ld_so_cache import (
@@ -60,7 +60,6 @@ CACHES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=500)
 @given(
     data=CACHES,
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=8),

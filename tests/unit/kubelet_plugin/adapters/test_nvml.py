@@ -181,7 +181,7 @@ def test_each_missing_symbol_leaves_a_field_out_or_is_a_clear_error(
     assert "FUNCTION_NOT_FOUND" in {out.reason for out in facts.left_out}
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True)
 @given(
     refusals=st.dictionaries(
         st.tuples(st.sampled_from([s for s in SYMBOLS if s not in NEEDED]), st.sampled_from([None, 0, 1, 2])),

@@ -218,7 +218,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(STEPS)
 def test_a_gpu_is_blocked_from_a_bad_sign_until_enough_good_polls_in_a_row(steps: list[GpuState | int]) -> None:
     """Against a slow version that reads the whole history each time, for drivers that tell a recovery action."""

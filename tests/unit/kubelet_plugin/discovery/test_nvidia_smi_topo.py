@@ -140,7 +140,7 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.text() | st.lists(FRAGMENTS | st.text(string.printable, max_size=3), max_size=40).map("".join))
 @example("|GPU0|\n|GPU0|X|")
 @example("GPU0\nGPU0 X")
@@ -156,7 +156,7 @@ def test_any_text_is_a_checked_matrix_or_a_clear_error(text: str) -> None:
     assert "\n" not in message
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.binary())
 def test_any_bytes_are_text_or_a_clear_error(content: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.discovery.passthrough import (
@@ -145,7 +145,6 @@ def is_safe(gpu: PciFunction, every: list[PciFunction]) -> bool:
     return gpu.iommu_group is not None and beside == own and not used and not added
 
 
-@settings(max_examples=300)
 @given(st.lists(FUNCTIONS, max_size=4, unique_by=lambda one: one.address))
 def test_exactly_the_gpus_that_come_alone_are_handed_through(functions: list[PciFunction]) -> None:
     found = handed_through(bus_of(*functions))

@@ -233,7 +233,7 @@ pages = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(pages, min_size=1, max_size=4), st.data())
 def test_any_history_ends_as_wanted_in_one_step(history: list[list[Page]], data: st.DataObject) -> None:
     stored: list[ResourceSlice] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup
@@ -109,7 +109,6 @@ def is_offered(one: VgpuFacts, every: list[VgpuFacts]) -> bool:
     return one.driver in ("nvidia-vgpu-vfio", "vfio_mdev") and one.type_name in ("GRID T4-2Q", "NVIDIA A100-1-5C")
 
 
-@settings(max_examples=300)
 @given(st.lists(FACTS, max_size=5, unique_by=lambda one: one.identity))
 def test_exactly_the_vgpus_that_come_alone_and_have_a_name_are_offered(facts: list[VgpuFacts]) -> None:
     found = existing_vgpus(bus_of(*facts, types=KNOWN))

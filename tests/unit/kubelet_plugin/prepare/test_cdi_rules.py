@@ -220,7 +220,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.dictionaries(st.sampled_from(["cdiVersion", "kind", "containerEdits", "devices", "annotations"]), _VALUES))
 def test_any_document_is_judged_and_never_a_crash(document: Document) -> None:
     assert all(check_spec(document))

@@ -41,7 +41,7 @@ def with_body(change: dict[str, Any]) -> bytes:
     return f'{{"version": 1, "later": 1, "checkpoint": {body}, "checksum": "sha256:{digest}"}}'.encode()
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.sampled_from(State), st.booleans(), st.none() | st.text(), st.sampled_from([(), (30, 31)]))
 def test_a_checkpoint_reads_back(state: State, admin: bool, share: str | None, access: tuple[int, ...]) -> None:
     written = checkpoint(state, admin_access=admin, share_id=share, access_minors=access)
@@ -54,7 +54,7 @@ def test_what_tells_a_mig_device_reads_back() -> None:
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.booleans(), st.none() | st.text(), st.booleans(), st.lists(st.integers(-1, 9), max_size=3))
 def test_what_became_of_a_claim_whose_devices_moved_reads_back(
     answered: bool, aside: str | None, planned: bool, minors: list[int]
@@ -150,7 +150,7 @@ def test_fields_that_we_do_not_know_are_kept() -> None:
     assert again == replace(read, state=State.STARTED)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.data())
 def test_no_single_changed_byte_goes_unseen(data: st.DataObject) -> None:
     written = encode_checkpoint(checkpoint())
@@ -160,7 +160,7 @@ def test_no_single_changed_byte_goes_unseen(data: st.DataObject) -> None:
     assert isinstance(read, Broken)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 5000))
 def test_a_file_that_is_cut_off_is_broken(length: int) -> None:
     written = encode_checkpoint(checkpoint())

@@ -173,7 +173,7 @@ NAMES = st.sampled_from(
 FOLDERS = st.sampled_from(["/usr/lib64", DEBIAN, "/lib64", "/usr/lib/wsl/lib"])
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(libraries=st.lists(st.tuples(FOLDERS, NAMES, NAMES | st.none()), max_size=6))
 def test_no_path_is_mounted_twice_and_every_library_is_there(libraries: list[tuple[str, str, str | None]]) -> None:
     files = tuple(file(f"{folder}/{name}", soname) for folder, name, soname in libraries)

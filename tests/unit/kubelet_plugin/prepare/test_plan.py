@@ -175,7 +175,7 @@ def test_a_share_of_a_gpu_and_a_part_of_it_refuse_each_other() -> None:
         assert holders(parts("mine", mine, **SHARE), [parts("other", theirs, **OTHER_SHARE)])
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=4), st.sets(st.integers(0, 5), min_size=1))
 def test_holders_are_the_overlaps(others: list[set[int]], mine: set[int]) -> None:
     prepared = [prepared_claim(f"other-{n}", sorted(devices)) for n, devices in enumerate(others)]
@@ -250,7 +250,7 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.sets(NAMES, min_size=1, max_size=3), max_size=4), st.sets(NAMES, min_size=1, max_size=3))
 def test_no_two_claims_ever_have_a_slice_of_a_gpu_in_common(others: list[set[str]], mine: set[str]) -> None:
     def slices(name: str) -> set[str]:

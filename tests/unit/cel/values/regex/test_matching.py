@@ -128,7 +128,7 @@ OPTIONAL = st.tuples(PATTERNS, st.sampled_from(["*", "*?", "?", "??"]), PATTERNS
 TEXTS = st.text("abc1 .\n", max_size=14)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.one_of(PATTERNS, OPTIONAL), TEXTS)
 def test_the_same_is_found_as_by_pythons_engine(pattern: str, text: str) -> None:
     wanted = re.search(pattern, text, re.ASCII)
@@ -136,7 +136,7 @@ def test_the_same_is_found_as_by_pythons_engine(pattern: str, text: str) -> None
     assert matching.search(text, pattern) == (wanted is not None)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.one_of(PATTERNS, OPTIONAL), TEXTS)
 def test_all_matches_are_those_of_pythons_engine_but_for_empty_ones_behind_a_match(pattern: str, text: str) -> None:
     wanted, end = [], -1
