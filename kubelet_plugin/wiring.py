@@ -78,6 +78,7 @@ from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
 from dracaena.kubelet_plugin.node_cache import node_cache
+from dracaena.kubelet_plugin.mixed_pods import MixedPods
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
@@ -311,12 +312,16 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     folders = claim_folders(node.settings, paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
     limits: PodLimits | None = None
+    mixed_pods: MixedPods
 
-    def follow_limits(prepared: Sequence[PreparedClaim]) -> None:
+    def follow_pods(prepared: Sequence[PreparedClaim]) -> None:
+        mixed_pods.follow(prepared)
         if limits is not None:
             limits.follow(prepared)
 
-    pods, reporter = _pods(node, folders, checkpoints, follow_limits)
+    pods, reporter = _pods(node, folders, checkpoints, follow_pods)
+    guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
+    mixed_pods = MixedPods(guests, pods, node.events.warn_users)
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
@@ -351,7 +356,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             claim_reconciler=reconciler,
             read_minors=dict if node.settings.machine else GpuMinors().read,
             changing=layouts.changing,
-            guest_runtimes=GuestRuntimes.parse(node.settings.guest_runtime_classes),
+            guest_runtimes=guests,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),

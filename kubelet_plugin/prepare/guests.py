@@ -56,3 +56,17 @@ def fitted_to_pods(plan: PreparedClaim, pods: Sequence[Pod], runtimes: GuestRunt
     if other is not None:
         return f"{where} and pod {other.key} does not, and both use claim {plan.claim}: give each a claim of its own"
     return replace(plan, in_guest=True)
+
+
+def why_late_pod_differs(prepared: PreparedClaim, pod: Pod) -> str:
+    """Say to a pod that came to a claim of pods of the other kind what its containers get, and what to do."""
+    if prepared.in_guest:
+        return (
+            f"pod {pod.key} does not run in a virtual machine, and claim {prepared.claim} was prepared for pods that "
+            "do: its containers get the VFIO nodes as Kata needs them and nothing else. Give it a claim of its own"
+        )
+    return (
+        f"pod {pod.key} runs in a virtual machine (RuntimeClass {pod.spec.runtime_class_name}), and claim "
+        f"{prepared.claim} was prepared for pods of the host: its containers get what means something on the host "
+        "alone. Give it a claim of its own"
+    )
