@@ -21,7 +21,7 @@ _SHARED: Final = frozenset((GPU_TYPE,))
 
 SHIPPED_TYPES: Final[Mapping[str, str]] = {
     "": GPU_TYPE, "nvlink.": GPU_TYPE, "pcie-switch.": GPU_TYPE, "share.": GPU_TYPE, "confidential.": GPU_TYPE,
-    "mig.": MIG_TYPE, "vfio.": VFIO_TYPE, "vgpu.": VGPU_TYPE,
+    "mig.": MIG_TYPE, "vfio.": VFIO_TYPE, "confidential-vfio.": VFIO_TYPE, "vgpu.": VGPU_TYPE,
 }  # fmt: skip
 """What stands before the driver's name in the classes of its chart → the type of device that each means."""
 

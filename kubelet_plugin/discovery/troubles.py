@@ -69,7 +69,8 @@ MENDING = {
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
-    TroubleKind.NOT_GIVEN_BACK: "end what has it open; it is tried again every few minutes (docs/vm.md)",
+    TroubleKind.NOT_GIVEN_BACK: "end what has it open, on the node: `fuser -v /dev/vfio/*`; it is tried again "
+    "every few minutes (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "
