@@ -6,16 +6,15 @@ other, the earlier one gets an inner function that names the later one and is ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
-from dracaena.api.names import DeviceName, NodeName, PoolName
+from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.client import KubeClient
@@ -45,7 +44,6 @@ from dracaena.kubelet_plugin.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
@@ -54,7 +52,6 @@ from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
     NodeSource,
     claim_nodes,
-    health_rules,
     installation,
     node_view,
     nvml_source,
@@ -62,14 +59,8 @@ from dracaena.kubelet_plugin.from_settings import (
 )
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.gpu_means import gpu_means
-from dracaena.kubelet_plugin.health_monitor import (
-    Ask,
-    DeviceHealth,
-    HealthListeners,
-    HealthMonitor,
-    HealthSource,
-    ask_at_once,
-)
+from dracaena.kubelet_plugin.health_monitor import HealthSource, ask_at_once
+from dracaena.kubelet_plugin.health_parts import health_parts
 from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
@@ -77,8 +68,8 @@ from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
-from dracaena.kubelet_plugin.node_cache import node_cache
 from dracaena.kubelet_plugin.mixed_pods import MixedPods
+from dracaena.kubelet_plugin.node_cache import node_cache
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
@@ -214,7 +205,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         return GpuParts(
             slices, publisher, devices, updates, live, asked, fabric, played, own_places, None, streams, limiter
         )
-    monitor, streams = _health(node, health, live.ask if live is not None else ask_at_once, devices)
+    monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
     return GpuParts(
         slices, publisher, devices, updates, live, asked, fabric, played, own_places, monitor, streams, limiter
@@ -260,51 +251,6 @@ def _live_machine(node: NodeParts, source: ReadingSource, updates: MachineUpdate
     live = LiveMachine(source, node.clock, on_change=updates.publish, on_same=updates.same, on_troubles=told)
     node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
     return live
-
-
-def _health(
-    node: NodeParts, source: HealthSource, ask: Ask, devices: NodeDevices
-) -> tuple[HealthMonitor, HealthStreams]:
-    settings = node.settings
-    rules = health_rules(settings)
-    monitor: HealthMonitor
-
-    def device_health() -> Sequence[DeviceHealth]:
-        return monitor.devices()
-
-    streams = HealthStreams(settings.node_name, device_health, node.clock)
-    monitor = HealthMonitor(
-        source,
-        ask,
-        node.clock,
-        rules,
-        node.metrics,
-        node_faults=partial(_node_faults, node),
-        listeners=HealthListeners(
-            faults=partial(_publish_taints, devices, settings, rules),
-            status=node.events.health_changed,
-            news=streams.changed,
-            troubles=partial(node.troubles.update, "health"),
-        ),
-    )
-    return monitor, streams
-
-
-def _node_faults(node: NodeParts) -> tuple[Fault, ...]:
-    """Return what is held against all devices of this node at once."""
-    fault = node.release.fault()
-    if fault is None and node.installation is not None:
-        fault = node.installation.fault()
-    return () if fault is None else (fault,)
-
-
-def _publish_taints(
-    devices: NodeDevices, settings: PluginSettings, rules: Rules, faults: Mapping[DeviceName, Sequence[Fault]]
-) -> None:
-    room = limits.DEVICE_TAINTS - (settings.allocator == CONTROLLER)  # all devices have the controller's taint already
-    devices.take_taints(
-        {device: taints(found, settings.driver_name, rules, room=room) for device, found in faults.items()}
-    )
 
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
