@@ -93,6 +93,11 @@ def mig_layout_key(driver: str) -> str:
     return f"{driver}/mig-layout"
 
 
+def vgpu_layout_key(driver: str) -> str:
+    """Node label: which vGPU layout the plugin of that node applies. Also the key of the taint on vGPUs meanwhile."""
+    return f"{driver}/vgpu-layout"
+
+
 def release_label(driver: str) -> str:
     """Node label: while it is there, and neither empty nor `false`, the plugin of that node lets go of the driver."""
     return f"{driver}/release-driver"

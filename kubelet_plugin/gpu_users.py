@@ -11,7 +11,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
-from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice
 
 MOST_NAMED: Final = 7
 """Claims that are named: as many as a GPU has MIG devices. Of shares there may be more."""
@@ -20,15 +20,30 @@ FindClaim = Callable[[str, str], ResourceClaim | None]
 """Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
 
 
-def prepared_users(checkpoints: Checkpoints, salvage: Callable[[Broken], PreparedClaim], gpu: DeviceName) -> str | None:
+def is_of_gpu(device: PreparedDevice, gpu: DeviceName) -> bool:
+    """Whether a device is a whole GPU or a part of it."""
+    return device.physical_gpu == gpu
+
+
+def is_named_of_gpu(name: str, gpu: DeviceName) -> bool:
+    """Whether a device of this name is a whole GPU or a MIG device of it."""
+    return name == gpu or name.startswith(f"mig-{gpu.removeprefix('gpu-')}-")
+
+
+def prepared_users(
+    checkpoints: Checkpoints,
+    salvage: Callable[[Broken], PreparedClaim],
+    gpu: DeviceName,
+    is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
+) -> str | None:
     """See GpuUsers.prepared()."""
     now, broken = checkpoints.load_all()
-    found = [each.prepared.claim for each in now if gpu in _gpus_of(each.prepared)]
+    found = [each.prepared.claim for each in now if _has(each.prepared, gpu, is_of)]
     if found:
         return _have(found, gpu)
     for each in broken:
         devices = salvage(each).devices
-        if not devices or gpu in {device.physical_gpu for device in devices}:
+        if not devices or any(is_of(device, gpu) for device in devices):
             return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
     return None
 
@@ -46,8 +61,12 @@ class GpuUsers:
         pods: PodCache,
         find_claim: FindClaim,
         lock: NodeLock,
+        is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
+        is_named_of: Callable[[str, DeviceName], bool] = is_named_of_gpu,
     ) -> None:
-        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage)."""
+        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage). `is_of` and
+        `is_named_of` tell which devices are of a GPU; what GPUs are called is up to them.
+        """
         self._driver = driver
         self._pool = pool
         self._checkpoints = checkpoints
@@ -55,6 +74,8 @@ class GpuUsers:
         self._pods = pods
         self._find_claim = find_claim
         self._lock = lock
+        self._is_of = is_of
+        self._is_named_of = is_named_of
 
     def prepared(self, gpu: DeviceName) -> str | None:
         """Return which claims have something of a GPU here, None where none has. The caller holds the calls' lock.
@@ -62,7 +83,7 @@ class GpuUsers:
         A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
-        return prepared_users(self._checkpoints, self._salvage, gpu)
+        return prepared_users(self._checkpoints, self._salvage, gpu, self._is_of)
 
     def holding(self, gpu: DeviceName) -> str | None:
         """As prepared(), for a caller that does not hold the lock: it may be over a moment later, or begin."""
@@ -84,7 +105,7 @@ class GpuUsers:
             claim = self._find_claim(namespace, name)
             if claim is None or claim.metadata.uid in prepared:
                 continue
-            if any(_is_of(device, gpu) for device in self._devices(claim)):
+            if any(self._is_named_of(device, gpu) for device in self._devices(claim)):
                 return _have([ClaimReference(namespace, name, ClaimUid(claim.metadata.uid))], gpu)
         return None
 
@@ -99,13 +120,9 @@ class GpuUsers:
         return [each.device for each in results if (each.driver, each.pool) == (self._driver, self._pool)]
 
 
-def _is_of(device: str, gpu: DeviceName) -> bool:
-    return device == gpu or device.startswith(f"mig-{gpu.removeprefix('gpu-')}-")
-
-
-def _gpus_of(prepared: PreparedClaim) -> Iterator[DeviceName]:
-    yield from (device.physical_gpu for device in (*prepared.devices, *prepared.former))
-    yield from (effect.gpu for effect in prepared.effects)
+def _has(prepared: PreparedClaim, gpu: DeviceName, is_of: Callable[[PreparedDevice, DeviceName], bool]) -> bool:
+    devices = (*prepared.devices, *prepared.former)
+    return any(is_of(device, gpu) for device in devices) or any(effect.gpu == gpu for effect in prepared.effects)
 
 
 def _have(claims: Sequence[ClaimReference], gpu: DeviceName) -> str:

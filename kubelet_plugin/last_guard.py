@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.names import DeviceName
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
@@ -58,10 +57,12 @@ class LastGuard:
         files: ClaimFiles,
         claim_reconciler: ClaimReconciler,
         read_minors: ReadMinors,
-        changing: Callable[[], Collection[DeviceName]] = tuple,
+        changing: Callable[[], Collection[str]] = tuple,
         guest_runtimes: GuestRuntimes = NO_GUESTS,
     ) -> None:
-        """`changing` returns, with the lock held, the whole GPUs of which nothing is given to anybody now."""
+        """`changing` returns, with the lock held, the GPUs of which nothing is given to anybody now: names of
+        devices, or PCI addresses.
+        """
         self._checkpoints = checkpoints
         self._files = files
         self._claim_reconciler = claim_reconciler
@@ -94,9 +95,10 @@ class LastGuard:
         """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
         changing = self._changing()
         for device in plan.devices if changing else ():
-            if device.physical_gpu in changing:
+            if device.physical_gpu in changing or device.pci_bus_id in changing:
+                gpu = device.pci_bus_id if device.is_vgpu else device.physical_gpu
                 raise TemporaryError(
-                    f"request {device.request}: {device.physical_gpu} is being divided into another MIG layout, and "
+                    f"request {device.request}: {gpu} is being divided into another layout, and "
                     f"{device.device} may go with that: delete the pod if it does not start within minutes"
                 )
         _, broken = self._checkpoints.load_all()

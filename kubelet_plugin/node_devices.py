@@ -13,7 +13,7 @@ from dracaena.api.confidential import MODE_STATE_LABEL, cc_mode_label
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigPlace
-from dracaena.api.names import DeviceName, PoolName, gpu_device_name, mig_layout_key
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
@@ -51,7 +51,7 @@ FABRIC_PARTITION = "fabric-partition"
 FOREIGN = "foreign"
 
 PENDING = "pending"
-"""Value of the taint on devices of GPUs whose MIG layout is about to change."""
+"""Value of the taint on devices of GPUs whose layout is about to change."""
 
 log = structlog.get_logger()
 
@@ -64,8 +64,8 @@ class NodeDevices:
     """Keeps the pool of the last reading. From any thread; nothing waits.
 
     With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
-    offered for the second until its health is looked at. With `laid_out` nothing before the first withhold(): a GPU
-    that waits for its MIG layout must not be offered when the plugin is started anew.
+    offered for the second until its health is looked at. With `laid_out` nothing before the first withhold() with each
+    of these keys: a GPU that waits for its layout must not be offered when the plugin is started anew.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class NodeDevices:
         waiting_for: Callable[[], str | None],
         metrics: PluginMetrics,
         watched: bool = False,
-        laid_out: bool = False,
+        laid_out: Collection[str] = (),
         sharing: str = "",
         mig_gpus: str = "",
         own_places: Callable[[], Collection[DeviceName]] = tuple,
@@ -105,7 +105,7 @@ class NodeDevices:
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
-        self._withheld: frozenset[str] | None = None if laid_out else frozenset()
+        self._withheld: dict[str, frozenset[str] | None] = dict.fromkeys(sorted(laid_out))  # by the key of the taint
         self._pool: PublishedPool | None = None  # replaced whole, never changed
 
     def pool(self) -> PublishedPool:
@@ -214,18 +214,19 @@ class NodeDevices:
             self._taints = taints
             self._publish_tainted()
 
-    def withhold(self, gpus: Collection[str]) -> None:
-        """Taint the devices of these GPUs, by UUID, from now on, so that nobody is given any of them anew: their MIG
-        layout is about to change. From any thread.
+    def withhold(self, key: str, gpus: Collection[str]) -> None:
+        """Taint the devices of these GPUs, as gpu_of() names them, from now on, so that nobody is given any of them
+        anew: their layout is about to change. `key` is that of the taint. From any thread.
         """
         with self._lock:
-            if self._withheld != frozenset(gpus):
-                self._withheld = frozenset(gpus)
+            if self._withheld.get(key) != frozenset(gpus):
+                self._withheld[key] = frozenset(gpus)
                 self._publish_tainted()
 
     def _publish_tainted(self) -> None:
-        taints, withheld = self._taints, self._withheld
-        if self._pages is None or taints is None or withheld is None:
+        taints = self._taints
+        withheld = {gpu: key for key, gpus in self._withheld.items() for gpu in gpus or ()}
+        if self._pages is None or taints is None or None in self._withheld.values():
             return
         places = {} if self._pool is None else self._pool.mig_places
         self._publish(
@@ -235,11 +236,12 @@ class NodeDevices:
             )
         )
 
-    def _with_own_taint(self, device: Device | CounterSet, withheld: Collection[str]) -> Device | CounterSet:
+    def _with_own_taint(self, device: Device | CounterSet, withheld: Mapping[str, str]) -> Device | CounterSet:
         if isinstance(device, CounterSet):
             return device
-        if gpu_of(device) in withheld:
-            taint = Taint(key=mig_layout_key(self._driver), value=PENDING, effect="NoSchedule")
+        key = withheld.get(gpu_of(device) or "")
+        if key is not None:
+            taint = Taint(key=key, value=PENDING, effect="NoSchedule")
         elif self._pool is not None and device.name in self._pool.vanished:
             taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")
         elif self._pool is not None and is_foreign(device, self._pool):
@@ -256,8 +258,9 @@ def _of_confidential(labels: Mapping[str, str], driver: str) -> Mapping[str, str
 
 
 def gpu_of(device: Device) -> str | None:
-    """Return the UUID of the GPU that a device of ours is, or is a part of."""
-    found = device.attributes.get("parentUUID") or device.attributes.get("uuid")
+    """Return the UUID of the GPU that a device of ours is, or is a part of; of a vGPU the PCI address of its GPU."""
+    names = ("parentUUID", "uuid", "parentPCIBusID")
+    found = next((device.attributes[name] for name in names if name in device.attributes), None)
     return None if found is None else found.string
 
 

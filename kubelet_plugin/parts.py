@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
@@ -23,11 +24,11 @@ from dracaena.kubelet_plugin.from_settings import NodeSource
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthMonitor
+from dracaena.kubelet_plugin.layout_rounds import LayoutRounds
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.mig_layouts import MigLayouts
 from dracaena.kubelet_plugin.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
@@ -109,8 +110,8 @@ class ClaimParts:
     """None with a recorded machine, which limits no memory."""
     renewal: EffectRenewal | None
     """None with a recorded machine, whose driver is never loaded anew."""
-    layouts: MigLayouts | None
-    """None where no MIG layout is asked for."""
+    layouts: Sequence[LayoutRounds[Any, Any]]
+    """One for each kind that the settings ask for."""
     sweeper: Sweeper
 
 

@@ -116,8 +116,8 @@ class Program:
             node.section.start(node.events.on_node, node.metrics, node.release.note_labels)
         else:
             node.cache.start()
-        if claims.layouts is not None:
-            claims.layouts.start()
+        for layouts in claims.layouts:
+            layouts.start()
         if gpus.live is not None:
             gpus.live.start()
         if gpus.monitor is not None:
@@ -167,8 +167,8 @@ class Program:
             claims.limits.stop()  # before the driver's thread, which it asks
         if claims.renewal is not None:
             claims.renewal.stop()  # the same
-        if claims.layouts is not None:
-            claims.layouts.stop()
+        for layouts in claims.layouts:
+            layouts.stop()
         if gpus.live is not None:
             gpus.live.stop()  # before the monitor: it lets that go
         if gpus.monitor is not None:

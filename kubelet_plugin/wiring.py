@@ -62,12 +62,12 @@ from dracaena.kubelet_plugin.gpu_means import gpu_means
 from dracaena.kubelet_plugin.health_monitor import HealthSource, ask_at_once
 from dracaena.kubelet_plugin.health_parts import health_parts
 from dracaena.kubelet_plugin.last_guard import LastGuard
+from dracaena.kubelet_plugin.layout_parts import LayoutParts, layout_keys
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.mig_layout_parts import MigLayoutParts
 from dracaena.kubelet_plugin.mixed_pods import MixedPods
 from dracaena.kubelet_plugin.node_cache import node_cache
 from dracaena.kubelet_plugin.node_devices import NodeDevices
@@ -191,7 +191,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         waiting_for=live.ready if live is not None else lambda: None,
         metrics=node.metrics,
         watched=watched,
-        laid_out=settings.mig == LAYOUT,
+        laid_out=layout_keys(settings),
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
@@ -282,7 +282,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
         salvage=files.salvage,
     )
-    layouts = MigLayoutParts(node, gpus, folders, checkpoints, files, pods)
+    layouts = LayoutParts(node, gpus, folders, checkpoints, files, pods)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -344,7 +344,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         )
         gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
     return ClaimParts(
-        folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, layouts.layouts, sweeper
+        folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, layouts.rounds, sweeper
     )
 
 

@@ -345,8 +345,8 @@ class PluginNode:
     kind_of: KindOf = kind_of
     """In place of the kinds that there are."""
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
-    changing: set[DeviceName] = field(default_factory=set)
-    """Whole GPUs that are being divided into another MIG layout."""
+    changing: set[str] = field(default_factory=set)
+    """GPUs that are being divided into another layout."""
     confidential: ConfidentialState = field(default_factory=ConfidentialState)
     """What the driver says of confidential computing."""
     told: list[tuple[str, str]] = field(default_factory=list)

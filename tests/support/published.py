@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -19,7 +19,9 @@ from support.plugin import DRIVER, NODE
 class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
-    def __init__(self, *, watched: bool = False, laid_out: bool = False, sharing: str = "", mig_gpus: str = "") -> None:
+    def __init__(
+        self, *, watched: bool = False, laid_out: Collection[str] = (), sharing: str = "", mig_gpus: str = ""
+    ) -> None:
         self.labels: dict[str, str] = {}
         self.own: set[DeviceName] = set()
         self.own_asked = 0

@@ -277,7 +277,7 @@ def test_nothing_of_a_gpu_is_given_away_while_it_is_being_divided_anew(tmp_path:
     node.changing |= {device_name(0), device_name(2)}
     node.state.prepare(reference_to(held))  # what is prepared is answered as before
     node.state.prepare(reference_to(other))
-    with pytest.raises(TemporaryError, match="is being divided into another MIG layout"):
+    with pytest.raises(TemporaryError, match="is being divided into another layout"):
         node.state.prepare(reference_to(new))
     node.changing.clear()
     node.state.prepare(reference_to(new))

@@ -20,8 +20,10 @@ from support.mig_geometries import divisible_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 from support.plugin import DRIVER
 from support.published import Node
+from support.vgpus import mediated, virtual_function, with_vgpus
 
 MACHINE = divided_machine()
+LAYOUT = mig_layout_key(DRIVER)
 
 
 def test_before_the_first_reading_there_is_no_pool_and_the_reason_is_said() -> None:
@@ -90,22 +92,25 @@ def test_what_is_watched_is_published_once_its_health_was_looked_at() -> None:
 
 @pytest.mark.parametrize("layouts_first", [True, False])
 def test_what_has_a_layout_is_published_once_that_was_looked_at(*, layouts_first: bool) -> None:
-    node, gpu = Node(watched=True, laid_out=True), MACHINE.mig_devices[0].parent_uuid
+    node, gpu = Node(watched=True, laid_out=(LAYOUT,)), MACHINE.mig_devices[0].parent_uuid
     node.devices.take(MACHINE)
-    steps: list[Callable[[], None]] = [lambda: node.devices.take_taints({}), lambda: node.devices.withhold([gpu])]
+    steps: list[Callable[[], None]] = [
+        lambda: node.devices.take_taints({}),
+        lambda: node.devices.withhold(LAYOUT, [gpu]),
+    ]
     for step in reversed(steps) if layouts_first else steps:
         assert node.published == []
         step()
     assert len(node.published) == 1
-    assert {name for name, taints in node.taints.items() if f"{DRIVER}/mig-layout" in taints} == {
+    assert {name for name, taints in node.taints.items() if LAYOUT in taints} == {
         mig.device_name for mig in MACHINE.mig_devices if mig.parent_uuid == gpu
     }
 
 
 def test_no_withheld_gpu_is_as_good_an_answer() -> None:
-    node = Node(laid_out=True)
+    node = Node(laid_out=(LAYOUT,))
     node.devices.take(MACHINE)
-    node.devices.withhold([])
+    node.devices.withhold(LAYOUT, [])
     assert len(node.published) == 1
 
 
@@ -285,16 +290,30 @@ def test_devices_of_a_gpu_that_is_withheld_have_a_taint_more_and_no_others() -> 
     whole, divided = MACHINE.gpus
     for gpu in (whole, divided):
         of_gpu = {gpu_device_name(gpu.uuid), *(m.device_name for m in MACHINE.mig_devices if m.parent_uuid == gpu.uuid)}
-        node.devices.withhold([gpu.uuid])
+        node.devices.withhold(LAYOUT, [gpu.uuid])
         for name, keys in node.taints.items():
-            assert keys == [*free[name], *([mig_layout_key(DRIVER)] if name in of_gpu else [])]
+            assert keys == [*free[name], *([LAYOUT] if name in of_gpu else [])]
     node.devices.take(MACHINE)
     assert node.taints != free, "another reading changes nothing of it"
     before = len(node.published)
-    node.devices.withhold([divided.uuid])
+    node.devices.withhold(LAYOUT, [divided.uuid])
     assert len(node.published) == before
-    node.devices.withhold([])
+    node.devices.withhold(LAYOUT, [])
     assert node.taints == free
+
+
+def test_vgpus_of_a_gpu_are_withheld_by_its_address_under_a_key_of_their_own() -> None:
+    node, key = Node(laid_out=(LAYOUT, f"{DRIVER}/vgpu-layout")), f"{DRIVER}/vgpu-layout"
+    of_another = virtual_function(0, parent="0000:99:00.0")
+    node.devices.take(with_vgpus(NO_GPUS, mediated(0), mediated(1), of_another))
+    node.devices.withhold(LAYOUT, [])
+    assert node.published == [], "what vGPU layouts withhold is not said yet"
+    node.devices.withhold(key, [mediated(0).parent])
+    assert {name for name, taints in node.taints.items() if key in taints} == {
+        mediated(0).device_name, mediated(1).device_name,
+    }  # fmt: skip
+    node.devices.withhold(key, [])
+    assert not any(key in taints for taints in node.taints.values())
 
 
 def test_a_device_with_all_the_taints_that_there_may_be_is_withheld_too() -> None:
@@ -303,7 +322,7 @@ def test_a_device_with_all_the_taints_that_there_may_be_is_withheld_too() -> Non
     name = DeviceName(gpu_device_name(MACHINE.gpus[0].uuid))
     many = [Taint(key=f"t{number}", effect="NoSchedule") for number in range(limits.DEVICE_TAINTS - 1)]
     node.devices.take_taints({name: many})
-    node.devices.withhold([MACHINE.gpus[0].uuid])
+    node.devices.withhold(LAYOUT, [MACHINE.gpus[0].uuid])
     assert len(node.taints[name]) == limits.DEVICE_TAINTS
     assert node.taints[name][0] == taint_key(DRIVER)
-    assert node.taints[name][-1] == mig_layout_key(DRIVER)
+    assert node.taints[name][-1] == LAYOUT

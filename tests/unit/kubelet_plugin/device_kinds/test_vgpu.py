@@ -133,6 +133,16 @@ def test_two_claims_have_two_vgpus_of_one_gpu_and_never_the_same(tmp_path: Path)
     assert node.state.prepare(reference_to(both)).devices[0].iommu_group == 101
 
 
+def test_no_vgpu_is_given_away_of_a_gpu_whose_vgpus_are_being_made_anew(tmp_path: Path) -> None:
+    claim = vgpu_claim()
+    node = node_of(tmp_path, claim)
+    node.changing |= {passthrough_gpu(1).pci_bus_id, mediated(0).parent}
+    with pytest.raises(TemporaryError, match=f"request vm: {mediated(0).parent} is being divided into another layout"):
+        node.state.prepare(reference_to(claim))
+    node.changing.remove(mediated(0).parent)
+    assert len(node.state.prepare(reference_to(claim)).devices) == 1
+
+
 def in_hands_of(who: str) -> PublishedPool:
     """One GPU that the NVIDIA driver, VFIO or the vGPU manager has."""
     gpu = Gpu(gpu_uuid(0), 0, 0, pci_bus_id=GPU)
