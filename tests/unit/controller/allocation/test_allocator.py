@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
@@ -382,7 +382,6 @@ clusters = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(clusters, st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=2), min_size=1, max_size=3))
 def test_each_request_gets_its_number_of_devices_and_no_device_is_given_twice(
     drawn: dict[str, tuple[Topology, int]], counts: list[list[int]]

@@ -30,6 +30,7 @@ from support.allocation import (
     request,
 )
 from support.clusters import MACHINES, SMALL, SWITCHED
+from support.seeds import sampled
 from support.shares import holding_share, in_shares, share, sharing
 
 
@@ -187,7 +188,7 @@ def first_by_hand(
     return None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(400), 10, 80))
 def test_first_fit_is_the_first_of_all_ways_that_mix_no_modes(seed: int) -> None:
     rng = random.Random(seed)
     modes = ["MPS", "TimeSlicing"]
@@ -229,7 +230,7 @@ def test_without_the_feature_gpus_are_given_whole() -> None:
     assert (result.share_id, result.consumed_capacity) == (None, {})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(400), 10, 80))
 def test_whole_gpus_are_chosen_as_on_nodes_that_give_no_shares(seed: int) -> None:
     """Shares only take GPUs away; what is left is linked as before, and so is the choice."""
     rng = random.Random(f"whole beside shares {seed}")

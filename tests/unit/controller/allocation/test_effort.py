@@ -102,7 +102,7 @@ def test_the_best_of_the_nodes_that_were_asked_in_time_is_taken() -> None:
     assert len(decision.claims[0].results) == 7
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(kind=st.sampled_from(sorted(KINDS)), steps=st.integers(1, 60_000), seed=st.integers(0, 3))
 def test_a_stopped_decision_leaves_no_trace_in_later_answers(kind: str, steps: int, seed: int) -> None:
     """What was remembered half-way is right: an ordinary pod gets what a fresh allocator gives it."""
@@ -117,7 +117,7 @@ def test_a_stopped_decision_leaves_no_trace_in_later_answers(kind: str, steps: i
     allocator.engine.check()
 
 
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 1_000))
 def test_a_limit_that_is_not_reached_changes_no_answer(seed: int) -> None:
     rng = random.Random(seed)

@@ -21,7 +21,7 @@ shares = st.builds(Holding, st.sampled_from("xyz"), devices, st.uuids().map(str)
 holdings = st.lists(st.one_of(whole, shares), max_size=12)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(holdings)
 def test_the_books_say_what_was_written_into_them(written: list[Holding]) -> None:
     books = Books(written)

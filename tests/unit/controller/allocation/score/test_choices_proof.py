@@ -11,7 +11,7 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import (
@@ -33,13 +33,12 @@ from dracaena.controller.allocation.score.collective import collective, make_fab
 from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.controller.allocation.score.order import Prices, Score
 from support.recorded import recorded_machines
+from support.seeds import in_tiers, sampled
 from support.slow_choice import SlowBox
 
 MACHINES = {machine.name: machine for machine in recorded_machines()}
 SMALL = sorted(name for name, machine in MACHINES.items() if 1 <= len(machine.gpus) <= 8)
 LARGE = sorted(name for name, machine in MACHINES.items() if len(machine.gpus) > 8)
-SAMPLE = 24
-"""States a machine in the quick run: every machine is met, the whole takes seconds."""
 
 
 @cache
@@ -89,11 +88,12 @@ def test_on_every_recorded_machine_the_choice_is_the_best_in_every_state(name: s
     engine.table(box_of(MACHINES[name])).check()
 
 
+@pytest.mark.parametrize("size", in_tiers(6, 100))
 @pytest.mark.parametrize("name", SMALL)
-def test_on_every_recorded_machine_the_choice_is_the_best_in_a_sample_of_states(name: str) -> None:
+def test_on_every_recorded_machine_the_choice_is_the_best_in_a_sample_of_states(name: str, size: int) -> None:
     every = list(states(len(MACHINES[name].gpus)))
     engine = Engine()
-    for free, count in random.Random(name).sample(every, min(SAMPLE, len(every))):
+    for free, count in random.Random(name).sample(every, min(size, len(every))):
         assert_best(name, TopologyPolicy(), engine, free, count)
 
 
@@ -178,7 +178,6 @@ def questions(draw: st.DrawFn, largest: int) -> tuple[Machine, TopologyPolicy, i
     return machine, policy, free, beside, demands
 
 
-@settings(max_examples=120, deadline=None)
 @given(questions(6))
 def test_whatever_the_machine_the_policy_and_the_requests_every_choice_comes_in_its_place(
     question: tuple[Machine, TopologyPolicy, int, int, tuple[Demand, ...]],
@@ -214,7 +213,6 @@ def all_prices(draw: st.DrawFn) -> Prices:
     return Prices((eights, fours, pairs), (usual[0], usual[1], usual[2]))
 
 
-@settings(max_examples=120, deadline=None)
 @given(mixed_machines(7), st.integers(0, 127), st.integers(1, 4), all_prices())
 def test_prices_choose_between_nodes_alone(machine: Machine, taken: int, count: int, prices: Prices) -> None:
     box = box_of(machine)
@@ -312,19 +310,14 @@ def assert_best_of_sixteen(seed: int, rounds: int) -> None:
         assert shown(answer.best, parts) == parts
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_sixteen_gpus_get_the_best_set_in_a_sample_of_states(seed: int) -> None:
-    assert_best_of_sixteen(seed, rounds=1)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(100, 130))
-def test_sixteen_gpus_get_the_best_set_in_many_states(seed: int) -> None:
-    assert_best_of_sixteen(seed, rounds=8)
+@pytest.mark.parametrize("rounds", in_tiers(1, 4, 40))
+@pytest.mark.parametrize("seed", range(6))
+def test_sixteen_gpus_get_the_best_set_in_a_sample_of_states(seed: int, rounds: int) -> None:
+    assert_best_of_sixteen(seed, rounds)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sampled(range(20), 2, 10))
 def test_all_sixteen_free_gpus_are_worth_what_their_best_groups_are(seed: int) -> None:
     """Slow search over families of groups is out of reach at 16: here the plain recursion over plain rates."""
     machine = sixteen(seed)

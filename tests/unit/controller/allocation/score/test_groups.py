@@ -6,7 +6,7 @@ import random
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.controller.allocation.score.box import ordinals_of
@@ -45,7 +45,6 @@ def tasks(draw: st.DrawFn) -> tuple[int, dict[int, int], dict[int, int], list[in
     return size, worths, bounds, sets[: draw(st.integers(1, len(sets)))], count
 
 
-@settings(max_examples=60, deadline=None)
 @given(tasks())
 def test_every_set_comes_once_with_the_greatest_total_of_its_disjoint_groups(
     task: tuple[int, dict[int, int], dict[int, int], list[int], int],
@@ -61,7 +60,6 @@ def test_every_set_comes_once_with_the_greatest_total_of_its_disjoint_groups(
         assert those == [each for each in sets if expected[each] == total], "in the order in which they were given"
 
 
-@settings(max_examples=60, deadline=None)
 @given(tasks(), st.integers(0, 511))
 def test_the_best_group_inside_a_set(
     task: tuple[int, dict[int, int], dict[int, int], list[int], int], free: int

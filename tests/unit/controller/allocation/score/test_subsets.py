@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise, permutations
 from math import comb, prod
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.machine import Gpu
@@ -72,13 +72,11 @@ def best_pairing(rows: Matrix, mask: int) -> int:
     return found
 
 
-@settings(max_examples=40, deadline=None)
 @given(matrices())
 def test_the_best_pairing_of_every_subset(rows: Matrix) -> None:
     assert list(best_pairing_of_subsets(rows)) == [best_pairing(rows, mask) for mask in range(1 << len(rows))]
 
 
-@settings(max_examples=40, deadline=None)
 @given(matrices())
 def test_the_total_of_every_subset(rows: Matrix) -> None:
     size = range(len(rows))
@@ -94,7 +92,6 @@ def has_ring(rows: Matrix, gpus: tuple[int, ...]) -> bool:
     return any(all(rows[a][b] for a, b in pairwise(circle)) for circle in circles)
 
 
-@settings(max_examples=60, deadline=None)
 @given(matrices())
 def test_which_subsets_can_stand_in_a_circle(rows: Matrix) -> None:
     near = [mask_of(b for b, value in enumerate(row) if value) for row in rows]
@@ -109,7 +106,6 @@ def swapped(mask: int, a: int, b: int) -> int:
     return mask ^ (bits << a | bits << b)
 
 
-@settings(max_examples=60, deadline=None)
 @given(topologies(6))
 def test_gpus_of_one_kind_can_change_places_in_any_set(topology: Topology) -> None:
     made = make_box(topology, {o: Gpu(f"{o}", o) for o in range(topology.gpu_count)})

@@ -106,7 +106,7 @@ def told(allocator: Allocator, inventory: Inventory, number: int) -> object:
 
 
 @pytest.mark.parametrize("spare", [0, node_state.SPARE_EMPTY])
-@pytest.mark.parametrize("seed", sampled(range(100), 4))
+@pytest.mark.parametrize("seed", sampled(range(100), 1, 10))
 def test_after_any_changes_a_decision_is_that_of_a_cluster_that_was_only_now_read(
     seed: int, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +120,7 @@ def test_after_any_changes_a_decision_is_that_of_a_cluster_that_was_only_now_rea
     cluster.inventory.check()
 
 
-@pytest.mark.parametrize("seed", sampled(range(20), 2))
+@pytest.mark.parametrize("seed", sampled(range(20), 1, 4))
 def test_one_allocator_tells_inventories_apart(seed: int) -> None:
     allocator, clusters = Allocator(), [ChangingCluster(seed), ChangingCluster(seed + 1000)]
     for number in range(CHANGES):

@@ -168,13 +168,14 @@ def check(seed: int) -> bool:
     return bool(planted.texts)
 
 
-@pytest.mark.parametrize("first", sampled(range(0, 2_000, 200), 2))
+@pytest.mark.parametrize("first", sampled(range(0, 2_000, 100), 1, 5))
 def test_each_planted_mistake_is_told_and_nothing_else_is(first: int) -> None:
-    told = [check(seed) for seed in range(first, first + 200)]
-    assert told.count(True) > 20
+    told = [check(seed) for seed in range(first, first + 100)]
+    assert told.count(True) > 10
     assert told.count(False) > 0
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("part", ["_foreign", "_of_capacity", "_why_dead", "_of_containers"])
 def test_a_part_that_finds_nothing_is_noticed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignored, part, lambda *_: None if part == "_why_dead" else iter(()))

@@ -218,13 +218,14 @@ class World:
         return "never" if never else "not now"
 
 
-@pytest.mark.parametrize("first", sampled(range(0, 2_000, 200), 2))
+@pytest.mark.parametrize("first", sampled(range(0, 2_000, 100), 1, 5))
 def test_never_is_said_where_no_set_of_all_gpus_would_do_and_nowhere_else(first: int) -> None:
-    answers = [World.made(seed).check() for seed in range(first, first + 200)]
+    answers = [World.made(seed).check() for seed in range(first, first + 100)]
     for kind in ("fits", "never", "not now"):
-        assert answers.count(kind) > 10, kind
+        assert answers.count(kind) > 5, kind
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("fault", ["taints", "in use", "selectors", "one alternative", "nodes left out"])
 def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "taints":

@@ -18,6 +18,7 @@ from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableS
 from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.node_fit import unfit_reason
+from support.seeds import sampled
 from support.slow_selectors import random_labels, random_selector, selected
 
 TAINT = Taint(key="team", value="blue", effect="NoSchedule")
@@ -150,7 +151,7 @@ def random_pod(rng: random.Random, name: str) -> Pod:
     return pod(name, *constraints, labels=random_labels(rng), namespace=("blue", "green")[int(name) % 2], **spec)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sampled(range(300), 15, 100))
 def test_each_node_has_the_reason_that_the_words_of_the_api_give_it(seed: int) -> None:
     rng = random.Random(seed)
     world = World()

@@ -26,12 +26,10 @@ from dracaena.controller.allocation.walk.shares.question import share_question
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, device_name, holding, machine, node, pod, pool_slice
 from support.clusters import SWITCHED
+from support.seeds import in_tiers
 from support.shares import holding_share, in_shares, share
 from support.slow_shares import GIB, SlowGpu, SlowNode, Wanted, ways_on
 
-NODES = (*range(600), 1346, 1477, 2541)
-"""Seeds of `make test`: the last three find planted faults that the others do not."""
-MANY_NODES = 10_000
 REQUIREMENTS = (None, None, Requirement.NVLINK, Requirement.PIX)
 PAIRS = machine("pairs", blocks(2, 1, 1, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4)
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"), pcie_generation=4)
@@ -186,14 +184,10 @@ def compare_many(seeds: Iterable[int]) -> int:
     return fits
 
 
-def test_all_ways_are_found_and_no_others() -> None:
-    fifth = len(NODES) // 5
-    assert fifth < compare_many(NODES) < len(NODES) - fifth
-
-
-@pytest.mark.long
-def test_all_ways_are_found_and_no_others_on_many_more_nodes() -> None:
-    compare_many(range(MANY_NODES))
+@pytest.mark.parametrize("seeds", in_tiers(range(150), range(150, 1_500), range(1_500, 10_000)))
+def test_all_ways_are_found_and_no_others(seeds: range) -> None:
+    fifth = len(seeds) // 5
+    assert fifth < compare_many(seeds) < len(seeds) - fifth
 
 
 KINDS, STATE, LEAST = ShareAssignments._gpu_kinds, ShareAssignments._state, ShareAssignments._least
@@ -224,7 +218,7 @@ def _twice_as_large(ways: ShareAssignments, name: str, demand: AmountDemand) -> 
 def test_a_planted_fault_is_found(name: str, planted: Any, found_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShareAssignments, name, planted)
     with pytest.raises(AssertionError):
-        compare_many([found_by, *NODES])
+        compare_many([found_by, *range(3_000)])
 
 
 def test_a_pod_that_fits_is_served_whatever_the_order_of_its_requests() -> None:

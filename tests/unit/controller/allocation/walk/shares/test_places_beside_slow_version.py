@@ -36,11 +36,12 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.seeds import in_tiers
 from support.shares import holding_share, in_shares, share, sharing
 from support.slow_shares import CORES, GIB, SlowGpu, SlowNode, Wanted, best_place
 
 CLUSTERS = 150
-MANY_CLUSTERS = 6_000
+"""Among which each planted fault is found."""
 
 MACHINES = (
     machine("pairs", blocks(2, 2, inside="NV12", outside="SYS"), nvlink_count=12, nvlink_generation=4),
@@ -204,14 +205,11 @@ def compare_many(seeds: Iterable[int]) -> list[str]:
     return [compare(seed) for seed in seeds]
 
 
-def test_a_pod_with_shares_gets_what_the_slow_version_finds() -> None:
-    found = compare_many(range(CLUSTERS))
-    assert min(found.count(one) for one in ("none", "found")) > CLUSTERS // 20
-
-
-@pytest.mark.long
-def test_many_pods_with_shares_get_what_the_slow_version_finds() -> None:
-    compare_many(range(CLUSTERS, CLUSTERS + MANY_CLUSTERS))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seeds", in_tiers(range(40), range(40, 300), range(300, 6_000)))
+def test_a_pod_with_shares_gets_what_the_slow_version_finds(seeds: range) -> None:
+    found = compare_many(seeds)
+    assert min(found.count(one) for one in ("none", "found")) > len(seeds) // 20
 
 
 def _roomiest_first(ways: ShareAssignments, ordinal: int, taken: Any) -> tuple[int, int]:
@@ -240,6 +238,7 @@ LEFT_OF, FILLED, ROOM = ShareAssignments.left_of, ShareAssignments._filled, Shar
 RANK = SharePlaces.rank
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
@@ -255,6 +254,7 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, owner: type, 
         compare_many(range(CLUSTERS))
 
 
+@pytest.mark.search
 def test_modes_that_neither_places_nor_rules_keep_apart_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either alone is enough: places come in an order, and the rules refuse what places overlook."""
     monkeypatch.setattr(ShareAssignments, "_filled", _any_mode)
