@@ -26,7 +26,7 @@ How many schedules, drawn from seed 0 on, found each fault when it was put back,
 | the same scenarios: books differ from records; a new leader does not list claims | 8, 142 | 0, 5 |
 | nobody is woken; ends are lost; states are mixed or old | 2 to 17 | 0 |
 
-Six of them are looked for by `make test-long`; for the others `make test` starts with the seed that found them last.
+Six of them are looked for by `make test-long`; the others by `make test`, with the seed that found them last at first.
 What was found is kept as stories in test_interleaving_stories.py and test_found_interleavings.py.
 """
 
@@ -34,23 +34,25 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from dracaena.controller.lifecycle.phases import Phase
 from support.interleaver import faults
 from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario, quota_scenario, sharing_scenario
 from support.interleaver.search import search
+from support.seeds import in_tiers
 
 SCHEDULES = 200
 CROWDED_SCHEDULES = 300
 SHARING_SCHEDULES = 100
 QUOTA_SCHEDULES = 150
 """More than what the rarest fault takes that is looked for here: 149 schedules, and 249 that evict."""
-STRIDE = 3
-"""`make test` draws each third of them, and those that have found a fault."""
+STRIDE = 10
+"""`make test` draws each tenth of them, `make test-search` all."""
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
@@ -84,35 +86,40 @@ FOUND_QUOTA = (
 )
 
 
-def sample(schedules: int, found: Sequence[tuple[faults.Fault, int]]) -> list[int]:
-    return sorted({*range(0, schedules, STRIDE), *(seed for _, seed in found)})
+def sample(schedules: int) -> list[ParameterSet]:
+    """Return the seeds for `make test` and `make test-search`."""
+    return in_tiers(range(0, schedules, STRIDE), range(schedules))
 
 
 @pytest.mark.timeout(900)  # it may share its core with others
-def test_no_schedule_of_a_sample_breaks_a_rule() -> None:
-    broken, count = search(sample(SCHEDULES, FOUND))
+@pytest.mark.parametrize("seeds", sample(SCHEDULES))
+def test_no_schedule_of_a_sample_breaks_a_rule(seeds: range) -> None:
+    broken, count = search(seeds)
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
 @pytest.mark.timeout(900)
-def test_no_schedule_in_which_pods_are_evicted_breaks_a_rule() -> None:
+@pytest.mark.parametrize("seeds", sample(CROWDED_SCHEDULES))
+def test_no_schedule_in_which_pods_are_evicted_breaks_a_rule(seeds: range) -> None:
     """About a third of them evict somebody for a pod with a claim."""
-    broken, count = search(sample(CROWDED_SCHEDULES, FOUND_CROWDED), make=crowded_scenario)
+    broken, count = search(seeds, make=crowded_scenario)
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
 @pytest.mark.timeout(900)
-def test_no_schedule_in_which_gpus_are_shared_breaks_a_rule() -> None:
+@pytest.mark.parametrize("seeds", sample(SHARING_SCHEDULES))
+def test_no_schedule_in_which_gpus_are_shared_breaks_a_rule(seeds: range) -> None:
     """Claims for half a GPU beside claims for whole ones: no GPU is given beyond all of it."""
-    broken, count = search(sample(SHARING_SCHEDULES, FOUND_SHARING), make=sharing_scenario)
+    broken, count = search(seeds, make=sharing_scenario)
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
 @pytest.mark.timeout(900)
-def test_no_schedule_in_which_namespaces_race_for_their_quotas_breaks_a_rule() -> None:
+@pytest.mark.parametrize("seeds", sample(QUOTA_SCHEDULES))
+def test_no_schedule_in_which_namespaces_race_for_their_quotas_breaks_a_rule(seeds: range) -> None:
     """Two controllers, of which one leads at a time, and two namespaces that want more than there is and than they may
     have: no quota is exceeded, no GPU is given twice, and nobody waits who may have something."""
-    broken, count = search(sample(QUOTA_SCHEDULES, FOUND_QUOTA), make=quota_scenario)
+    broken, count = search(seeds, make=quota_scenario)
     assert broken is None, f"after {count} schedules\n{broken}"
 
 

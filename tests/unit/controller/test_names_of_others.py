@@ -148,11 +148,11 @@ def search_all(seeds: Iterable[int]) -> Counter[str]:
     return told
 
 
-@pytest.mark.parametrize("first_seed", sampled(range(0, 1_000, 50), 1))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 1_000, 20), 1, 8))
 def test_nobody_is_told_a_name_of_another_namespace(first_seed: int) -> None:
-    told = search_all(range(first_seed, first_seed + 50))
+    told = search_all(range(first_seed, first_seed + 20))
     for reason in ("WaitingForGPUs", "GPUsAllocated", "GPUsTakenBack", "DeviceCollision"):
-        assert told[reason] > 5, f"{reason} was told {told[reason]} times: the search has to come to it"
+        assert told[reason] > 1, f"{reason} was told {told[reason]} times: the search has to come to it"
 
 
 def earmark_names_its_pod(patch: pytest.MonkeyPatch) -> None:
@@ -179,6 +179,7 @@ def equal_pods_share_a_reason_as_it_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(explanation_cache, "_without", lambda text, names: text)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "plant", [earmark_names_its_pod, collisions_name_both, equal_pods_share_a_reason_as_it_is], ids=lambda p: p.__name__
 )

@@ -17,9 +17,9 @@ from dracaena.controller.state.group_turns import GAVE_UP, GIVE_UP_S, KEPT, YIEL
 from support.allocation import claim, request
 from support.group_world import FOUR, Group, GroupWorld, any_world, member
 from support.reconciling import Bench
+from support.seeds import in_tiers
 
 WORLDS = 6
-MANY_WORLDS = 3_000
 
 Fault = tuple[str, Callable[..., Any]]
 
@@ -33,16 +33,13 @@ def never_bound(seeds: range) -> tuple[int, object] | None:
     return None
 
 
-def test_every_group_that_fits_is_bound_in_the_end() -> None:
-    assert never_bound(range(WORLDS)) is None
-
-
-@pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_group_that_fits_is_bound_in_the_end_in_many_worlds() -> None:
-    assert never_bound(range(WORLDS, MANY_WORLDS)) is None
+@pytest.mark.parametrize("seeds", in_tiers(range(2), range(2, 40), range(40, 3_000)))
+def test_every_group_that_fits_is_bound_in_the_end(seeds: range) -> None:
+    assert never_bound(seeds) is None
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "fault",
     [
@@ -56,6 +53,7 @@ def test_a_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None
     assert never_bound(range(WORLDS)) is not None
 
 
+@pytest.mark.search
 def test_a_group_that_never_gives_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_turns, "GIVE_UP_S", float("inf"))
     assert never_bound(range(WORLDS)) is not None

@@ -17,6 +17,7 @@ from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.kube.errors import ConflictError
 from support.allocation import blocks, claim, machine, node, pod
 from support.reconciling import RULES, Bench
+from support.seeds import in_tiers
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 KEY = "default/p"
@@ -28,8 +29,7 @@ LATE_S = 0.6
 BINDS_S = (1.2, 3.0, 10.0, 30.0)
 
 RACES = 20
-MANY_RACES = 1_000
-"""A sample for `make test`, in which both faults below are found, and all for `make test-long`."""
+"""In which both faults below are found."""
 
 
 class Impatient(Bench):
@@ -163,28 +163,25 @@ def outcomes(seeds: Sequence[int], bind_s: float, kind: type[Bench] = Bench) -> 
     return Counter(race(seed, bind_s, kind) for seed in seeds)
 
 
+@pytest.mark.parametrize("seeds", in_tiers(range(8), range(8, 100), range(100, 1_000)))
 @pytest.mark.parametrize("bind_s", BINDS_S)
-def test_no_pod_is_ever_bound_without_its_devices_however_long_a_bind_takes(bind_s: float) -> None:
-    found = outcomes(range(RACES), bind_s)
+def test_no_pod_is_ever_bound_without_its_devices_however_long_a_bind_takes(bind_s: float, seeds: range) -> None:
+    found = outcomes(seeds, bind_s)
     assert set(found) == {"bound", "taken back"}, found
-    assert min(found.values()) >= RACES // 5, f"both ends are common here: {found}"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("bind_s", BINDS_S)
-def test_it_is_so_in_many_more_races(bind_s: float) -> None:
-    assert set(outcomes(range(RACES, MANY_RACES), bind_s)) == {"bound", "taken back"}
+    assert min(found.values()) >= len(seeds) // 5, f"both ends are common here: {found}"
 
 
 def some_are_bound_without_devices(bind_s: float, kind: type[Bench] = Bench) -> bool:
     return any(race(seed, bind_s, kind) == "bound without devices" for seed in range(RACES))
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("bind_s", [10.0, 30.0])
 def test_with_too_short_a_longest_bind_some_are(bind_s: float) -> None:
     assert some_are_bound_without_devices(bind_s, Impatient)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("bind_s", [3.0, 30.0])
 def test_with_words_of_before_for_a_proof_some_are(bind_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "_is_proven", lambda pod, doubt, bounds: pod.said is not None)
