@@ -10,14 +10,13 @@ from bench.baselines.answer import Answer, Fault, Links, granted
 from bench.dominance import Verdict, all_states, compare, random_states
 from bench.machines import BenchMachine, all_machines, recorded
 from bench.worth import GpuSet
-
-SAMPLE = 60
-"""States of each machine; all where there are fewer."""
+from support.seeds import in_tiers
 
 
+@pytest.mark.parametrize("size", in_tiers(12, 120))
 @pytest.mark.parametrize("machine", all_machines(), ids=lambda machine: machine.name)
-def test_no_baseline_beats_ours_in_a_sample_of_states(machine: BenchMachine) -> None:
-    states = random_states(machine.gpu_count, SAMPLE, seed=20_260_101)
+def test_no_baseline_beats_ours_in_a_sample_of_states(machine: BenchMachine, size: int) -> None:
+    states = random_states(machine.gpu_count, size, seed=20_260_101)
     verdicts = compare(machine, BASELINES, states)
     assert [text for verdict in verdicts.values() for text in verdict.beaten] == []
 

@@ -15,17 +15,17 @@ from bench.quality import LARGEST_WHOLE
 from bench.report import as_text
 from bench.rings import FEWEST, OURS, compare, is_mesh
 from bench.worth import GpuSet, ring_gb_s
+from support.seeds import in_tiers
 
-SAMPLE = 60
-"""States of each machine."""
 MACHINES = [machine for machine in all_machines() if FEWEST <= machine.gpu_count <= LARGEST_WHOLE]
 DGX_1V = recorded("dgx-1v")
 
 
+@pytest.mark.parametrize("size", in_tiers(12, 120))
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_ours_misses_no_faster_ring_in_a_sample_of_states(machine: BenchMachine) -> None:
+def test_ours_misses_no_faster_ring_in_a_sample_of_states(machine: BenchMachine, size: int) -> None:
     states = [state for state in all_states(machine.gpu_count) if state[1] >= FEWEST]
-    sample = random.Random(machine.name).sample(states, min(SAMPLE, len(states)))
+    sample = random.Random(machine.name).sample(states, min(size, len(states)))
     assert compare(machine, {}, sample)[OURS].missed == []
 
 

@@ -14,6 +14,7 @@ from conformance.random_expressions import Generator
 
 from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Version, compile_selector
 from dracaena.cel.parser import parse
+from support.seeds import in_tiers
 
 NAMES = ("name", "b", "i", "v", "oth.example.com/x")
 EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
@@ -24,7 +25,7 @@ WORDS = """
 PIECES = (*"()[]{}.,:?!-+*/%<>=&|'\"`\\\n\t @#$^~;_\x00\U0001f600", *WORDS.split())
 
 
-@pytest.mark.parametrize("texts", [3_000, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("texts", in_tiers(1_000, 10_000))
 def test_no_text_breaks_the_parser(texts: int) -> None:
     chance = random.Random(20261121)
     parsed = 0
@@ -47,7 +48,7 @@ def _refused(text: str, compiler: Callable[[str], object]) -> CompileError | Non
     return None
 
 
-@pytest.mark.parametrize("selectors", [3_000, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("selectors", in_tiers(1_000, 10_000))
 def test_no_damaged_selector_breaks_the_compiler(selectors: int) -> None:
     chance = random.Random(20261122)
     compiled = 0
@@ -64,7 +65,7 @@ def test_no_damaged_selector_breaks_the_compiler(selectors: int) -> None:
     assert compiled > selectors // 100
 
 
-@pytest.mark.parametrize("selectors", [2_000, pytest.param(6_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("selectors", in_tiers(1_000, 6_000))
 def test_no_selector_breaks_the_evaluator(selectors: int) -> None:
     chance = random.Random(20261123)
     values = (1, 0, -1, 2**63 - 1, True, "", "fish", "é" * 64, Version("1.2.3"), (), (1, 2), ("a",), None, Version("x"))

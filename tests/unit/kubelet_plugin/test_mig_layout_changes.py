@@ -19,6 +19,7 @@ from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
 from support.layout_node import WHOLE, LayoutNode, layout, layout_node
 from support.mig_node import HungStep, ask_at_once
+from support.seeds import in_tiers
 
 MIXED = layout(g1=2, g2=1, g3=1)
 CALLS = (
@@ -37,7 +38,7 @@ CALLS = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
 )
 ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
-STEPS = [pytest.param(number, marks=[pytest.mark.long] if number % 12 != 5 else []) for number in range(1, 60)]
+STEPS = [pytest.param(number, marks=[pytest.mark.search] if number % 12 != 5 else []) for number in range(1, 60)]
 """More than any change takes."""
 
 
@@ -286,8 +287,17 @@ def test_after_a_reboot_nothing_is_ours(node: LayoutNode) -> None:
     assert made(node) == there(node) == [("1g.10gb", 0)]
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(("target", "error"), [*((MIXED, error) for error in ERRORS), (WHOLE, IN_USE)])
+REFUSALS = [*((MIXED, error) for error in ERRORS), (WHOLE, IN_USE)]
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "error"),
+    [
+        pytest.param(call, *refusal, marks=[] if number == at % len(REFUSALS) else [pytest.mark.search])
+        for at, call in enumerate(CALLS)
+        for number, refusal in enumerate(REFUSALS)
+    ],
+)
 def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
     tmp_path: Path, call: str, error: int, target: GpuLayout
 ) -> None:
@@ -305,7 +315,7 @@ def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
         assert node.hardware.gpus[0].mode == target.enabled
 
 
-STRIDE = 3
+STRIDE = 7
 """Of the steps at which `make test` kills: odd, as they are before and after a change in turn."""
 
 
@@ -320,7 +330,7 @@ def steps_of(folder: Path, first: GpuLayout, second: GpuLayout) -> list[str]:
 
 @pytest.mark.parametrize(("first", "second"), [(WHOLE, MIXED), (layout(g4=1, g2=1), MIXED), (MIXED, WHOLE)])
 @pytest.mark.parametrize("goes_on", [True, False], ids=["the same layout", "the former one"])
-@pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", in_tiers(STRIDE, 1))
 def test_killed_at_any_step_it_comes_to_the_layout_that_is_wanted_then(
     tmp_path: Path, first: GpuLayout, second: GpuLayout, goes_on: bool, stride: int
 ) -> None:

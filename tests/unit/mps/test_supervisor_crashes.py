@@ -16,8 +16,8 @@ from support.mps_node import MpsNode
 from support.mps_oracle import Asked, differences
 from support.mps_world import Killed
 
-SAMPLE = 5
-"""`make test` takes each fifth point, another fifth for each way to die; `make test-long` all."""
+SAMPLE = 11
+"""`make test` takes each eleventh point, others for each way to die; `make test-search` all."""
 
 
 class Story:
@@ -121,7 +121,7 @@ def test_a_kill_at_a_sample_of_points_leaves_nothing(
     matrix(tmp_path, protocol, way, SAMPLE, WAYS.index(way) % SAMPLE)
 
 
-@pytest.mark.long
+@pytest.mark.search
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kill_at_any_point_leaves_nothing(tmp_path: Path, protocol: int, way: Callable[[Story], None]) -> None:
@@ -155,6 +155,7 @@ def test_a_mode_that_is_changed_before_it_is_journalled_is_found(
     assert any("EXCLUSIVE_PROCESS" in each for each in differences(story.node, story.asked))
 
 
+@pytest.mark.search
 def test_a_mode_that_is_set_before_it_is_journalled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault that only a crash between the two shows: the next look takes our own mode for the admin's."""
 
