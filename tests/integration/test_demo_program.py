@@ -120,13 +120,14 @@ def test_what_a_kept_demo_says_to_ask_it_is_answered_and_on_sigterm_it_leaves_no
     assert_ended(demo, 143, folder, children)
 
 
+# Answered by what answers SIGTERM, which the test above sends; it also looks that all of them are caught.
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
         (signal.SIGINT, 0),
-        # Answered by what answers SIGTERM, which the test above sends; it also looks that all of them are caught.
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
-        pytest.param(signal.SIGQUIT, 131, marks=pytest.mark.long),
+        (signal.SIGHUP, 129),
+        (signal.SIGQUIT, 131),
     ],
 )
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(sent: signal.Signals, code: int) -> None:

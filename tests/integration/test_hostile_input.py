@@ -22,11 +22,9 @@ from support.allocation import blocks, machine
 from support.controller import NAMESPACE, ask, check_invariants, publish, running_controller, transport
 from support.hostile_objects import HostileObject, Resource, huge_slice, random_objects
 from support.kube import wait_for
+from support.seeds import in_tiers
 
 SEED: Final = 15
-OBJECTS: Final = 120
-"""Accepted ones. Some hundred are enough to have every theme; the thousand are for the real server."""
-
 HONEST_EVERY: Final = 8
 USED_EVERY: Final = 3
 PATIENCE_S: Final = 20.0
@@ -85,7 +83,9 @@ def is_allocated(client: KubeClient, name: str) -> bool:
     return client.get(ResourceClaim, name, namespace=NAMESPACE).status.allocation is not None
 
 
-def test_random_objects_stop_nobody(server: ApiServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objects", in_tiers(40, 240))
+def test_random_objects_stop_nobody(server: ApiServer, tmp_path: Path, objects: int) -> None:
+    """So many are accepted. Some hundred are enough to have every theme; the thousand are for the real server."""
     connection = transport(server, tmp_path)
     client = KubeClient(connection)
     names = {f"honest-{number}": "honest" for number in range(4)} | {"hostile": "hostile"}
@@ -95,14 +95,14 @@ def test_random_objects_stop_nobody(server: ApiServer, tmp_path: Path) -> None:
     sender = Sender(server)
     waited_s: list[float] = []
     with running_controller(connection) as controller:
-        objects = chain((huge_slice(1, "gone", taints=True),), random_objects(SEED))
-        while (accepted := sender.accepted.total()) < OBJECTS:
-            item = next(objects)
+        bad = chain((huge_slice(1, "gone", taints=True),), random_objects(SEED))
+        while (accepted := sender.accepted.total()) < objects:
+            item = next(bad)
             if sender.send(item) and item.is_claim and accepted % USED_EVERY == 0:
                 sender.use(item)
             if len(waited_s) <= accepted // HONEST_EVERY:
                 waited_s.append(honest_pod(client, len(waited_s)))
         assert controller.not_ready() is None
     assert set(sender.accepted) == set(COLLECTIONS), sender.accepted
-    assert len(waited_s) == OBJECTS // HONEST_EVERY
+    assert len(waited_s) == objects // HONEST_EVERY
     check_invariants(client)

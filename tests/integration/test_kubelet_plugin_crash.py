@@ -35,6 +35,7 @@ from support.crashing_plugin import (
 )
 from support.effects import FOLDER
 from support.plugin import PluginNode
+from support.seeds import in_tiers
 
 SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
 TESTS = Path(__file__).parent.parent
@@ -63,8 +64,8 @@ STEPS = {
     "renumber-with-effects": 7,
     "sweep-with-effects": 14,
 }
-SAMPLE = 3
-"""`make test` takes each third step; which one is first differs from operation to operation."""
+SAMPLE = 5
+"""`make test` takes each fifth step; which one is first differs from operation to operation."""
 
 FORMER = frozenset({"renumber", "renumber-with-metadata", "renumber-with-effects", "lose-a-gpu", "find-it-again"})
 """After those the checkpoint may remember nodes that the claim had for a while."""
@@ -141,7 +142,7 @@ def whole(tmp_path: Path, *, metadata: bool = False, **parts: Any) -> dict[str, 
     return node.files()
 
 
-@pytest.mark.parametrize("stride", [SAMPLE, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", in_tiers(SAMPLE, 1))
 @pytest.mark.parametrize("moment", ["in", "after"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(

@@ -228,7 +228,9 @@ def test_what_hits_the_clients_of_a_server_is_told_once_on_their_pods(
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("protocol", [3])
-@pytest.mark.parametrize("cycles", [10, pytest.param(1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "cycles", [pytest.param(10, marks=pytest.mark.search), pytest.param(1_000, marks=pytest.mark.long)]
+)
 def test_cycles_of_a_share_leave_nothing(
     world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int, cycles: int
 ) -> None:

@@ -21,6 +21,7 @@ from dracaena.process.clock import SystemClock
 from support.api_ground import ApiGround
 from support.kube import wait_for
 from support.plugin_world import CALL_S, World, start_process
+from support.seeds import in_tiers
 from support.sockets import short_folder
 
 ALLOCATORS = ("controller", "kube-scheduler")
@@ -105,11 +106,7 @@ def end(process: subprocess.Popen[str], *, by_force: bool) -> None:
     process.communicate(timeout=CALL_S)
 
 
-def test_each_update_is_seen_once_and_no_earlier_one_again(world: World) -> None:
-    assert update(world, 5, seed=1) == [*ALLOCATORS, *ALLOCATORS, ALLOCATORS[0]]
-
-
-@pytest.mark.long
 @pytest.mark.timeout(900)
-def test_each_of_fifty_updates_is_seen_once_and_no_earlier_one_again(world: World) -> None:
-    assert update(world, 50, seed=2) == [*ALLOCATORS] * 25
+@pytest.mark.parametrize("pairs", in_tiers(2, 5, 25))
+def test_each_update_is_seen_once_and_no_earlier_one_again(world: World, pairs: int) -> None:
+    assert update(world, 2 * pairs, seed=pairs) == [*ALLOCATORS] * pairs

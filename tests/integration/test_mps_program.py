@@ -168,6 +168,7 @@ def test_a_gpu_that_is_not_there_fails_in_words(node: SupervisedNode, protocol: 
     node.ready(name)
 
 
+@pytest.mark.search
 @BOTH
 def test_kills_by_chance_leave_nothing(node: SupervisedNode, protocol: int) -> None:
     chance = random.Random(protocol)

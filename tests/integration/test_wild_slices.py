@@ -24,7 +24,7 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(machine=wild_machines())
 def test_random_machines_are_stored_as_they_are_sent(server: ApiServer, machine: Machine) -> None:
     url = f"{server.url}/apis/resource.k8s.io/v1/resourceslices"
