@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-search test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ pictures: $(VENV)/dev.stamp ## take the pictures of page and dashboards anew int
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)
+
+bench-long: $(VENV)/dev.stamp ## the same with more seeds and sizes where a section has them (BENCH="mixed queue")
+	@PYTHONPATH=tests $(RUN) -m bench.run --long $(BENCH)
 
 bench-go: $(VENV)/dev.stamp ## every state beside go-gpuallocator itself, built as a Go module; needs Go (GO=path; docs/bench.md)
 	@PYTHONPATH=tests $(RUN) -m bench.beside_go

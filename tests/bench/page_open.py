@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from bench.decision import World, as_watched, churn, node_document, percentile, slice_document
+from bench.decision import NODES, World, as_watched, churn, filled, node_document, percentile, slice_document
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
@@ -23,12 +23,12 @@ from dracaena.controller.views.snapshot import Watched
 from dracaena.process.clock import SystemClock
 from support.allocation import DRIVER
 
-NODES: Final = 5_000
-ROUNDS: Final = 4
+ROUNDS: Final = 2
+LONG_ROUNDS: Final = 6
 """Turns that open and closed page take, so that what else happens on the machine meets both."""
 
-OF_A_ROUND: Final = 1_500
-"""Decisions at least."""
+OF_A_ROUND: Final = 1_000
+"""Decisions at least: 20 of both rounds lie above p99."""
 
 SNAPSHOTS_OF_A_ROUND: Final = 2
 """Of the page, at least: it rests four times as long as one took, and between two there is nothing to see."""
@@ -60,8 +60,8 @@ class Figures:
 class Looked:
     """A cluster with a page. The caches are lists here: a page takes references from them, as on a real one."""
 
-    def __init__(self, nodes: int) -> None:
-        self.world = World(nodes)
+    def __init__(self, world: World) -> None:
+        self.world = world
         kinds = enumerate(self.world.kind_of.items())
         told = [(number, name, kind) for number, (name, kind) in kinds]
         self._nodes = tuple(as_watched(node_document(name, kind, number), Node) for number, name, kind in told)
@@ -88,24 +88,24 @@ class Looked:
         return Watched(self._nodes, self._slices, claims)
 
 
-def rows(progress: Progress) -> Section:
+def rows(progress: Progress, *, long: bool = False) -> Section:
     """Measure: a minute."""
     progress(f"page: a cluster of {NODES:,} nodes is filled")
-    looked = Looked(NODES)
-    looked.world.fill()
+    looked = Looked(filled())
     freeze_what_stays()
-    progress(f"page: {2 * ROUNDS * OF_A_ROUND:,} decisions under churn, half of them while somebody looks")
-    return section(measure(looked))
+    rounds = LONG_ROUNDS if long else ROUNDS
+    progress(f"page: {2 * rounds * OF_A_ROUND:,} decisions under churn, half of them while somebody looks")
+    return section(measure(looked, rounds))
 
 
-def measure(looked: Looked) -> Figures:
+def measure(looked: Looked, rounds: int) -> Figures:
     """Let jobs come and go with the page closed and open, in turns."""
     world = looked.world
     churn(world, OF_A_ROUND, world.job)
     closed: list[float] = []
     opened: list[float] = []
     snapshots = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         closed += churn(world, OF_A_ROUND, world.job).decisions
         with looked.looking() as made:
             decisions = 0

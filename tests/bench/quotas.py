@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from bench.decision import FILL, NODES, World, churn, percentile
+from bench.decision import FILL, NODES, World, churn, filled, percentile
 from bench.report import Floor, Progress, Row, Section
 from dracaena.api.names import quota_annotation
 from dracaena.api.objects import Namespace, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.garbage import freeze_what_stays
 from support.allocation import DRIVER
 from support.quota_world import moved
 
@@ -46,12 +45,9 @@ class Figures:
 
 
 def rows(progress: Progress) -> Section:
-    """Measure it: a minute."""
+    """Measure it: half a minute."""
     progress(f"quotas: {NODES:,} nodes are filled by {FILL:.0%}")
-    world = World()
-    world.fill()
-    world.cluster.reprice(now_s=0.0)
-    freeze_what_stays()
+    world = filled()
     set_quota(world)
     for namespace in (WITH_QUOTA, WITHOUT):
         churn(world, WARM, partial(job, world, namespace))

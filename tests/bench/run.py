@@ -1,19 +1,26 @@
 """Runs the whole bench: `make bench`. Prints each section as it is done, then one line a floor.
 
-Exit status 1 when a floor is broken. Progress goes to stderr, and so do errors that what is measured logs.
+First come the sections that count, side by side, then those that measure times and memory, one after the other.
+`make bench-long` takes more seeds and more sizes in the sections that have a long form. Exit status 1 when a floor is
+broken. Progress goes to stderr, and so do errors that what is measured logs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
 from types import MappingProxyType
 from typing import Final
 
+from bench.garbage import look_seldom
 from bench.report import Section, as_document, as_text, floors_as_text
 from dracaena.process.logs import configure_logs
 
@@ -40,7 +47,14 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "hostile": "bench.hostile",
     }
 )
-"""Module of each section, in the order in which they run."""
+"""Module of each section, in the order in which they are printed."""
+
+COUNTED: Final = ("mixed", "siblings", "shares", "queue", "mig", "quality", "rings")
+"""Sections whose figures are counted in seeded runs, the longest first. They are the same whatever else the machine
+does, so these run at once, one on each core."""
+
+WITH_LONG_FORM: Final = frozenset({"queue", "mixed", "siblings", "page", "start"})
+"""Sections whose rows() takes `long`."""
 
 NOT_MEASURED: Final = (
     "pods bound per second, memory of the controller at work: make bench-cluster",
@@ -53,15 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="measure ours against the systems before us")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"any of {', '.join(SECTIONS)}")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--long", action="store_true", help="more seeds and sizes, where a section has them")
     chosen = parser.parse_args(arguments)
     configure_logs("error", "json")
     if unknown := [name for name in chosen.sections if name not in SECTIONS]:
         parser.error(f"no section is called {unknown[0]!r}, expected any of {', '.join(SECTIONS)}")
-    modules = [import_module(SECTIONS[name]) for name in chosen.sections or SECTIONS]
+    look_seldom()
     began_s = time.monotonic()
     found: list[Section] = []
-    for module in modules:
-        section = module.rows(lambda text: _tell(f"[{time.monotonic() - began_s:4.0f} s] {text}"))
+    for section in _sections(chosen.sections or list(SECTIONS), began_s, long=chosen.long):
         found.append(section)
         if chosen.output == "table":
             print(as_text(section), flush=True)
@@ -73,6 +87,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("".join(f"not measured here: {text}\n" for text in NOT_MEASURED), end="")
     _tell(f"{time.monotonic() - began_s:.0f} s in all")
     return 0 if all(floor.holds for floor in floors) else 1
+
+
+def _sections(names: Sequence[str], began_s: float, *, long: bool) -> Iterator[Section]:
+    """Run sections: those that count side by side, then the others one after the other."""
+    measure = partial(_section, began_s=began_s, long=long)
+    counted = [name for name in COUNTED if name in names]
+    if len(counted) > 1:
+        with ProcessPoolExecutor(os.cpu_count(), get_context("fork")) as pool:
+            runs = {name: pool.submit(measure, name) for name in counted}
+            yield from (runs[name].result() for name in names if name in runs)
+        names = [name for name in names if name not in counted]
+    yield from map(measure, names)
+
+
+def _section(name: str, began_s: float, *, long: bool) -> Section:
+    """Run one section; progress tells the seconds since the whole began."""
+    module = import_module(SECTIONS[name])
+
+    def progress(text: str) -> None:
+        _tell(f"[{time.monotonic() - began_s:4.0f} s] {text}")
+
+    found: Section = module.rows(progress, long=long) if name in WITH_LONG_FORM else module.rows(progress)
+    return found
 
 
 def _tell(text: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest import mock
@@ -174,18 +174,14 @@ def asking_everybody() -> Iterator[None]:
 
 
 def rows(progress: Progress) -> Section:
-    """Measure: a minute and a half."""
+    """Measure: a minute."""
     progress(f"waiting: {NODES:,} nodes, {SHAPES} shapes wait, {FREED_PER_S:.0f} devices are freed a second")
-    runs = {}
-    for name, how, per_s, young in (
-        ("ours", nullcontext(), FREED_PER_S, YOUNG),
-        ("ours in a storm", nullcontext(), STORM_PER_S, YOUNG),
-        ("before", asking_everybody(), FREED_PER_S, 1),
-    ):
-        with how:
-            runs[name] = Cluster().measure(per_s, young)
-            progress(f"waiting: {name}, {runs[name].changes} changes, {len(runs[name].decision_ms)} decisions")
-    ours, storm, before = runs["ours"], runs["ours in a storm"], runs["before"]
+    cluster = Cluster()
+    ours, storm = (cluster.measure(per_s, YOUNG) for per_s in (FREED_PER_S, STORM_PER_S))
+    with asking_everybody():
+        before = Cluster().measure(FREED_PER_S, 1)
+    for name, run in (("ours", ours), ("ours in a storm", storm), ("before", before)):
+        progress(f"waiting: {name}, {run.changes} changes, {len(run.decision_ms)} decisions")
     against = "every line asked about every node"
     unserved = f"theirs is cut off at {PATIENCE_S:.0f} s" if max(before.served_s) >= PATIENCE_S else ""
     title = f"a pod that fits, {SHAPES} shapes wait, {NODES:,} nodes"

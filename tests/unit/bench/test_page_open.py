@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from bench import page_open
+from bench.decision import World
 from bench.page_open import Figures, Looked, section
 
 
 def test_both_are_measured_and_the_page_shows_the_cluster_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_open, "OF_A_ROUND", 5)
-    monkeypatch.setattr(page_open, "ROUNDS", 1)
     monkeypatch.setattr(page_open, "SNAPSHOTS_OF_A_ROUND", 1)
-    looked = Looked(4)
-    found = page_open.measure(looked)
+    looked = Looked(World(4))
+    found = page_open.measure(looked, 1)
     assert len(found.closed) == 5
     assert len(found.opened) >= 5
     assert found.snapshots >= 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from bench import quotas
@@ -11,7 +9,9 @@ from bench.decision import World
 
 
 def test_the_same_jobs_are_decided_with_all_limits_and_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "World", partial(World, 16))
+    world = World(16)
+    world.fill()
+    monkeypatch.setattr(quotas, "filled", lambda: world)
     monkeypatch.setattr(quotas, "WARM", 20)
     monkeypatch.setattr(quotas, "JOBS", 40)
     found = quotas.rows(lambda text: None)

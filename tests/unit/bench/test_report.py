@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -9,6 +14,7 @@ import structlog
 
 from bench import run
 from bench.report import Floor, Row, Section, Table, as_document, as_text, floors_as_text, number
+from support.kube import wait_for
 
 
 @pytest.mark.parametrize(
@@ -129,3 +135,49 @@ def test_an_unknown_section_is_refused_with_the_known_ones(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         run.main(["speed"])
     assert "no section is called 'speed', expected any of quality, rings, queue" in capsys.readouterr().err
+
+
+def test_sections_that_count_run_side_by_side_and_all_are_printed_in_one_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each of the two waits for the other one."""
+    names = sections(monkeypatch, *(Section(title) for title in ("timed", "first", "second")))
+    timed, *counted = names
+    monkeypatch.setattr(run, "COUNTED", tuple(reversed(counted)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def meeting(name: str) -> Callable[[object], Section]:
+        def rows(progress: object) -> Section:
+            (tmp_path / name).touch()
+            wait_for(lambda: len(list(tmp_path.iterdir())) == len(counted), "the other section")
+            return Section(f"{name} in {os.getpid()}")
+
+        return rows
+
+    for name in counted:
+        monkeypatch.setattr(sys.modules[f"bench_{name}"], "rows", meeting(name))
+    assert run.main([]) == 0
+    titles = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("== ")]
+    assert titles == [*counted, "timed", "Floors"]
+    assert run.main([timed, counted[0]]) == 0, "one that counts is alone: no process is made for it"
+    assert f"in {os.getpid()}" in capsys.readouterr().out
+
+
+def test_only_sections_with_a_long_form_are_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_form, without = sections(monkeypatch, Section("with"), Section("without"))
+    monkeypatch.setattr(run, "WITH_LONG_FORM", frozenset({with_form}))
+    monkeypatch.setattr(
+        sys.modules[f"bench_{with_form}"], "rows", lambda progress, *, long: Section("long" if long else "short")
+    )
+    assert run.main(["--long"]) == run.main([]) == 0
+    titles = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("== ")]
+    assert titles == ["long", "without", "Floors", "short", "without", "Floors"]
+    assert without not in run.WITH_LONG_FORM
+
+
+def test_each_section_that_is_named_specially_is_one() -> None:
+    assert set(run.COUNTED) < set(run.SECTIONS)
+    assert set(run.SECTIONS) > run.WITH_LONG_FORM
+    assert all("long" in signature(import_module(run.SECTIONS[name]).rows).parameters for name in run.WITH_LONG_FORM)

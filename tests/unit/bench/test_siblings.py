@@ -48,6 +48,7 @@ def test_the_section_shows_each_rule_at_each_load_and_has_floors_for_what_is_bui
 ) -> None:
     monkeypatch.setattr(siblings, "clusters", lambda: (TRAYS,))
     monkeypatch.setattr(siblings, "FAMILIES", 60)
+    monkeypatch.setattr(siblings, "SEEDS", range(3))
     monkeypatch.setattr(siblings_allocated, "FAMILIES", 10)
     told: list[str] = []
     section = siblings.rows(told.append)
