@@ -120,10 +120,10 @@ class Quotas:
         return before is None or changed.limits != before.limits
 
     def pools_changed(self, nodes: Iterable[str] | None) -> frozenset[str]:
-        """Take in that the pools of nodes may say more of what is held there, None: of any node; return the namespaces
-        that may hold less than they seemed to. A pool is of use again, too, when another one of its node has gone."""
-        pools = None if nodes is None else [pool.pool for node in nodes if (pool := self._inventory.pool(node))]
-        return self._usage.count_again(pools)
+        """Take in that the pools of nodes may say something else of what is held there, None: that devices of other
+        drivers changed, which do not count; return the namespaces that hold another amount than they seemed to. A pool
+        is of use again, too, when another one of its node has gone."""
+        return self._usage.count_again(pool.pool for node in nodes or () if (pool := self._inventory.pool(node)))
 
     def states(self) -> tuple[QuotaState, ...]:
         """Return all namespaces with a quota, by name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, PRODUCT_NAME
 from dracaena.api.device_id import DeviceId
@@ -121,6 +122,13 @@ class _Entry:
     amounts: Amounts
     unknown: frozenset[str]
     """The pools that have to be known to say what some of it is."""
+    facts: Mapping[DeviceId, PublishedGpu]
+    """What it was counted by: of each GPU what a slice says, or said last."""
+
+    @property
+    def pools(self) -> frozenset[str]:
+        """Of whose slices the count depends."""
+        return self.unknown.union(device.pool for device in self.facts)
 
     def is_known(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> bool:
         """Whether it is the count of these, and no slice can say more of them."""
@@ -138,7 +146,7 @@ class QuotaUsage:
         self._driver, self._facts_of = driver, facts_of
         self._claims: dict[str, dict[str, _Entry]] = {}  # namespace → claim → what it holds
         self._sums: dict[str, Counter[QuotaItem]] = {}
-        self._unknown: dict[str, set[str]] = {}  # pool → claims of which a device there is not known
+        self._by_pool: dict[str, set[str]] = {}  # pool → claims whose count depends on what it publishes
         self._asked: _Entry | None = None
         """What wanted() was asked about last: a decision holds it next, and it is not counted twice for that."""
 
@@ -156,8 +164,8 @@ class QuotaUsage:
 
     def end(self, namespace: str) -> None:
         """Count a namespace no more."""
-        for holder in self._claims.get(namespace, {}):
-            self._forget_unknown(holder, self._claims[namespace][holder])
+        for holder, entry in self._claims.get(namespace, {}).items():
+            self._forget_pools(holder, entry)
         self._claims.pop(namespace, None)
         self._sums.pop(namespace, None)
 
@@ -172,27 +180,39 @@ class QuotaUsage:
         before = claims.get(holder)
         if before is not None and before.is_known(devices, others):
             return
-        if before is not None:
-            del claims[holder]
-            self._sums[namespace].subtract(before.amounts)
-            self._forget_unknown(holder, before)
+        entry = None
         if devices:
-            entry = asked if asked is not None and asked.is_known(devices, others) else self._count(devices, others)
-            claims[holder] = entry
-            self._sums[namespace].update(entry.amounts)
-            for pool in entry.unknown:
-                self._unknown.setdefault(pool, set()).add(holder)
+            entry = asked if asked is not None and asked.is_known(devices, others) else None
+            entry = entry or self._count(devices, others, {} if before is None else before.facts)
+        self._replace(holder, before, entry)
 
-    def count_again(self, pools: Iterable[str] | None) -> frozenset[str]:
-        """Count again what was not known of pools of which slices may say more now, None: of all; return the namespaces
-        that are concerned. Cost: O(pools), and O(devices) of the claims that are counted again."""
+    def _replace(self, holder: str, before: _Entry | None, entry: _Entry | None) -> None:
+        namespace = _namespace(holder)
+        if before is not None:
+            del self._claims[namespace][holder]
+            self._sums[namespace].subtract(before.amounts)
+            self._forget_pools(holder, before)
+        if entry is not None:
+            self._claims[namespace][holder] = entry
+            self._sums[namespace].update(entry.amounts)
+            for pool in entry.pools:
+                self._by_pool.setdefault(pool, set()).add(holder)
+
+    def count_again(self, pools: Iterable[str]) -> frozenset[str]:
+        """Count again what is held of pools whose slices may say something else now; return the namespaces that hold
+        another amount than before. A GPU that no slice has any more is counted as before. Cost: O(pools), and
+        O(devices) of the claims that hold something there."""
         self._asked = None  # of the slices before
-        known = self._unknown.keys() if pools is None else self._unknown.keys() & set(pools)
-        holders = sorted({holder for pool in known for holder in self._unknown[pool]})
-        for holder in holders:
-            entry = self._claims[_namespace(holder)][holder]
-            self.hold(holder, entry.devices, entry.others)
-        return frozenset(map(_namespace, holders))
+        known = self._by_pool.keys() & set(pools)
+        changed = set()
+        for holder in sorted({holder for pool in known for holder in self._by_pool[pool]}):
+            before = self._claims[_namespace(holder)][holder]
+            entry = self._count(before.devices, before.others, before.facts)
+            if (entry.facts, entry.unknown) != (before.facts, before.unknown):
+                self._replace(holder, before, entry)
+            if entry.amounts != before.amounts:
+                changed.add(_namespace(holder))
+        return frozenset(changed)
 
     def held(self, namespace: str) -> Amounts:
         """Return what a namespace that is counted holds. Do not change it."""
@@ -203,14 +223,28 @@ class QuotaUsage:
         self._asked = self._count(devices, others)
         return self._asked.amounts
 
-    def _count(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> _Entry:
-        return _Entry(devices, others, *count_amounts(self._driver, devices, others, self._facts_of))
+    def _count(
+        self,
+        devices: frozenset[DeviceId],
+        others: frozenset[Holding],
+        last: Mapping[DeviceId, PublishedGpu] = MappingProxyType({}),
+    ) -> _Entry:
+        """Count something; `last` is what slices said of its GPUs, for those of which none says anything now."""
+        facts: dict[DeviceId, PublishedGpu] = {}
 
-    def _forget_unknown(self, holder: str, entry: _Entry) -> None:
-        for pool in entry.unknown:
-            self._unknown[pool].discard(holder)
-            if not self._unknown[pool]:
-                del self._unknown[pool]
+        def facts_of(device: DeviceId) -> PublishedGpu | None:
+            found = self._facts_of(device) or last.get(device)
+            if found is not None:
+                facts[device] = found
+            return found
+
+        return _Entry(devices, others, *count_amounts(self._driver, devices, others, facts_of), facts)
+
+    def _forget_pools(self, holder: str, entry: _Entry) -> None:
+        for pool in entry.pools:
+            self._by_pool[pool].discard(holder)
+            if not self._by_pool[pool]:
+                del self._by_pool[pool]
 
 
 def _namespace(holder: str) -> str:

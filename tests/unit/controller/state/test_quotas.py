@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from dracaena.api.attributes import MEMORY_CAPACITY
+from dracaena.api.device_id import DeviceId
 from dracaena.api.gpu_quota import QuotaItem
 from dracaena.api.mig import mig_device_name
+from dracaena.api.quantity import NANO
 from dracaena.api.resource_objects import Device, DeviceAttribute
 from dracaena.controller.allocation.allocator import NoFit
+from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.quota_usage import PublishedGpu, QuotaUsage
 from dracaena.controller.state.answers import Behind
 from dracaena.controller.state.quotas import Quotas
 from support.allocation import (
@@ -276,6 +282,42 @@ def test_gpus_whose_product_is_not_known_count_against_each_until_it_is() -> Non
     assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
     cluster.intake.slice_changed(pool_slice("a", OLD), None)
     assert held(cluster) == {QuotaItem("gpusByProduct", A100): 1, QuotaItem("gpusByProduct", H100): 0}
+
+
+def test_gpus_that_are_published_as_another_product_count_against_that() -> None:
+    woken: list[str] = []
+    cluster = cluster_of({"gpusByProduct": {A100: 2, H100: 0}}, woken)
+    cluster.intake.claim_changed(None, holding(claim("c"), "a", device_name(OLD, 0), device_name(OLD, 1)))
+    assert held(cluster) == {QuotaItem("gpusByProduct", A100): 2, QuotaItem("gpusByProduct", H100): 0}
+    renamed = replace(OLD, gpus=tuple(replace(gpu, product_name=H100) for gpu in OLD.gpus))
+    words(ask(cluster, "q"))
+    woken.clear()
+    cluster.intake.slice_changed(pool_slice("a", OLD), pool_slice("a", renamed))
+    assert held(cluster) == {QuotaItem("gpusByProduct", A100): 0, QuotaItem("gpusByProduct", H100): 2}
+    assert "default/q" in woken
+    cluster.intake.claim_changed(holding(claim("c"), "a", device_name(OLD, 0), device_name(OLD, 1)), None)
+    assert set(held(cluster).values()) == {0}
+
+
+def test_a_share_of_a_gpu_that_has_other_memory_by_now_is_counted_by_that() -> None:
+    driver = "gpu.example.com"
+    gpu = DeviceId(driver, "a", "gpu-0")
+    facts = {gpu: PublishedGpu("p", "80Gi")}
+    usage = QuotaUsage(driver, facts.get)
+    usage.begin("ml", [])
+    part = Holding("ml/c", gpu, "share", ((MEMORY_CAPACITY, (40 << 30) * NANO),))
+    usage.hold("ml/c", frozenset({gpu}), frozenset({part}))
+    assert usage.held("ml") == {QuotaItem("shareMemory"): 40 << 30, QuotaItem("shareCores"): 0}
+    assert usage.count_again({"a", "b"}) == frozenset()
+    facts[gpu] = PublishedGpu("p", "40Gi")
+    assert usage.count_again({"a"}) == {"ml"}
+    one = {QuotaItem("gpus"): 1, QuotaItem("gpusByProduct", "p"): 1}
+    assert {item: count for item, count in usage.held("ml").items() if count} == one
+    del facts[gpu]
+    assert usage.count_again({"a"}) == frozenset(), "no slice says anything now"
+    usage.hold("ml/c", frozenset(), frozenset())
+    assert not any(usage.held("ml").values())
+    assert usage._by_pool == {}
 
 
 def test_gpus_that_are_published_without_a_product_count_against_none() -> None:
