@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
+from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
 from dracaena.kubelet_plugin.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.from_settings import seen_host_root
 from dracaena.kubelet_plugin.gpu_driver_lending import OTHERS_S, GpuDriverLending
 from dracaena.kubelet_plugin.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.mig_means import mig_means
 from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
-from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans
+from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, OpeningProcess
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.vfio_binding import VfioBinding
+
+HIDDEN: Final = (
+    "this plugin does not see the processes of its node, so it cannot tell who has a GPU open, and binds none to VFIO "
+    "nor gives one back: its pod needs `hostPID: true`"
+)
+
+Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
 
 Means = Mapping[str, EffectMeans | NotingEffectMeans]
 
@@ -53,9 +67,13 @@ def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMean
         lending.open_anew()
         live.read_soon()
 
+    socket = node.paths.podlist / SOCKET
+    if node.settings.passthrough == ON_DEMAND:
+        told = partial(node.troubles.update, "host-processes")
+        gpus.updates.subscribe(lambda _machine: told(host_troubles(socket)), same=lambda: told(host_troubles(socket)))
     binding = VfioBinding(
         PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
-        PciHolders().holders,
+        partial(_holders, PciHolders().holders, socket),
         lending,
         bound,
         make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
@@ -63,6 +81,20 @@ def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMean
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
     return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound)
+
+
+def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:
+    """Return that this process does not see those of its node, by a socket of kubelet; nothing where it does, or where
+    that is not known.
+    """
+    return (trouble(TroubleKind.HOST_PROCESSES, HIDDEN),) if sees_listener(kubelet) is False else ()
+
+
+def _holders(look: Holders, kubelet: Path, address: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
+    """Return who has a GPU open. Raises TemporaryError where those who could have it are not seen."""
+    if sees_listener(kubelet) is False:
+        raise TemporaryError(HIDDEN)
+    return look(address, iommu_group)
 
 
 def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:

@@ -30,6 +30,7 @@ class TroubleKind(enum.Enum):
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
+    HOST_PROCESSES = "HostProcessesHidden"
     NOT_GIVEN_BACK = "GpuNotGivenBack"
     VGPU_REFUSED = "VgpuRefused"
     FABRIC_MANAGER = "FabricManagerNotReady"
@@ -69,6 +70,8 @@ MENDING = {
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
+    TroubleKind.HOST_PROCESSES: "the chart sets it where settings of the plugin say passthrough=onDemand; set it where "
+    "the plugin is deployed otherwise (docs/vm.md)",
     TroubleKind.NOT_GIVEN_BACK: "end what has it open, on the node: `fuser -v /dev/vfio/*`; it is tried again "
     "every few minutes (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "

@@ -205,6 +205,22 @@ def test_a_gpu_that_somebody_has_open_is_refused_with_the_process_by_name(world:
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
 
 
+def test_without_the_processes_of_the_host_nothing_is_bound_and_the_node_says_why(
+    world: World, kernel: FakePciDrivers
+) -> None:
+    with (
+        patch("dracaena.kubelet_plugin.gpu_means.sees_listener", lambda _socket: False),
+        nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node,
+    ):
+        node.program.start()
+        node.ready()
+        node.until(lambda: "HostProcessesHidden" in http(node.program, "/readyz")[1], "told")
+        claim = world.allocated_claim("claim", [], devices=[passthrough_device_name(ADDRESS)])
+        assert "its pod needs `hostPID: true`" in world.prepare(claim)[claim.metadata.uid].error
+        assert kernel.bus.written == []
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
 def test_a_recorded_machine_has_no_gpus_for_virtual_machines_and_says_so_at_the_start(world: World) -> None:
     words = "setting passthrough=existing cannot stand beside machine=h100-x1: .*; leave one of the two out"
     with pytest.raises(BadInputError, match=words):
