@@ -65,6 +65,11 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
+def as_read(reading: Reading) -> Reading:
+    """Return a reading to which nothing is added."""
+    return reading
+
+
 class ReadingSource(Protocol):
     """What is read from. All calls except doing() come from one thread."""
 
@@ -95,11 +100,14 @@ class LiveMachine:
         on_change: Callable[[Machine], None],
         on_same: Callable[[], None] = lambda: None,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
+        complete: Callable[[Reading], Reading] = as_read,
     ) -> None:
         """`on_same` is called for each reading whose machine is the last one. After each attempt `on_troubles` gets
-        everything that a reading shows to be wrong with the driver.
+        everything that a reading shows to be wrong with the driver. `complete` adds to a reading what the driver does
+        not know; it may wait, and raises DracaenaError where there is no reading without that.
         """
         self._source = source
+        self._complete = complete
         self._clock = clock
         self._on_change = on_change
         self._on_same = on_same
@@ -166,7 +174,8 @@ class LiveMachine:
     def look(self) -> float:
         """Read once and return how long to wait before the next look. Raises StoppedError."""
         try:
-            return self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
+            reading = self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S)
+            return self._take(self._complete(reading))  # in this thread: others wait for that of the driver
         except StoppedError:
             raise
         except GpuDriverReleasedError as error:

@@ -44,10 +44,11 @@ from dracaena.kubelet_plugin.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.fabric_means import fabric_partitions
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
-from dracaena.kubelet_plugin.fabric_readings import FabricReadings, fabric_partitions
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
     NodeSource,
@@ -63,7 +64,7 @@ from dracaena.kubelet_plugin.health_monitor import HealthSource, ask_at_once
 from dracaena.kubelet_plugin.health_parts import health_parts
 from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.layout_parts import LayoutParts, layout_keys
-from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
+from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource, as_read
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.memory_limits import AskedMemoryLimiter
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
@@ -180,7 +181,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     else:
         asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
         fabric = fabric_partitions(node)
-        live = _live_machine(node, FabricReadings(asked, fabric) if settings.fabric_partitions else asked, updates)
+        live = _live_machine(node, asked, updates, fabric.read if settings.fabric_partitions else as_read)
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
     own_places = OwnPlaces(node.clock)
     devices = NodeDevices(
@@ -245,10 +246,19 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
     return slices, publisher
 
 
-def _live_machine(node: NodeParts, source: ReadingSource, updates: MachineUpdates) -> LiveMachine:
+def _live_machine(
+    node: NodeParts, source: ReadingSource, updates: MachineUpdates, complete: Callable[[Reading], Reading] = as_read
+) -> LiveMachine:
     """Return what asks a source again and again."""
     told = partial(node.troubles.update, "reading")
-    live = LiveMachine(source, node.clock, on_change=updates.publish, on_same=updates.same, on_troubles=told)
+    live = LiveMachine(
+        source,
+        node.clock,
+        on_change=updates.publish,
+        on_same=updates.same,
+        on_troubles=told,
+        complete=complete,
+    )
     node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
     return live
 

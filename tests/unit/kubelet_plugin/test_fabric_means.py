@@ -1,4 +1,4 @@
-"""Readings with Fabric Manager's partitions, through its library in processes of their own."""
+"""Fabric Manager on a node: readings with its partitions, through its library in processes of their own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import GpuLocks
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.fabric_means import LOCK, fabric_partitions
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
-from dracaena.kubelet_plugin.fabric_readings import LOCK, FabricReadings, fabric_partitions
 from dracaena.kubelet_plugin.from_settings import recorded_machine
-from dracaena.kubelet_plugin.live_machine import FABRIC_S, REREAD_S, LiveMachine
+from dracaena.kubelet_plugin.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import SystemClock
 from support import fake_fabric_manager
@@ -30,7 +30,7 @@ from support.machines import plain_machine
 
 
 class Source:
-    """A reading of two GPUs with modules 1 and 3, and how often it was closed."""
+    """A reading of two GPUs with modules 1 and 3."""
 
     def __init__(self) -> None:
         machine = plain_machine(2)
@@ -39,16 +39,15 @@ class Source:
             for gpu, module in zip(machine.gpus, (1, 3), strict=True)
         )
         self.machine: Machine = replace(machine, gpus=gpus)
-        self.closed = 0
 
     def read_all(self) -> Reading:
         return Reading(self.machine)
 
     def doing(self) -> str:
-        return "nvmlInit"
+        return ""
 
     def close(self) -> None:
-        self.closed += 1
+        pass
 
 
 @pytest.fixture
@@ -58,15 +57,14 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def readings(file: Path, folder: Path) -> FabricReadings:
+def played(file: Path, folder: Path) -> FabricPartitions:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
-    partitions = FabricPartitions(
+    return FabricPartitions(
         FabricManagerLibrary("/run/fm.sock", library="played", program=program, call_s=30.0),
         GpuLocks(folder / "locks", SystemClock()).of(LOCK),
         DocumentFolder(folder / "fabric", synced=False),
         "boot-1",
     )
-    return FabricReadings(Source(), partitions)
 
 
 def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
@@ -76,30 +74,31 @@ def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
 
 
 def test_a_reading_has_the_partitions_as_they_are_then(file: Path, tmp_path: Path) -> None:
-    source = readings(file, tmp_path)
-    reading = source.read_all()
+    partitions, before = played(file, tmp_path), Source().read_all()
+    reading = partitions.read(before)
     assert reading.machine.fabric is not None
     assert len(reading.machine.fabric.partitions) == 15
     assert reading.machine.topology.link(0, 1).nvlinks == 18
-    assert source.doing() == "nvmlInit"
     change(file, lambda manager: manager.restart(resuming=True))
-    assert source.read_all() == reading  # it was told that none is active
+    assert partitions.read(before) == reading  # it was told that none is active
     change(file, lambda manager: setattr(manager, "life", DOWN))
-    silent = source.read_all()
+    silent = partitions.read(before)
     assert silent.machine.topology.link(0, 1).nvlinks == 0
     assert [trouble.reason for trouble in silent.troubles] == ["FabricManagerNotReady"]
-    source.close()
 
 
 @pytest.mark.parametrize("on", [True, False])
 def test_where_there_are_partitions_it_is_read_more_often(file: Path, tmp_path: Path, *, on: bool) -> None:
     """Fabric Manager ends 60 s after it was started anew, if nobody tells it what is active."""
-    live = LiveMachine(readings(file, tmp_path) if on else Source(), FakeClock(), on_change=lambda _machine: None)
+    machines: list[Machine] = []
+    complete = played(file, tmp_path).read if on else as_read
+    live = LiveMachine(Source(), FakeClock(), on_change=machines.append, complete=complete)
     live._driver.start()
     try:
         assert live.look() == (FABRIC_S if on else REREAD_S)
     finally:
         live._driver.stop()
+    assert [machine.fabric is not None for machine in machines] == [on]
 
 
 def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Readings of this node's GPUs as Fabric Manager's partitions link them."""
+"""What activates Fabric Manager's partitions on this node, and tells readings of them."""
 
 from __future__ import annotations
 
@@ -11,41 +11,13 @@ from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.lock import GpuLocks
-from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.from_settings import seen_driver_root, seen_host_root
-from dracaena.kubelet_plugin.live_machine import ReadingSource
 from dracaena.kubelet_plugin.parts import NodeParts
 from dracaena.kubelet_plugin.settings import PluginSettings
 
 LOCK: Final = DeviceName("fabric-manager")
 """Name of the lock that orders changes of partitions, beside those of the GPUs."""
-
-
-class FabricReadings:
-    """Implements ReadingSource over another one."""
-
-    def __init__(self, source: ReadingSource, partitions: FabricPartitions) -> None:
-        self._source = source
-        self._partitions = partitions
-        self._doing = ""
-
-    def read_all(self) -> Reading:
-        """See ReadingSource and FabricPartitions.read."""
-        reading = self._source.read_all()
-        self._doing = "asking Fabric Manager"
-        try:
-            return self._partitions.read(reading)
-        finally:
-            self._doing = ""
-
-    def doing(self) -> str:
-        """See ReadingSource."""
-        return self._doing or self._source.doing()
-
-    def close(self) -> None:
-        """See ReadingSource."""
-        self._source.close()
 
 
 def fabric_partitions(node: NodeParts) -> FabricPartitions:
