@@ -66,10 +66,12 @@ class FabricPartitions:
         self._lock = lock
         self._files = files
         self._boot_id = boot_id
-        self._journal: Callable[[], Journal] = tuple
+        self._journal: Callable[[], Journal] = _unknown
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
-        """Take these journals from now on."""
+        """Take these journals from now on. Before, all calls raise TemporaryError: without them Fabric Manager would be
+        told that nothing is active.
+        """
 
         def journal() -> Journal:
             with lock.hold():
@@ -266,6 +268,10 @@ class FabricPartitions:
         except (DracaenaError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
             log.warning("module ids that were read before are not known", error=str(error))
             return {}
+
+
+def _unknown() -> Journal:
+    raise TemporaryError("the checkpoints of this node are not known yet, so neither is which partitions claims have")
 
 
 def _with(reading: Reading, machine: Machine, *troubles: Trouble) -> Reading:

@@ -117,7 +117,9 @@ class FabricNode(VfioNode):
         super().__init__(folder, mig)
 
     def restart(self) -> None:
+        self.is_followed = False
         super().restart()
+        self.is_followed = True
         self.partitions.follow(self.node.checkpoints, self.node.lock)
         self.look()
 
@@ -133,6 +135,8 @@ class FabricNode(VfioNode):
         return {FABRIC_PARTITION: self.plant_fabric(self.partitions)}
 
     def linked(self, machine: Machine) -> Machine:
+        if not self.is_followed:
+            return machine  # journals come with the rest of the plugin, and readings after that
         count = len(machine.gpus) + len(machine.passthrough)
         pairs = tuple(
             Link(LinkLevel.SYS, 18 if b < len(machine.gpus) else None) for _, b in combinations(range(count), 2)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.errors import BadInputError
+from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.lock import GpuLocks
+from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.fabric_means import LOCK, fabric_partitions
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
@@ -59,12 +60,21 @@ def file(tmp_path: Path) -> Path:
 
 def played(file: Path, folder: Path) -> FabricPartitions:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
-    return FabricPartitions(
+    made = FabricPartitions(
         FabricManagerLibrary("/run/fm.sock", library="played", program=program, call_s=30.0),
         GpuLocks(folder / "locks", SystemClock()).of(LOCK),
         DocumentFolder(folder / "fabric", synced=False),
         "boot-1",
     )
+    follow(made, folder)
+    return made
+
+
+def follow(partitions: FabricPartitions, folder: Path) -> None:
+    checkpoints = Checkpoints(
+        DocumentFolder(folder / "claims", synced=False), DocumentFolder(folder, synced=False), "boot-1", lambda: 0
+    )
+    partitions.follow(checkpoints, CallLock(folder / "call.lock", SystemClock()))
 
 
 def change(file: Path, work: Callable[[FakeFabricManager], None]) -> None:
@@ -112,7 +122,11 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
             paths=SimpleNamespace(gpu_locks=tmp_path / "locks", fabric=tmp_path / "fabric"),
             clock=SystemClock(),
         )
-        (trouble,) = fabric_partitions(node).read(Source().read_all()).troubles
+        partitions = fabric_partitions(node)
+        with pytest.raises(TemporaryError, match="checkpoints of this node are not known yet"):
+            partitions.read(Source().read_all())  # it would be told that nothing is active
+        follow(partitions, tmp_path)
+        (trouble,) = partitions.read(Source().read_all()).troubles
         return trouble.text
 
     assert f"no libnvfm.so.1 below {seen}" in failure()
