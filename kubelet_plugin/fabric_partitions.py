@@ -135,8 +135,8 @@ class FabricPartitions:
                 # Whatever the list says: an activation that got no answer in time may still be under way.
                 self._manager.deactivate(number)
             except FabricManagerError as error:
-                if error.code != FabricCode.UNINITIALIZED:
-                    raise
+                if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED):
+                    raise  # the second one: in its mode for vGPUs, where it did not activate it either
 
     def read(self, reading: Reading) -> Reading:
         """Return a reading with the partitions as they are now, or without NVLinks and with a trouble where Fabric

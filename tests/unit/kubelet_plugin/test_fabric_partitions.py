@@ -12,7 +12,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.device_state import PrepareError
 from support.fabric_node import FabricNode, fabric_node
-from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NVLINK_ERROR, STARTING
+from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, NVLINK_ERROR, STARTING
 from support.plugin import reference_to
 
 
@@ -206,6 +206,14 @@ def test_in_another_mode_claims_need_no_partition(node: FabricNode) -> None:
     unprepare(node, claim)
     prepare(node, node.whole_of("b", 1, 2))
     assert node.manager.active == []
+
+
+def test_in_its_mode_for_vgpus_it_refuses_and_nothing_stays(node: FabricNode) -> None:
+    node.manager.fails = {"fmActivateFabricPartition": NOT_SUPPORTED, "fmDeactivateFabricPartition": NOT_SUPPORTED}
+    claim = node.whole_of("a", 1, 3)
+    with pytest.raises(TemporaryError, match="fmActivateFabricPartition says -3"):
+        prepare(node, claim)
+    assert node.node.checkpoints.load(reference_to(claim).uid) is None
 
 
 def test_partitions_that_cannot_be_activated_are_not_offered(node: FabricNode) -> None:
