@@ -134,7 +134,11 @@ class Walk:
 
     def _seen(self) -> None:
         fabric = self.node.node.pool.fabric
-        if fabric is not None and not fabric.problem and not any("cannot be" in t.text for t in self.node.troubles):
+        if (
+            fabric is not None
+            and not fabric.problem
+            and not any("cannot be" in t.text for t in self.node.fabric_troubles)
+        ):
             self.is_forgotten = False
 
     def _restart(self) -> None:
@@ -221,17 +225,18 @@ def walk(node: FabricNode, seed: int, steps: int = 20) -> Walk:
     return made
 
 
-@pytest.mark.parametrize("seed", sampled(range(1000), 3))
+@pytest.mark.parametrize("seed", sampled(range(1000), 3, 40))
 def test_each_claim_has_its_partition_and_nobody_elses(node: FabricNode, seed: int) -> None:
     walk(node, seed)
 
 
+@pytest.mark.search
 def test_a_few_of_these_have_partitions_of_all_sizes(node: FabricNode) -> None:
     assert {size for seed in range(8) for size in walk(node, seed).sizes} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("after", ["again", "unprepare", "reboot", "restarted"])
-@pytest.mark.parametrize("kill", ["port", pytest.param("steps", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kill", ["port", pytest.param("steps", marks=pytest.mark.search)])
 def test_killed_at_each_step_a_claim_comes_and_goes(node: FabricNode, kill: str, after: str) -> None:
     """`after`: what comes then: the same call, the end of the claim, a boot, or a Fabric Manager that begins anew."""
     claims = [node.whole_of("whole", 1, 3), node.share("share", MODULES.index(5)), node.whole_of("two", 2, 8)]
@@ -316,6 +321,7 @@ class TakesWhatIsActive(Planted):
         return {STATE: "active"}
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("fault", [JournalsAfterwards, ForgetsWhoShares, DoesNotUndo, TakesWhatIsActive])
 def test_a_planted_fault_is_found(node: FabricNode, fault: type[Planted]) -> None:
     node.plant_fabric = fault
