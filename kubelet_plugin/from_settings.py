@@ -149,7 +149,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
         mig_profiles=settings.mig != EXISTING,
         passthrough=settings.passthrough != OFF,
         on_demand=on_demand_gpus(settings),
-        vgpus=settings.vgpu == EXISTING,
+        vgpus=settings.vgpu != OFF,
         module_ids=settings.fabric_partitions,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from dracaena.api.names import mig_layout_key
+from dracaena.api.names import mig_layout_key, vgpu_layout_key
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.layout_rounds import LayoutRounds
 from dracaena.kubelet_plugin.mig_layout_parts import mig_layouts
 from dracaena.kubelet_plugin.parts import GpuParts, NodeParts
 from dracaena.kubelet_plugin.settings import LAYOUT, PluginSettings
+from dracaena.kubelet_plugin.vgpu_layout_parts import vgpu_layouts_of
 
 
 class LayoutParts:
@@ -31,7 +32,7 @@ class LayoutParts:
         pods: Reflector[Pod],
     ) -> None:
         context = LayoutContext(node, gpus, folders, checkpoints, files, pods)
-        built = [each for each in (mig_layouts(context),) if each is not None]
+        built = [each for each in (mig_layouts(context), vgpu_layouts_of(context)) if each is not None]
         self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
 
@@ -42,4 +43,5 @@ class LayoutParts:
 
 def layout_keys(settings: PluginSettings) -> Collection[str]:
     """Return the keys of the taints that layouts of a node say before anything is published (NodeDevices)."""
-    return [mig_layout_key(settings.driver_name)] if settings.mig == LAYOUT else []
+    found = ((settings.mig, mig_layout_key), (settings.vgpu, vgpu_layout_key))
+    return [key(settings.driver_name) for mode, key in found if mode == LAYOUT]

@@ -36,6 +36,7 @@ class LayoutWords:
 
 
 MIG_WORDS: Final = LayoutWords(LAYOUT_NAME, "MigLayout", TroubleKind.MIG_LAYOUT, CONDITION)
+VGPU_WORDS: Final = LayoutWords("vGPU layout", "VgpuLayout", TroubleKind.VGPU_LAYOUT, "VgpuLayoutApplied")
 
 
 class LayoutReports:

@@ -169,6 +169,12 @@ class NodeMetrics:
             ["layout", "state"],
             registry=registry,
         )
+        self.vgpu_layout = Gauge(
+            "dracaena_plugin_vgpu_layout",
+            "1 for the vGPU layout that this node is to have and how far that is (Pending, Applied, Failed)",
+            ["layout", "state"],
+            registry=registry,
+        )
 
     def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
         """Let the gauge of unreadable objects ask a cache."""

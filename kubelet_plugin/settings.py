@@ -133,8 +133,18 @@ class PluginSettings:
     vgpu: str = option(
         OFF,
         help="vGPUs for virtual machines: `existing` are those that NVIDIA's vGPU manager has made; nothing else of "
-        "its GPUs is published then; with `off` no vGPU is",
-        choices=(OFF, EXISTING),
+        "its GPUs is published then; with `layout` they are made as a layout of vgpu-layouts-file says; with `off` no "
+        "vGPU is published",
+        choices=(OFF, EXISTING, LAYOUT),
+    )
+    vgpu_layouts_file: str = option(
+        "", help="file of vGPU layouts for vgpu=layout, in the form of NVIDIA's vgpu-device-manager", form=HOST_FOLDER
+    )
+    vgpu_layout: str = option(
+        "", help="layout of a node without the label `<driver>/vgpu-layout`, which wins; empty: vGPUs stay as they are"
+    )
+    vgpu_layout_condition: bool = option(
+        False, help="write condition VgpuLayoutApplied of the Node; needs the right to patch nodes/status"
     )
     fabric_partitions: bool = option(
         False,

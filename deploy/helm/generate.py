@@ -35,7 +35,7 @@ OF_THE_CHART = {
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}
-    | {"mig-layouts-file", "mig-layout-condition"},
+    | {"mig-layouts-file", "mig-layout-condition", "vgpu-layouts-file", "vgpu-layout-condition"},
     "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
     "exporter": _OF_EACH - {"kubeconfig"} | {"node-name", "kubelet-root", "driver-root-mount", "collectors"},
 }

@@ -25,6 +25,7 @@ class TroubleKind(enum.Enum):
     MIG_UNCLEAR = "MigUnclear"
     MIG_TAKEN = "MigTaken"
     MIG_LAYOUT = "MigLayoutFailed"
+    VGPU_LAYOUT = "VgpuLayoutFailed"
     FABRIC = "FabricNotReady"
     CONFIDENTIAL_NOT_READY = "ConfidentialNotReady"
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
@@ -61,6 +62,8 @@ MENDING = {
     TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
     TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done (docs/mig.md); on the node: "
     "`nvidia-smi mig -lgi`",
+    TroubleKind.VGPU_LAYOUT: "the GPUs stay as they are until that is done (docs/vm.md); on the node: "
+    "`nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, `journalctl -u nvidia-vgpu-mgr`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
     TroubleKind.CONFIDENTIAL_MODE: "the plugin changes no mode: let NVIDIA's manager do so (label "

@@ -112,7 +112,7 @@ class NvmlNode:
             listens=True,
             pci_bus=SysfsPci(str(self.world.folder / "sys")) if self._passthrough != OFF else None,
             on_demand=on_demand_gpus(self.settings),
-            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if self._vgpu == EXISTING else None,
+            vgpus=SysfsVgpu(str(self.world.folder / "sys")) if self._vgpu != OFF else None,
         )
         return self.source
 

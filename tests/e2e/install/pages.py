@@ -28,6 +28,7 @@ _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 
 _SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it by the plugin's settings"
 _MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
+_VGPUS = "needs a vGPU manager; tests/integration/test_kubelet_plugin_vgpu_layouts.py has a fake /sys"
 _LAYOUT = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig_layouts.py has a fake driver"
 _KATA = "needs Kata and GPUs in mode on; tests/unit/docs/test_pages.py checks the manifest and simulates its pod"
 _ALL_WELL = "shows the Events of what went wrong, and here nothing did"
@@ -128,6 +129,12 @@ NOT_RUN_HERE = {
         "--set-file kubeletPlugin.migLayouts=layouts.yaml --set kubeletPlugin.nodeSettings.divided.mig=layout"
     ): _LAYOUT,
     "kubectl label node NODE gpu.dracaena.dev/mig-layout=balanced": _LAYOUT,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set-file kubeletPlugin.vgpuLayouts=vgpus.yaml --set kubeletPlugin.nodeSettings.desktops.vgpu=layout"
+    ): _VGPUS,
+    "kubectl label node NODE gpu.dracaena.dev/settings=desktops": _VGPUS,
+    "kubectl label node NODE gpu.dracaena.dev/vgpu-layout=desktops": _VGPUS,
     (
         "kubectl wait node/NODE --timeout=1h "
         """--for=jsonpath='{.status.conditions[?(@.type=="MigLayoutApplied")].message}'="""

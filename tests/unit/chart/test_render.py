@@ -421,6 +421,7 @@ def test_node_labels_are_refused_where_only_some_nodes_play_a_machine(
 
 
 LAYOUTS = "--set=kubeletPlugin.migLayouts=version: v1"
+VGPU_LAYOUTS = "--set=kubeletPlugin.vgpuLayouts=version: v1"
 MIG_SECTIONS = ["kubeletPlugin.settings.mig", "kubeletPlugin.nodeSettings.sliced.mig"]
 
 
@@ -444,6 +445,15 @@ def test_layouts_without_their_file_are_refused_because_the_plugin_would_not_sta
     assert f"{where} is layout and kubeletPlugin.migLayouts is empty" in done.stderr
 
 
+@pytest.mark.parametrize("section", ["settings", "nodeSettings.desktops"])
+def test_vgpu_layouts_without_their_file_are_refused_too(tmp_path: Path, section: str) -> None:
+    where = f"kubeletPlugin.{section}.vgpu"
+    done = helm("template", "dracaena", CHART, KUBERNETES, f"--set={where}=layout", home=tmp_path)
+    assert done.returncode != 0
+    assert f"{where} is layout and kubeletPlugin.vgpuLayouts is empty" in done.stderr
+    assert "vgpu-layouts" in render(tmp_path, f"--set={where}=layout", VGPU_LAYOUTS)
+
+
 def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_from_them(tmp_path: Path) -> None:
     def plugin(*given: str) -> Any:
         (found,) = (
@@ -454,6 +464,7 @@ def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_f
         return found["spec"]["template"]["spec"]
 
     assert plugin(LAYOUTS)["hostPID"] is True
+    assert plugin(VGPU_LAYOUTS)["hostPID"] is True
     assert "hostPID" not in plugin()
     assert "hostPID" not in plugin("--set=kubeletPlugin.settings.mig=onDemand")
     for where in ("settings", "nodeSettings.machines"):
@@ -475,6 +486,7 @@ def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_p
     assert verbs() == ([], False)
     assert verbs(asked) == (["patch"], True)
     assert verbs(asked, plain) == (["patch"], True)
+    assert verbs("--set=kubeletPlugin.vgpuLayoutCondition=true") == (["patch"], True)
     off = "--set=admissionPolicies.enabled=false"
     done = helm("template", "dracaena", CHART, KUBERNETES, asked, off, home=tmp_path)
     assert done.returncode != 0

@@ -93,6 +93,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}
 {{- if .Values.kubeletPlugin.migLayouts }}{{ $_ := set $own "mig-layouts-file" "/etc/dracaena-mig/layouts.yaml" }}{{ end -}}
 {{- if .Values.kubeletPlugin.migLayoutCondition }}{{ $_ := set $own "mig-layout-condition" true }}{{ end -}}
+{{- if .Values.kubeletPlugin.vgpuLayouts }}{{ $_ := set $own "vgpu-layouts-file" "/etc/dracaena-vgpu/layouts.yaml" }}{{ end -}}
+{{- if .Values.kubeletPlugin.vgpuLayoutCondition }}{{ $_ := set $own "vgpu-layout-condition" true }}{{ end -}}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-root" .Values.mps.hostPath }}{{ end -}}
 {{- with .Values.kubeletPlugin.nodeSettings }}{{ $_ := set $own "sections" . }}{{ end -}}
 {{- toYaml (merge $own .Values.kubeletPlugin.settings) -}}
