@@ -14,6 +14,7 @@ from dracaena.kubelet_plugin.layout_journals import GpuInUseError, LayoutBlocked
 from dracaena.kubelet_plugin.ports import WriteHangsError
 from dracaena.kubelet_plugin.vgpu_layout_changes import VgpuRefusedError
 from support.killed_steps import StopError
+from support.seeds import in_tiers
 from support.vgpu_layout_node import A100, H200, T4, VgpuLayoutNode
 
 UUID = "aa618089-8b16-4d01-a136-25a0f3c73123"
@@ -186,7 +187,7 @@ def test_a_refusal_takes_the_note_back_and_an_answer_without_a_number_does_not(
 
 
 @pytest.mark.parametrize(("gpu", "first", "second"), CHANGES)
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EBUSY])
+@pytest.mark.parametrize("number", in_tiers(errno.ENOSPC, errno.EBUSY))
 def test_each_write_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
     tmp_path: Path, gpu: str, first: Counts, second: Counts, number: int
 ) -> None:
@@ -238,7 +239,7 @@ STRIDE = 5
 
 @pytest.mark.parametrize(("gpu", "first", "second"), CHANGES)
 @pytest.mark.parametrize("goes_on", [True, False], ids=["the same layout", "the former one"])
-@pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", in_tiers(STRIDE, 1))
 def test_killed_at_any_write_it_comes_to_the_layout_that_is_wanted_then(
     tmp_path: Path, gpu: str, first: Counts, second: Counts, goes_on: bool, stride: int
 ) -> None:
