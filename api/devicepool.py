@@ -98,6 +98,9 @@ class DecodedPool:
     """By name."""
     vgpus: tuple[DecodedVgpu, ...] = ()
     """By name."""
+    partitions: tuple[frozenset[int], ...] = ()
+    """The sets of GPUs, by ordinal, that Fabric Manager links if one claim has all of a set and nothing else there; by
+    their ids, sets of one GPU among them. Empty: links do not depend on who has the GPUs."""
 
 
 def decode_pool(devices: Iterable[Device]) -> DecodedPool:
@@ -126,7 +129,8 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
     rows = _agreeing(rows, problems)
     topology = _topology(rows, problems)
     decoded = tuple(row.decoded for row in rows)
-    return DecodedPool(decoded, topology, tuple(problems), tuple(migs.values()), tuple(vgpus.values()))
+    partitions = _partitions(rows)
+    return DecodedPool(decoded, topology, tuple(problems), tuple(migs.values()), tuple(vgpus.values()), partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class _Row:
     """One per GPU of the node, None at its own place; None as a whole: not published."""
     nvlinks: tuple[int | None, ...] | None
     nics: tuple[LinkLevel | None, ...] | None
+    partitions: tuple[tuple[int, int], ...] = ()
+    """GPUs and Fabric Manager's id of each partition that it is in."""
 
     @property
     def gpu_count(self) -> int | None:
@@ -183,6 +189,12 @@ def _read_row(device: Device) -> _Row:
         levels=_levels(table.PCIE_LEVELS, levels),
         nvlinks=nvlinks,
         nics=_levels(table.NIC_LEVELS, _compact(device, table.NIC_LEVELS, None)),
+        partitions=tuple(
+            (size, found)
+            for size, spec in table.PARTITION_SIZES.items()
+            for found in [_integer(device, spec)]
+            if found is not None
+        ),
     )
 
 
@@ -372,6 +384,17 @@ def _agreed(first: T | None, second: T | None) -> T | None:
     if first is None or second is None:
         return second if first is None else first
     return first if first == second else None
+
+
+def _partitions(rows: Sequence[_Row]) -> tuple[frozenset[int], ...]:
+    """Return the partitions whose GPUs are all published. A GPU that may go to a virtual machine is published twice,
+    and no claim has it both ways: those for virtual machines have partitions of their own."""
+    found: dict[tuple[int, int, bool], set[int]] = {}
+    for row in rows:
+        is_vfio = passthrough_device_name(row.decoded.gpu.uuid) == row.decoded.name
+        for size, number in row.partitions:
+            found.setdefault((number, size, is_vfio), set()).add(row.decoded.ordinal)
+    return tuple(frozenset(gpus) for (_, size, _), gpus in sorted(found.items()) if len(gpus) == size)
 
 
 def _nic_column(rows: dict[int, _Row], count: int, place: int) -> Iterator[LinkLevel | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -42,3 +42,13 @@ class PartitionedFabric:
     def joining(self, one: int, other: int) -> tuple[FabricPartition, ...]:
         """Return the partitions that hold two different GPUs."""
         return tuple(each for each in self.partitions if one in each.modules and other in each.modules)
+
+    def sets_of(self, modules: Mapping[int, int]) -> tuple[frozenset[int], ...]:
+        """Return the partitions whose GPUs are all there, in the order of their ids. `modules`: GPU, by any number, to
+        its module id; the sets are of these numbers."""
+        gpus = {module: gpu for gpu, module in modules.items()}
+        return tuple(
+            frozenset(gpus[module] for module in each.modules)
+            for each in self.partitions
+            if each.modules <= gpus.keys()
+        )

@@ -487,11 +487,12 @@ class Question:
     """What a pod asks of one node, whatever the node: pods with equal questions get equal answers."""
 
     counts: tuple[int, ...]
-    """GPUs of each request, in the order of claims and requests."""
+    """GPUs of each request, in the order of claims and requests; so are the policies."""
     policies: tuple[TopologyPolicy, ...]
-    """Of each request."""
     eligibility: Eligibility
     matches: tuple[ValueRule, ...] = ()
+    claims: tuple[int, ...] = ()
+    """The place of the claim of each request; empty: all are of one."""
 
     @property
     def count(self) -> int:

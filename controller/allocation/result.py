@@ -88,7 +88,7 @@ class Allocation:
     @property
     def links(self) -> str:
         """How the GPUs of the pod are linked, in words."""
-        words = links_in_words(self.pool.box, self.choice.together) if self.is_scored else ""
+        words = links_in_words(self.pool.box, self.choice.together, self.choice.claims) if self.is_scored else ""
         shares = self._shares_in_words()
         words = "; ".join(filter(None, (words, shares))) or "not chosen by links"
         return f"{words}, the search was cut off" if self.cut_off else words
@@ -110,7 +110,7 @@ class Allocation:
     @property
     def worst_link(self) -> str:
         """What joins the worst pair of the pod's GPUs, in one word (box.worst_link)."""
-        return worst_link(self.pool.box, self.choice.together)
+        return worst_link(self.pool.box, self.choice.together, self.choice.claims)
 
     @property
     def is_scored(self) -> bool:
@@ -317,7 +317,7 @@ def _runner_up_document(second: RunnerUpChoice) -> RunnerUp:
     return RunnerUp(
         node=second.pool.node,
         devices=_names(second.pool, second.choice.mask),
-        links=links_in_words(second.pool.box, second.choice.together),
+        links=links_in_words(second.pool.box, second.choice.together, second.choice.claims),
         lost_by=second.lost_by,
         score=second.choice.score.parts(),
     )

@@ -106,7 +106,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     ours = frozenset(d.name for d in devices if any(_keeps_scheduler_off(taint, key) for taint in d.taints))
     taints = {device.name: [timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
     foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
-    box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
+    box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus}, decoded.partitions)
     published = tuple(None if name is None else by_name[name] for name in names)
     kinds = device_kinds(driver, published)
     in_shares = frozenset(

@@ -154,11 +154,13 @@ class KindAnswers:
         """Mask of the devices that count for the pod at all (Eligible)."""
         self.of_request = found.of_request
         """Masks of the devices that each request may have (Eligible)."""
+        # Only partitions ask which claims GPUs are for; elsewhere all pods with the same requests share answers.
+        claims = (kind.box.partitions and question.claims) or (0,) * len(question.counts)
         self._options = tuple(
             tuple(
                 # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
-                Demand(count, policy, None if mask == found.present else mask)
-                for count, policy, mask in zip(question.counts, question.policies, masks, strict=True)
+                Demand(count, policy, None if mask == found.present else mask, claim)
+                for count, policy, mask, claim in zip(question.counts, question.policies, masks, claims, strict=True)
             )
             for masks in _agreeing(kind, question, found.of_request)
         )

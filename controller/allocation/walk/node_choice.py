@@ -7,9 +7,11 @@ first, and the first that the rules can complete wins; so no rule stands in two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from heapq import merge
 from itertools import islice
+from operator import or_
 from typing import Final, Protocol, TypeVar
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
@@ -20,7 +22,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson
 from dracaena.controller.allocation.legal.problem import Alternative, Problem
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.box import Box, make_rule, ordinals_of, rule_words
-from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.choices import NO_PARTITION, Choice, Demand, Engine
 
 MAX_DEALINGS: Final = 64
 """Ways to deal one set out among the requests that are tried: all of 6 GPUs in twos; then the next set comes."""
@@ -43,6 +45,8 @@ class NodeGpus:
     """Mask of those that may be given, and that count when damage is measured."""
     beside: int = 0
     """Mask of those that the pod holds already."""
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """Of these what claims take whatever is chosen (mode All), by the places of the claims."""
 
     def mask(self, devices: Sequence[DeviceId] | frozenset[DeviceId]) -> int:
         """Return those of `devices` that are among these."""
@@ -175,24 +179,34 @@ class _Attempt:
                 self.steps += PROPOSAL_STEPS
                 plan = self._solve(self._restrictions(scored, parts))
                 if isinstance(plan, Plan):
-                    taken = Choice(choice.mask, self._all_parts(scored, parts), choice.score, choice.beside)
-                    return Chosen(plan, taken)
+                    return Chosen(plan, self._taken(choice, self._all_parts(scored, parts)))
         if keeps:
             return Chosen(first, self._choice_of(first))
         return self._against_policies()
+
+    def _taken(self, choice: Choice, parts: tuple[int, ...]) -> Choice:
+        """Return a choice with the parts of all requests, as the rules let it be dealt out."""
+        assert self.gpus is not None
+        claims = self._claims(parts)
+        if len(claims) < 2:
+            return Choice(choice.mask, parts, choice.score, choice.beside, choice.claims)
+        gpus, scored = self.gpus, chosen_by_links(self.problem, self.question)
+        demands = tuple(Demand(0, self.question.policies[alternative.key]) for alternative in scored)
+        score = self.engine.score(gpus.box, gpus.free, choice.mask, demands, gpus.beside, claims)
+        return Choice(choice.mask, parts, score, choice.beside, claims)
 
     def _set_aside(self) -> None:
         """Take the GPUs of requests in mode All as held: there is nothing to choose, and the pod's set has them."""
         if self.gpus is None:
             return
-        meant = [
-            self.problem.candidates[place].id
-            for alternative in self._alternatives()
-            if alternative.everything is not None and not alternative.request.admin_access
-            for place in alternative.everything
-        ]
-        mask = self.gpus.mask(meant) & self.gpus.free
-        self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, beside=self.gpus.beside | mask)
+        bases: dict[int, int] = {}
+        for alternative in self._alternatives():
+            if alternative.everything is not None and not alternative.request.admin_access:
+                meant = [self.problem.candidates[place].id for place in alternative.everything]
+                taken = self.gpus.mask(meant) & self.gpus.free
+                bases[alternative.claim] = bases.get(alternative.claim, 0) | taken
+        mask = reduce(or_, bases.values(), 0)
+        self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, beside=self.gpus.beside | mask, bases=bases)
 
     def _solve(self, restrictions: tuple[Restriction, ...]) -> Outcome:
         left = max(0, self.question.max_steps - self.steps)
@@ -214,7 +228,8 @@ class _Attempt:
 
     def _against_policies(self) -> DoesNotFit:
         words = sorted({rule_words(policy) for policy in self.question.policies.values()} - {""})
-        return DoesNotFit(note=f"free GPUs do not meet {'; '.join(words)}", steps=self.steps)
+        note = f"free GPUs do not meet {'; '.join(words)}" if words else NO_PARTITION.removeprefix("whose ")
+        return DoesNotFit(note=note, steps=self.steps)
 
     def _alternatives(self) -> Iterator[Alternative]:
         yield from alternatives_of(self.problem, self.question)
@@ -237,9 +252,27 @@ class _Attempt:
                 alternative.wanted,
                 self.question.policies[alternative.key],
                 None if mask == self.gpus.free else mask,
+                *self._claim_of(alternative),
             )
             for (alternative, _), mask in zip(scored, masks, strict=True)
         )
+
+    def _claim_of(self, alternative: Alternative) -> tuple[int, int]:
+        """Return a claim and what it takes whatever is chosen, where that matters (Demand.claim)."""
+        assert self.gpus is not None
+        if not self.gpus.box.partitions:
+            return 0, 0
+        return alternative.claim, self.gpus.bases.get(alternative.claim, 0)
+
+    def _claims(self, parts: Sequence[int]) -> tuple[int, ...]:
+        """Return the GPUs of each claim that has some, by those of each request; empty where it does not matter."""
+        assert self.gpus is not None
+        if not self.gpus.box.partitions:
+            return ()
+        claims = dict(self.gpus.bases)
+        for alternative, part in zip(self._alternatives(), parts, strict=True):
+            claims[alternative.claim] = claims.get(alternative.claim, 0) | part
+        return tuple(gpus for _, gpus in sorted(claims.items()) if gpus)
 
     def _proposals(self, scored: Sequence[tuple[Alternative, int]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
         """Yield sets of GPUs with the part of each alternative, best first; each set at first dealt out best."""
@@ -354,18 +387,22 @@ class _Attempt:
             Demand(part.bit_count(), self.question.policies[alternative.key])
             for alternative, part in zip(self._alternatives(), parts, strict=True)
         )
-        score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.beside)
-        return Choice(together, parts, score, self.gpus.beside)
+        claims = self._claims(parts)
+        score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.beside, claims)
+        return Choice(together, parts, score, self.gpus.beside, claims)
 
     def _keeps_policies(self, plan: Plan) -> bool:
         """Return whether the GPUs of each request are what its policy demands."""
         if self.gpus is None:
             return True
-        scored = tuple(self._alternatives())
+        scored, parts = tuple(self._alternatives()), self._parts_of(plan)
         policies = [self.question.policies[alternative.key] for alternative in scored]
         table = self.engine.table(self.gpus.box, tuple(Demand(0, policy) for policy in policies))
+        claims: dict[int, int] = {}
+        for alternative, part in zip(scored, parts, strict=True):
+            claims[alternative.claim] = claims.get(alternative.claim, 0) | part
         every = (1 << self.gpus.box.gpu_count) - 1
-        return all(
-            make_rule(table, policy, every).allows(part)
-            for policy, part in zip(policies, self._parts_of(plan), strict=True)
+        return all(map(self.gpus.box.can_have, claims.values())) and all(
+            make_rule(table.linked(claims[alternative.claim]), policy, every).allows(part)
+            for alternative, policy, part in zip(scored, policies, parts, strict=True)
         )

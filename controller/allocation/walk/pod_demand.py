@@ -380,6 +380,7 @@ def facts_of(
             tuple(chosen.demand.tolerations for chosen in scored), tuple(kept) if any(kept) else (), taints_of_all
         ),
         matches=tuple(matches[:MAX_MATCHES]),
+        claims=tuple(chosen.key[0] for chosen in scored),
     )
     requests = (chosen.demand.request for chosen in combination.requests)
     has_all = any(request.all_devices and not request.admin_access for request in requests)

@@ -80,3 +80,30 @@ def test_a_gpu_with_more_than_fits_lacks_what_others_say_too(unknown: tuple[str,
     assert len(device.attributes) + len(device.capacity) == room
     assert set(giving_way[: 5 - len(unknown)]) <= set(left_out)
     assert told(device) == [3, 9, 3, 1, 0]
+
+
+def board(**facts: object) -> Machine:
+    machine = plain_machine(8, **facts)
+    gpus = tuple(replace(gpu, module_id=place + 1) for place, gpu in enumerate(machine.gpus))
+    return replace(machine, gpus=gpus, fabric=FABRIC)
+
+
+def test_who_reads_the_slices_finds_the_partitions() -> None:
+    devices = encode_devices(board())
+    every = [frozenset(module - 1 for module in modules) for _, modules in sorted(HGX_H100.items())]
+    assert list(decode_pool(devices).partitions) == every
+    assert list(decode_pool(devices[:7]).partitions) == [gpus for gpus in every if 7 not in gpus]
+    assert decode_pool(encode_devices(replace(board(), fabric=None))).partitions == ()
+
+
+def test_a_gpu_that_is_published_twice_is_in_partitions_of_each_kind() -> None:
+    machine = board()
+    handed = tuple(
+        PassthroughGpu(f"0000:{18 + place}:00.0", 0x10DE, 0x2330, place, "vfio-pci", module_id=1 + 2 * place)
+        for place in range(2)
+    )
+    pairs = tuple(Link(LinkLevel.SYS, 0) for _ in range(45))
+    topology = replace(machine.topology, gpu_count=10, pairs=pairs, numa_nodes=(None,) * 10)
+    found = decode_pool(encode_devices(replace(machine, passthrough=handed, topology=topology))).partitions
+    assert [gpus for gpus in found if max(gpus) >= 8] == [{8, 9}, {8}, {9}]
+    assert len(found) == 15 + 3
