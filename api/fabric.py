@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+HGX_MODULES: Final = (
+    (1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4), (5, 6, 7, 8), (1, 3), (2, 4), (5, 7), (6, 8),
+    *((module,) for module in range(1, 9)),
+)  # fmt: skip
+"""Module ids of each partition of an HGX H100, by its id (Fabric Manager's user guide, default partitions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +59,9 @@ class PartitionedFabric:
             for each in self.partitions
             if each.modules <= gpus.keys()
         )
+
+
+HGX_FABRIC: Final = PartitionedFabric(
+    tuple(FabricPartition(number, frozenset(modules)) for number, modules in enumerate(HGX_MODULES))
+)
+"""What Fabric Manager says of an HGX H100, so that such a machine can be drawn."""

@@ -82,6 +82,18 @@ class Machine:
     fabric: PartitionedFabric | None = None
     """None: no partitions have to be activated."""
 
+    def partitions(self) -> tuple[frozenset[int], ...]:
+        """Return the sets of GPUs, by ordinal, that Fabric Manager links if one claim has all of a set and nothing else
+        here, sets of one GPU among them. Empty: links do not depend on who has the GPUs. A program is on the host or in
+        a virtual machine, so a GPU that may be in either is in sets of both kinds.
+        """
+        if self.fabric is None:
+            return ()
+        every = [(gpu.module_id for gpu in self.gpus), (gpu.module_id for gpu in self.passthrough)]
+        places = [enumerate(every[0]), enumerate(every[1], start=len(self.gpus))]
+        known = ({place: module for place, module in of_kind if module is not None} for of_kind in places)
+        return tuple(gpus for modules in known for gpus in self.fabric.sets_of(modules))
+
     def handed_on_demand(self) -> Mapping[str, PassthroughGpu]:
         """Return the GPUs of the NVIDIA driver that may go to virtual machines instead, by UUID: which device they are
         then. One that is divided into MIG devices may not.

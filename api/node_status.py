@@ -95,6 +95,13 @@ class PublishedNode:
     """How far its static MIG layout is; None: there is none, or the Node was read without its conditions."""
     handed: Mapping[int, int] = field(default_factory=dict)
     """Of GPUs that may go to virtual machines when claims ask: the ordinal of the device for those → of the GPU."""
+    partitions: tuple[frozenset[int], ...] = ()
+    """The sets of GPUs that are linked if one claim has just them (DecodedPool.partitions)."""
+
+    @property
+    def linked_sets(self) -> list[list[int]]:
+        """The partitions of several GPUs, each by its ordinals."""
+        return [sorted(gpus) for gpus in self.partitions if len(gpus) > 1]
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
@@ -245,6 +252,7 @@ def node_status(
             for device, whole in handed_devices(current).items()
             if device in ordinals and whole in ordinals
         },
+        decoded.partitions,
     )
 
 
@@ -291,7 +299,7 @@ def tree_lines(node: PublishedNode) -> Iterator[str]:
     yield from (f"  {line}" for line in (*node.remarks, *([] if node.layout is None else [node.layout])))
     labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
     if labels:
-        yield from (f"  {line}" for line in render_tree(node.machine, labels))
+        yield from (f"  {line}" for line in render_tree(node.machine, labels, node.partitions))
     parts = (*(mig for mig in node.migs if mig.start is None), *node.vgpus)
     yield from (f"  {part.name}  {part.profile}  [{label_of(part)}]" for part in parts)
     labels_of_parts = {mig.name: label_of(mig) for mig in node.migs}
@@ -356,6 +364,7 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
         "gpus": gpus,
         "migDevices": migs,
         **({"vgpus": vgpus} if vgpus else {}),
+        **({"partitions": node.linked_sets} if node.partitions else {}),
         "remarks": list(node.remarks),
         **({} if node.layout is None else {"migLayout": mig_layout_document(node.layout)}),
     }

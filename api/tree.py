@@ -6,9 +6,10 @@ B, B is near C, A is far from C) joins too early, but no GPU can be cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
+from typing import Final
 
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import LinkLevel
@@ -114,25 +115,55 @@ def _join(level: LinkLevel, parts: Sequence[TreeNode], reported: Sequence[int]) 
     return TreeNode(level, assumed=falls_apart, ordinals=ordinals, children=tuple(parts))
 
 
-def render_tree(machine: Machine, labels: Mapping[int, str] | None = None) -> tuple[str, ...]:
+def render_tree(
+    machine: Machine, labels: Mapping[int, str] | None = None, partitions: Collection[frozenset[int]] | None = None
+) -> tuple[str, ...]:
     """Draw the tree of a machine as lines of text.
 
     A branch shows its level, the number of its GPUs and `assumed` where it is; a leaf shows the GPU's number (`index`),
     product, NUMA node, NVLinks to its peers by their numbers, the mode of confidential computing where it is capable of
-    that, and `labels[ordinal]` where there is one.
+    that, and `labels[ordinal]` where there is one. Where only whole partitions are linked (Machine.partitions, which
+    `partitions` replaces) these are listed below, the large ones first, and no peers are named.
     """
     root = build_tree(machine.topology)
+    sets = machine.partitions() if partitions is None else partitions
     lines = [f"ROOT:{len(root.ordinals)}"]
-    lines.extend(_render_children(root, machine, labels or {}, ""))
-    return tuple(lines)
+    lines.extend(_render_children(root, _Drawn(machine, labels or {}, is_partitioned=bool(sets)), ""))
+    return (*lines, *_partition_lines(machine, labels or {}, sets))
 
 
-def _render_children(node: TreeNode, machine: Machine, labels: Mapping[int, str], indent: str) -> Iterator[str]:
+FREE: Final = "free"
+"""Label of a GPU that nobody has; a partition of which all GPUs have it is marked so too."""
+
+
+def _partition_lines(
+    machine: Machine, labels: Mapping[int, str], partitions: Collection[frozenset[int]]
+) -> Iterator[str]:
+    """Yield a line for the partitions of each size, the largest first; those of one GPU say nothing about links."""
+    drawn = [sorted(gpus) for gpus in partitions if max(gpus) < len(machine.gpus)]
+    for size in sorted({len(gpus) for gpus in drawn} - {1}, reverse=True):
+        words = (_partition_text(machine, labels, gpus) for gpus in sorted(drawn) if len(gpus) == size)
+        yield f"whole partitions of {size}: {'; '.join(words)}"
+
+
+def _partition_text(machine: Machine, labels: Mapping[int, str], gpus: Sequence[int]) -> str:
+    text = ",".join(_spans(machine.gpus[gpu].index for gpu in gpus))
+    return f"{text} [{FREE}]" if all(labels.get(gpu) == FREE for gpu in gpus) else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    machine: Machine
+    labels: Mapping[int, str]
+    is_partitioned: bool
+
+
+def _render_children(node: TreeNode, drawn: _Drawn, indent: str) -> Iterator[str]:
     for position, child in enumerate(node.children):
         last = position == len(node.children) - 1
-        text = _leaf_text(machine, labels, child.ordinals[0]) if child.is_leaf else _branch_text(child)
+        text = _leaf_text(drawn, child.ordinals[0]) if child.is_leaf else _branch_text(child)
         yield f"{indent}{_LAST_BRANCH if last else _BRANCH}{text}"
-        yield from _render_children(child, machine, labels, indent + (_NO_TRUNK if last else _TRUNK))
+        yield from _render_children(child, drawn, indent + (_NO_TRUNK if last else _TRUNK))
 
 
 def _branch_text(node: TreeNode) -> str:
@@ -140,14 +171,15 @@ def _branch_text(node: TreeNode) -> str:
     return f"{level}:{len(node.ordinals)}{' (assumed)' if node.assumed else ''}"
 
 
-def _leaf_text(machine: Machine, labels: Mapping[int, str], ordinal: int) -> str:
+def _leaf_text(drawn: _Drawn, ordinal: int) -> str:
+    machine, labels = drawn.machine, drawn.labels
     gpu = machine.gpus[ordinal]
     numa_node = machine.topology.numa_nodes[ordinal]
     facts = [
         f"GPU{gpu.index}",
         gpu.product_name or "",
         f"NUMA {numa_node}" if numa_node is not None else "",
-        *_nvlink_texts(machine.gpus, machine.topology, ordinal),
+        *([] if drawn.is_partitioned else _nvlink_texts(machine.gpus, machine.topology, ordinal)),
         f"CC {gpu.cc_mode or '?'}" if gpu.cc_capable else "",
         f"[{labels[ordinal]}]" if ordinal in labels else "",
     ]

@@ -46,7 +46,7 @@ def describe_set(machine: Machine, ordinals: Sequence[int]) -> Iterator[str]:
     from dracaena.controller.allocation.score.choices import Demand, Engine
     from dracaena.controller.allocation.score.nominal_rates import make_box
 
-    box = make_box(machine.topology, dict(enumerate(machine.gpus)))
+    box = make_box(machine.topology, dict(enumerate(machine.gpus)), machine.partitions())
     engine, free, mask = Engine(), mask_of(range(len(machine.gpus))), mask_of(ordinals)
     score = engine.score(box, free, mask)
     best = engine.best_two(box, free, (Demand(len(ordinals)),)).best

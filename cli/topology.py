@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,11 @@ def register(commands: Commands) -> None:
         help="in resourceslices: GPUs that the node shares, as its setting of that name: all, or indices, UUIDs and "
         "product names (default: none)",
     )
+    showing.add_argument(
+        "--partitions",
+        action="store_true",
+        help="draw an HGX H100 whose Fabric Manager is in its shared NVSwitch mode: only whole partitions are linked",
+    )
     _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
     showing.set_defaults(run=_run_show)
     record.register(verbs)
@@ -119,6 +124,8 @@ def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
     machine = read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
+    if arguments.partitions:
+        machine = _partitioned(machine)
     marked: tuple[int, ...] = ()
     if arguments.devices is not None:
         if arguments.output != "tree":
@@ -134,6 +141,15 @@ def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None
         shared = _shared(arguments.sharing, machine)
     _print(_Shown(machine, None, arguments.node or machine.name, marked, shared), arguments)
     return 0
+
+
+def _partitioned(machine: Machine) -> Machine:
+    from dracaena.api.fabric import HGX_FABRIC
+
+    if len(machine.gpus) != 8 or machine.topology.gpu_count != 8:
+        raise BadInputError(f"--partitions: a board of 8 GPUs has them, {machine.name} has {len(machine.gpus)} GPUs")
+    gpus = tuple(replace(gpu, module_id=place) for place, gpu in enumerate(machine.gpus, start=1))
+    return replace(machine, gpus=gpus, fabric=HGX_FABRIC)
 
 
 def _shared(setting: str, machine: Machine) -> frozenset[str]:

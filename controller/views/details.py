@@ -39,6 +39,7 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
         "remarks": [shown_text(remark) for remark in shown.remarks],
         "tree": _tree(build_tree(topology)),
         "gpus": [_gpu(shown, ordinal, groups) for ordinal in range(topology.gpu_count)],
+        "partitions": shown.linked_sets,
         "matrix": [list(row) for row in topology.matrix()],
         "migs": [_device(part) for part in (*shown.migs, *shown.vgpus) if part.start is None],
         "cut": [_cut(shown, gpu) for gpu in shown.cut],

@@ -10,9 +10,10 @@ const SVG = "http://www.w3.org/2000/svg";
 const RADIUS = 82;
 
 export function nodeBody(node, podButton) {
-  const linked = node.matrix.some((row) => row.some((token) => token.startsWith("NV")));
+  const linked = !node.partitions.length && node.matrix.some((row) => row.some((token) => token.startsWith("NV")));
   const tree = element("div", { class: "tree" }, element("ul", {}, ...node.tree.children.map((each) => branch(each, node, podButton))));
   const parts = [element("div", { class: "drawing" }, tree, ...(linked ? [ring(node)] : []))];
+  if (node.partitions.length) parts.push(...partitions(node));
   if (node.cut.some((gpu) => gpu.parts.length)) {
     parts.push(element("h3", {}, "GPUs that are cut into MIG devices"));
     parts.push(...node.cut.filter((gpu) => gpu.parts.length).map((gpu) => cutGpu(gpu, podButton)));
@@ -58,12 +59,19 @@ function branch(one, node, podButton) {
 
 function gpuBox(gpu, links, node, podButton) {
   const facts = [gpu.product, gpu.numaNode === null ? "" : `NUMA ${gpu.numaNode}`].filter(Boolean).join(", ");
-  const group = gpu.nvlinkGroup === null ? "" : `NVLink group ${gpu.nvlinkGroup}: ${linkText(links, node)}`;
+  const group = gpu.nvlinkGroup === null || node.partitions.length ? "" : `NVLink group ${gpu.nvlinkGroup}: ${linkText(links, node)}`;
   return element("li", { class: `gpu ${STATES[gpu.state]}` },
     element("b", {}, `GPU${gpu.index}`), ` ${facts}`,
     ...(group ? [element("span", { class: "links" }, group)] : []),
     ...(gpu.state === "shared" ? [shareBar(gpu)] : []),
     ...holders(gpu, podButton));
+}
+
+function partitions(node) {
+  const text = (gpus) => gpus.map((place) => `GPU${node.gpus[place].index}`).join(", ");
+  const isFree = (gpus) => gpus.every((place) => node.gpus[place].state === "free");
+  return [element("h3", {}, "Whole partitions: no other set of GPUs has NVLinks"),
+    element("ul", {}, ...node.partitions.map((gpus) => element("li", {}, `${text(gpus)}${isFree(gpus) ? " [free]" : ""}`)))];
 }
 
 function linkText(links, node) {

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dracaena.api.fabric import HGX_FABRIC
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import Topology, TopologyError, topology_from_matrix
@@ -178,3 +180,22 @@ def test_tree_is_drawn_with_numbers_products_numa_nodes_nvlinks_and_labels() -> 
         "   │  └─ GPU5  A100  NUMA 0  NV2 to GPU4",
         "   └─ GPU6  [free]",
     )
+
+
+def test_where_whole_partitions_alone_are_linked_they_are_listed_and_no_peers() -> None:
+    machine = plain_machine(8)
+    gpus = tuple(replace(gpu, module_id=place) for place, gpu in enumerate(machine.gpus, start=1))
+    shared = replace(machine, gpus=gpus, fabric=HGX_FABRIC)
+    assert render_tree(shared)[-3:] == (
+        "whole partitions of 8: GPU0-7",
+        "whole partitions of 4: GPU0-3; GPU4-7",
+        "whole partitions of 2: GPU0,GPU2; GPU1,GPU3; GPU4,GPU6; GPU5,GPU7",
+    )
+    assert not any("NV18" in line for line in render_tree(shared))
+    labels = {place: "free" if place != 3 else "claim default/a" for place in range(8)}
+    assert render_tree(shared, labels)[-3:] == (
+        "whole partitions of 8: GPU0-7",
+        "whole partitions of 4: GPU0-3; GPU4-7 [free]",
+        "whole partitions of 2: GPU0,GPU2 [free]; GPU1,GPU3; GPU4,GPU6 [free]; GPU5,GPU7 [free]",
+    )
+    assert render_tree(machine) == render_tree(shared, partitions=())

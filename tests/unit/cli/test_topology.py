@@ -139,6 +139,22 @@ def test_gpus_that_a_node_shares_are_published_as_shared_ones(run: Run) -> None:
     assert published == {"none": [False] * 8, "all": [True] * 8, "some": [True, False, True, *[False] * 5]}
 
 
+def test_a_board_with_partitions_is_drawn_and_its_sets_are_told(run: Run) -> None:
+    shown = run("topology", "show", "--machine", "hgx-h100", "--partitions", "--devices", "0,1")
+    assert "whole partitions of 4: GPU0-3; GPU4-7" in shown.out
+    assert "1 pair ?, no whole partition  1 pair NV18, a whole partition" in shown.out
+    (slice_,) = slices_in(run("topology", "show", "--machine", "hgx-h100", "--partitions", "-o", "resourceslices").out)
+    assert len(decode_pool(slice_.spec.devices).partitions) == 15
+
+
+def test_a_machine_that_is_no_such_board_has_no_partitions(run: Run) -> None:
+    done = run("topology", "show", "--machine", "dgx-2", "--partitions")
+    assert (done.code, done.err) == (
+        2,
+        "dracaena: --partitions: a board of 8 GPUs has them, dgx-2 has 16 GPUs\n",
+    )
+
+
 def test_sharing_that_names_no_gpu_is_refused_by_its_words(run: Run) -> None:
     arguments = ("topology", "show", "--machine", "hgx-h100", "-o", "resourceslices", "--sharing", "0,17")
     assert run(*arguments).err.startswith("dracaena: --sharing: '17' is no index, UUID or product name of a GPU")

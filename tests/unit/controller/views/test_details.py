@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.fabric import HGX_FABRIC
 from dracaena.api.names import decision_annotation
-from dracaena.api.node_status import HIDDEN, node_statuses
+from dracaena.api.node_status import HIDDEN, node_document, node_statuses, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
@@ -57,6 +59,20 @@ def test_a_node_is_a_tree_with_links_and_who_has_what() -> None:
     assert [gpu["state"] for gpu in view["gpus"]] == ["free", "taken", "free", "free"]
     (holder,) = view["gpus"][1]["heldBy"]
     assert (holder["namespace"], holder["claim"], holder["pods"]) == ("default", "c", ["a"])
+
+
+def test_a_node_tells_which_sets_are_whole_partitions() -> None:
+    plain = machine("board", blocks(8, inside="NV18", outside="NV18"))
+    gpus = tuple(replace(gpu, module_id=place) for place, gpu in enumerate(plain.gpus, start=1))
+    board = replace(plain, gpus=gpus, fabric=HGX_FABRIC)
+    *_, snapshot = SnapshotMaker(DRIVER).turns(Watched([node("n")], [pool_slice("n", board)], []))
+    assert snapshot is not None
+    found = snapshot.node("n")
+    assert found is not None
+    sets = node_view(found, everything)["partitions"]
+    assert sets == [list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7], [0, 2], [1, 3], [4, 6], [5, 7]]
+    assert node_document(found)["partitions"] == sets
+    assert "  whole partitions of 4: GPU0-3 [free]; GPU4-7 [free]" in tree_lines(found)
 
 
 def test_a_reader_who_may_see_no_names_sees_that_devices_are_taken_and_nothing_else() -> None:
