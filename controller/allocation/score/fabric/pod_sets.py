@@ -24,7 +24,7 @@ class PodSets:
 
     No NVLink joins two claims. So a set is dealt out among the claims first, such that the worths of what each gets are
     the greatest in sum, a claim's by the GPUs that it has; and the bandwidth that is told is that of the mean GPU
-    within its claim. What is said about pairs goes by PCIe.
+    within its claim. What is said about pairs goes by PCIe where claims are several.
     """
 
     def __init__(self, table: LinkedWorths, claims: Sequence[ClaimGpus], beside: int, effort: Effort) -> None:
@@ -74,7 +74,7 @@ class PodSets:
 
     def pair_rank(self, mask: int) -> tuple[int, int, int]:
         """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level."""
-        return self._table.linked(0).pair_rank(mask)
+        return pair_rank(self._table, mask, self._sets(mask))
 
     def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
         """Return the score of a set that can be split."""
@@ -134,9 +134,7 @@ def score_of_claims(
     `beside` that it has (class_table.ClassTable.score)."""
     together = chosen | beside
     score = table.score(free, chosen, beside, order)
-    if tuple(claims) == (together,):
-        return score
-    worst_pair, pair_sum, worst_level = table.linked(0).pair_rank(together)
+    worst_pair, pair_sum, worst_level = pair_rank(table, together, claims)
     return replace(
         score,
         bandwidth_gb_s=bandwidth_gb_s(table, claims),
@@ -147,6 +145,12 @@ def score_of_claims(
         worst_pair_gb_s=-worst_pair,
         worst_level=worst_level,
     )
+
+
+def pair_rank(table: LinkedWorths, together: int, claims: Sequence[int]) -> tuple[int, int, int]:
+    """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level: as linked where one claim has them all,
+    else by PCIe."""
+    return (table if tuple(claims) == (together,) else table.linked(0)).pair_rank(together)
 
 
 def bandwidth_gb_s(table: LinkedWorths, claims: Sequence[int]) -> int:

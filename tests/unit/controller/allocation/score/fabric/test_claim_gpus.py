@@ -123,6 +123,17 @@ def test_what_links_the_new_gpus_is_the_partition_of_all_that_the_claim_has() ->
     assert gpus_of(choice) == (1, 2, 3)
 
 
+def test_pairs_of_one_claim_compare_as_they_are_linked_though_it_has_gpus_already() -> None:
+    """NVLinks that are worth nothing: all else is equal, and one GPU makes a partition whole."""
+    topology = Topology(3, (Link(LinkLevel.SYS, 2), Link(LinkLevel.SYS, 2), Link(LinkLevel.SYS, 1)), (None,) * 3)
+    gpus = {place: Gpu(f"GPU-{place}", place, nvlink_generation=4, pcie_generation=5) for place in range(3)}
+    box = make_box(topology, gpus, [*(frozenset({gpu}) for gpu in range(3)), frozenset({1, 2})])
+    policy = TopologyPolicy(link_bandwidth=LinkBandwidth(nvlink=0.0))
+    choice = Engine().best_two(box, 0b101, (Demand(1, policy, base=0b10),), 0b10).best
+    assert choice is not None
+    assert (gpus_of(choice), choice.score.worst_level) == ((2,), 0)
+
+
 def test_of_two_claims_that_cannot_both_have_a_partition_the_larger_one_has_it() -> None:
     levels = {(a, b): LinkLevel.PIX if b < 4 else LinkLevel.SYS for a, b in combinations(range(6), 2)}
     topology = Topology(6, tuple(Link(level, 18) for level in levels.values()), (0,) * 6)
