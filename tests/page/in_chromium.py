@@ -157,11 +157,17 @@ def test_what_containers_use_is_shown_below_the_node_and_a_missing_exporter_is_t
             ["main", "not told", "not told", "not told"],
             ["main", "40 %", "3.0 GiB", "2"],
         ]
+        marked = "[...document.querySelectorAll('.gpu.at-work')].map((box) => box.innerText.split('\\n'))"
+        ((first, *_, last),) = tab.value(marked)
+        assert first.startswith("GPU2 ")
+        assert last == "at work, and no container has it"
+        tab.screenshot(pictures / "use.png")
+        answers["n"] = json.dumps({"node": "n", "driver": True, "pods": pods, "unowned": []}).encode()
+        tab.wait_for("document.querySelectorAll('.at-work').length === 0")
         tab.wait_for("!!document.querySelector('[data-node=other] .use p')")
         told = tab.value("document.querySelector('[data-node=other] .use p').textContent")
         assert told == "no figures from node other: it hangs"
         assert tab.value("document.querySelectorAll('[data-node=other] .gpu').length") == 4, "nothing else breaks"
-        tab.screenshot(pictures / "use.png")
         check_is_well_behaved(tab, url)
 
 

@@ -49,6 +49,16 @@ export function useTable(use, podButton) {
     element("tbody", {}, ...rows)))];
 }
 
+export function markAtWork(body, use) { // the boxes of whole GPUs on which something runs that no container has
+  const whole = (use?.unowned ?? []).filter((each) => each.profile === null).map((each) => String(each.gpu));
+  for (const box of body.querySelectorAll(".gpu")) {
+    const atWork = whole.includes(box.dataset.gpu);
+    if (box.classList.toggle("at-work", atWork) === Boolean(box.querySelector(".at-work"))) continue;
+    if (atWork) box.append(element("span", { class: "at-work" }, "at work, and no container has it"));
+    else box.querySelector(".at-work").remove();
+  }
+}
+
 function branch(one, node, podButton) {
   if (one.gpu !== undefined) return gpuBox(node.gpus[one.gpu], node.matrix[one.gpu], node, podButton);
   const assumed = one.assumed ? ", assumed from NUMA nodes" : "";
@@ -60,7 +70,7 @@ function branch(one, node, podButton) {
 function gpuBox(gpu, links, node, podButton) {
   const facts = [gpu.product, gpu.numaNode === null ? "" : `NUMA ${gpu.numaNode}`].filter(Boolean).join(", ");
   const group = gpu.nvlinkGroup === null || node.partitions.length ? "" : `NVLink group ${gpu.nvlinkGroup}: ${linkText(links, node)}`;
-  return element("li", { class: `gpu ${STATES[gpu.state]}` },
+  return element("li", { class: `gpu ${STATES[gpu.state]}`, "data-gpu": gpu.index },
     element("b", {}, `GPU${gpu.index}`), ` ${facts}`,
     ...(group ? [element("span", { class: "links" }, group)] : []),
     ...(gpu.state === "shared" ? [shareBar(gpu)] : []),

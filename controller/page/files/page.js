@@ -1,5 +1,5 @@
 // The page of the controller. Everything that comes from the cluster is put in as text, never as markup.
-import { nodeBody, useTable } from "/draw.js";
+import { markAtWork, nodeBody, useTable } from "/draw.js";
 import { count, element, fill, minutes } from "/elements.js";
 
 const POLL_MS = 5000;
@@ -173,12 +173,16 @@ async function showUse(row, name) {
   if (!usesTold) return;
   const place = row.lastChild;
   let found;
+  let use = null;
   try {
-    found = useTable(await read("/api/use", { node: name }), podButton);
+    use = await read("/api/use", { node: name });
+    found = useTable(use, podButton);
   } catch (error) {
     if (error instanceof Refused) fail(error);
     found = [element("p", {}, `no figures from node ${name}: ${error.message}`)];
   }
+  row.use = use; // for boxes that are drawn anew
+  markAtWork(row.children[1], use);
   if (row.isConnected) keepFocus(place, () => fill(place, found));
 }
 
@@ -210,6 +214,7 @@ async function showNode(row, name) {
     if (body.dataset.text === text) return;
     body.dataset.text = text;
     keepFocus(body, () => fill(body, nodeBody(JSON.parse(text), podButton)));
+    markAtWork(body, row.use);
   } catch (error) {
     if (error instanceof Refused) fail(error);
     delete body.dataset.text;
