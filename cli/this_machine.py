@@ -42,7 +42,8 @@ def this_machine(
 ) -> Iterator[Callable[[], Reading]]:
     """Give what returns this machine as its driver tells it now, with `mig_profiles` also how GPUs can be divided.
 
-    With `passthrough` also the GPUs that a VFIO driver has: where it has all of them, no NVIDIA driver is needed.
+    With `passthrough` also which GPUs a VFIO driver or the vGPU manager has: where these have all of them, no NVIDIA
+    driver is needed.
     All readings share one thread: while one hangs beyond its deadline the next ones fail at once, and start nothing.
     `permission` is asked before the driver is opened; None: it may be. A reading raises DracaenaError, also when the
     driver does not answer.
@@ -57,6 +58,7 @@ def this_machine(
         permission=permission,
         mig_profiles=mig_profiles,
         passthrough=passthrough,
+        vgpus=passthrough,
     )
     driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()

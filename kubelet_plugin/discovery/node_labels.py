@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, Literal
 
@@ -17,6 +17,7 @@ from dracaena.api.groups import lowest_in_group
 from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 
 PREFIX: Final = "nvidia.com/"
@@ -77,13 +78,36 @@ class LabelFacts:
 
 
 def node_labels(machine: Machine, facts: LabelFacts, driver: str) -> Mapping[str, str]:
-    """Return all labels, sorted; none for a node without GPUs, so that those of yesterday go."""
+    """Return all labels, sorted; none for a node without GPUs for containers, so that those of yesterday go."""
+    machine = _of_containers(machine)
     if not machine.gpus:
         return {}
     labels = {**_versions(machine), **_gpus(machine, facts), **_own(machine, driver)}
     if facts.timestamp_s is not None:
         labels[f"{PREFIX}gfd.timestamp"] = str(facts.timestamp_s)
     return dict(sorted(labels.items()))
+
+
+def _of_containers(machine: Machine) -> Machine:
+    """Return a machine without the GPUs of which virtual machines get vGPUs, and nobody anything else."""
+    kept = [place for place, gpu in enumerate(machine.gpus) if gpu.pci_bus_id not in machine.vgpu_parents]
+    if len(kept) == len(machine.gpus):
+        return machine
+    gpus = tuple(machine.gpus[place] for place in kept)
+    uuids = {gpu.uuid for gpu in gpus}
+    links = machine.topology
+    return replace(
+        machine,
+        gpus=gpus,
+        topology=Topology(
+            gpu_count=len(kept),
+            pairs=tuple(links.link(a, b) for a, b in combinations(kept, 2)),
+            numa_nodes=tuple(links.numa_nodes[place] for place in kept),
+        ),
+        mig_devices=tuple(mig for mig in machine.mig_devices if mig.parent_uuid in uuids),
+        passthrough=(),
+        vgpus=(),
+    )
 
 
 def open_questions(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:

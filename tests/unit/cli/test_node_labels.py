@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
 from support.fake_nvml import FakeNvml
 from support.fake_pci import FakePciBus
 from support.fake_sysfs import write_machine
+from support.fake_vgpu import A100_TYPES, FakeVgpus
 from support.sockets import short_folder
 
 
@@ -160,16 +161,18 @@ def vfio_bus(tmp_path: Path) -> FakePciBus:
     return bus
 
 
-def test_where_vfio_drivers_have_all_gpus_labels_go_though_no_nvidia_driver_is_left(
+def test_where_vfio_drivers_and_the_vgpu_manager_have_all_gpus_labels_go_though_no_nvidia_driver_is_left(
     vfio_bus: FakePciBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_this_node = NvmlMachine.of_this_node
     monkeypatch.setattr(NvmlMachine, "of_this_node", partial(of_this_node, sys_root=str(vfio_bus.root)))
     file, nothing = tmp_path / "f", tmp_path / "no-driver"
-    file.write_text("nvidia.com/gpu.count=2\n", encoding="utf-8")
     command = ["node-labels", "--nvml", "--driver-root", str(nothing), "--output-file", str(file)]
-    assert main(command) == 0, capsys.readouterr().err
-    assert file.read_text() == ""
+    for made in (lambda: None, lambda: FakeVgpus(vfio_bus).add_gpu("0000:d1:00.0", A100_TYPES)):
+        made()
+        file.write_text("nvidia.com/gpu.count=2\n", encoding="utf-8")
+        assert main(command) == 0, capsys.readouterr().err
+        assert file.read_text() == ""
 
     vfio_bus.add("0000:f1:00.0", 9, driver="nvidia")
     assert main(command) != 0

@@ -221,3 +221,15 @@ def test_texts_become_values_of_labels(text: str, value: str) -> None:
 
 def test_the_names_in_the_list_of_recorded_machines_are_there() -> None:
     assert set(RECORDED) <= set(machine_names())
+
+
+def test_gpus_of_the_vgpu_manager_are_no_gpus_for_containers() -> None:
+    machine = read_machine("dgx-1v")
+    gpus = tuple(replace(gpu, pci_bus_id=f"0000:{place + 1:02x}:00.0") for place, gpu in enumerate(machine.gpus))
+    divided = replace(machine, gpus=gpus, vgpu_parents=frozenset(str(gpu.pci_bus_id) for gpu in gpus[2:]))
+    labels = node_labels(divided, LabelFacts(), DRIVER)
+    assert labels["nvidia.com/gpu.count"] == "2"
+    assert (labels[f"{DRIVER}/topology"], labels[f"{DRIVER}/nvlink-group-size"]) == ("nvlink", "2"), "of these two"
+    assert not any("vgpu" in name for name in labels), "which are said in guests alone"
+    of_all = replace(divided, vgpu_parents=frozenset(str(gpu.pci_bus_id) for gpu in gpus))
+    assert node_labels(of_all, LabelFacts(), DRIVER) == {}
