@@ -438,6 +438,9 @@ class Inventory:
         for ordinal, name in enumerate(pool.devices):
             if name in held:
                 taken |= 1 << ordinal
+        for twins in pool.kind.twins:
+            if twins & taken:
+                taken |= twins
         return pool.offered & ~taken
 
     def _state_now(self, name: str) -> NodeState | str:

@@ -55,6 +55,8 @@ class NodeKind:
     """Mask of the GPUs that are given in shares to who asks for an amount, and whole to who does not."""
     partitions: Partitions[PublishedDevice] = field(default=Partitions(), compare=False)
     """GPUs that are cut into parts on demand; `rest` tells them apart."""
+    twins: tuple[int, ...] = field(default=(), compare=False)
+    """Masks of devices that are one GPU: who has one of them has both. `rest` tells them apart."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -212,8 +214,7 @@ class NodePool:
     offered: int
     """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
     others: tuple[str, ...] = ()
-    """Names of the other devices with our taint: MIG devices, and all that is shared or draws on counters. Only the
-    rules of legal know what may be done with them."""
+    """Names of the other devices with our taint, as MIG devices: only the rules of legal know what may be done."""
     order: tuple[str, ...] = ()
     """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
     clique: str | None = None

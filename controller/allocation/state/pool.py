@@ -7,7 +7,7 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from dracaena.api.attributes import FABRIC_CLIQUE
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.partitions import partitioned_sets
-from dracaena.api.resource_objects import Device, ResourceSlice
+from dracaena.api.resource_objects import Counter, Device, ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.capacity import is_whole_by_default
 from dracaena.controller.allocation.legal.pools import SliceIndex
@@ -114,7 +114,9 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         for gpu in decoded.gpus
         if (one := kinds[gpu.ordinal]) is not None and is_whole_by_default(one.device)
     )
-    cut = partitioned_sets(devices, {gpu.name for gpu in decoded.gpus}, ours)
+    gpus = {str(gpu.name): gpu.ordinal for gpu in decoded.gpus}
+    once = _sets_of_one_gpu(pages, devices, gpus)
+    cut = partitioned_sets(devices, gpus, ours) | once.keys()
     whole = {
         gpu.name: gpu.ordinal
         for gpu in decoded.gpus
@@ -122,13 +124,15 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     }
     is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
     others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
+    twins = tuple(sorted(mask_of(found) for found in once.values() if len(found) > 1))
     kind = NodeKind(
         box,
         tuple((ordinal, found) for ordinal, found in foreign if found),
         kinds,
         b"" if is_plain else digest_of(pages),
-        bool(others),
+        bool(others or twins),
         mask_of(in_shares & set(whole.values())),
+        twins=twins,
     )
     node_pool = NodePool(
         node=pages[0].spec.node_name,
@@ -142,6 +146,29 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         clique=_clique(published),
     )
     return PoolContents(node_pool, problems)
+
+
+def _sets_of_one_gpu(
+    pages: Sequence[ResourceSlice], devices: Sequence[Device], gpus: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Return the counter sets that keep a GPU from being had in two ways at once, for a host and for a virtual machine,
+    with the ordinals of the devices that it is. All that draws on such a set are GPUs, and each takes all of it."""
+    declared = {one.name: one.counters for page in pages for one in page.spec.shared_counters}
+    users: dict[str, list[Device]] = {}
+    for device in devices:
+        for consumption in device.consumes_counters:
+            users.setdefault(consumption.counter_set, []).append(device)
+    return {
+        name: [gpus[device.name] for device in every]
+        for name, every in users.items()
+        if all(device.name in gpus and _takes_all_of(device, declared.get(name)) for device in every)
+    }
+
+
+def _takes_all_of(device: Device, counters: Mapping[str, Counter] | None) -> bool:
+    """Whether a device takes all of one counter set, and of no other."""
+    (taken, *others) = device.consumes_counters
+    return not others and not taken.compatibility_groups and bool(counters) and taken.counters == counters
 
 
 def _clique(devices: Sequence[Device | None]) -> str | None:

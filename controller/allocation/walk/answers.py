@@ -13,8 +13,10 @@ from bisect import bisect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from heapq import merge
 from itertools import takewhile
+from operator import or_
 from typing import Final
 
 from dracaena.api.decision import part_in_words
@@ -150,8 +152,8 @@ class KindAnswers:
         self._engine = engine
         self._kind = kind
         self._question = question
-        self.present = found.present
-        """Mask of the devices that count for the pod at all (Eligible)."""
+        self.present = found.present & ~_left_out(kind.twins, found.of_request)
+        """Mask of the devices that count for the pod at all (Eligible); of twins that which it may have."""
         self.of_request = found.of_request
         """Masks of the devices that each request may have (Eligible)."""
         # Only partitions ask which claims GPUs are for; elsewhere all pods with the same requests share answers.
@@ -159,12 +161,14 @@ class KindAnswers:
         self._options = tuple(
             tuple(
                 # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
-                Demand(count, policy, None if mask == found.present else mask, claim)
+                Demand(count, policy, None if mask == self.present else mask, claim)
                 for count, policy, mask, claim in zip(question.counts, question.policies, masks, claims, strict=True)
             )
             for masks in _agreeing(kind, question, found.of_request)
         )
         self._distinct = tuple(groups(kind.devices, match.attribute) for match in question.matches if match.distinct)
+        if any(both & self.present == both for both in kind.twins):  # requests for both ways to have a GPU
+            self._distinct += (_gpus(kind),)
         self.failures: tuple[Failure, ...] = found.failures
         """Selectors that have no answer for some device of this kind."""
         self._parts: PartQuestion | None = None
@@ -228,9 +232,8 @@ class KindAnswers:
                 return NodeAnswer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
         if not found:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
-            return NodeAnswer(
-                None, reason=f"without {self._question.count} free GPUs that hold to the constraints on {names}"
-            )
+            lack = f" that hold to the constraints on {names}" if names else ""
+            return NodeAnswer(None, reason=f"without {self._question.count} free GPUs{lack}")
         second = found[1] if len(found) > 1 else None
         return _answer(found[0], second)
 
@@ -247,6 +250,18 @@ class KindAnswers:
             if (mask & group).bit_count() > 1:
                 return False
         return not mask & ~known
+
+
+def _gpus(kind: NodeKind) -> tuple[int, ...]:
+    """Return a mask for each GPU of the devices that it is."""
+    twins = reduce(or_, kind.twins, 0)
+    return (*kind.twins, *(1 << place for place in range(len(kind.devices)) if not twins >> place & 1))
+
+
+def _left_out(twins: Sequence[int], of_request: Sequence[int]) -> int:
+    """Return what of twins does not count where a GPU is to count once: what no request may have, else the higher."""
+    wanted = reduce(or_, of_request, 0)
+    return sum(both & ~(both & wanted or both & -both) for both in twins)
 
 
 def _answer(best: Choice, second: Choice | None) -> NodeAnswer:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.links import LinkLevel
+from dracaena.api.fabric import HGX_FABRIC
+from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Machine
+from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.result import Allocation
@@ -20,6 +25,8 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
 from support.passthrough import NO_GPUS, on_demand, on_demand_slices, passthrough_gpu, with_passthrough
+from support.seeds import sampled
+from support.slow_choice import SlowBox
 
 CLASSES = Path(__file__).resolve().parents[4] / "deploy" / "deviceclasses"
 VFIO = f"vfio.{DRIVER}"
@@ -140,3 +147,126 @@ def test_a_gpu_that_is_had_in_one_way_is_not_given_in_the_other() -> None:
     both = claim("c", request("own", 2), request("vm", 2, VFIO))
     assert len(given(on_demand_cluster(), both)) == 4
     assert isinstance(decide(on_demand_cluster(), claim("c", request("own", 3), request("vm", 2, VFIO))), NoFit)
+
+
+# GPUs that are had in either way are chosen by their links, as all others.
+
+PAIRS = machine(
+    "pairs", blocks(2, 2, 2, inside="PIX", outside="SYS", numa=True), product_name=HOST.gpus[0].product_name
+)
+"""Three pairs on three sockets."""
+
+
+def in_pairs() -> Machine:
+    """Each GPU twice; those for virtual machines are linked as those of the host."""
+    made = on_demand(PAIRS)
+    links = tuple(
+        PAIRS.topology.link(a % 6, b % 6) if a % 6 != b % 6 else NO_LINK for a, b in combinations(range(12), 2)
+    )
+    numa = PAIRS.topology.numa_nodes * 2
+    return replace(made, topology=replace(made.topology, pairs=links, numa_nodes=numa))
+
+
+NO_LINK = Link(LinkLevel.SYS, 0)
+IN_PAIRS = in_pairs()
+
+
+def pairs_cluster(held: Sequence[tuple[int, str]]) -> Inventory:
+    """`held`: GPUs that somebody has, and by which class."""
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("n")],
+        slices=on_demand_slices("n", IN_PAIRS),
+        classes=[device_class(DRIVER), device_class(VFIO)],
+    )
+    inventory.hold("others", frozenset(DeviceId(DRIVER, "n", name_as(gpu, how)) for gpu, how in held))
+    inventory.check()
+    return inventory
+
+
+def name_as(gpu: int, how: str) -> str:
+    return gpu_device_name(IN_PAIRS.gpus[gpu].uuid) if how == DRIVER else IN_PAIRS.passthrough[gpu].device_name
+
+
+@pytest.mark.parametrize("how", [DRIVER, VFIO])
+def test_a_gpu_that_may_be_had_in_two_ways_is_chosen_by_its_links(how: str) -> None:
+    found = decide(pairs_cluster([(0, VFIO), (3, DRIVER)]), claim("c", request(count=2, device_class=how)))
+    assert isinstance(found, Allocation)
+    assert [result.device for result in found.claims[0].results] == [name_as(4, how), name_as(5, how)]
+    assert found.links == "1 pair PIX"
+    assert found.choice.score.free_gpus == 4, "each GPU counts once"
+
+
+@pytest.mark.parametrize("seed", sampled(range(60), 4, 20))
+def test_no_gpu_is_given_twice_and_the_set_is_the_best_of_all(seed: int) -> None:
+    chance = random.Random(seed)
+    slow = SlowBox(PAIRS.topology, dict(enumerate(PAIRS.gpus)))
+    for _ in range(4):
+        busy = chance.sample(range(6), chance.randrange(5))
+        free = frozenset(range(6)) - set(busy)
+        how, count = chance.choice([DRIVER, VFIO]), chance.randrange(1, 5)
+        inventory = pairs_cluster([(gpu, chance.choice([DRIVER, VFIO])) for gpu in busy])
+        found = decide(inventory, claim("c", request(count=count, device_class=how)))
+        if count > len(free):
+            assert isinstance(found, NoFit)
+            continue
+        assert isinstance(found, Allocation)
+        expected = slow.best_first(free, [(count, free)])[0][1]
+        assert {result.device for result in found.claims[0].results} == {name_as(gpu, how) for gpu in expected}
+
+
+@pytest.mark.parametrize("seed", sampled(range(60), 4, 20))
+def test_requests_of_both_kinds_never_have_one_gpu(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(4):
+        busy = chance.sample(range(6), chance.randrange(4))
+        own, guest = chance.randrange(1, 4), chance.randrange(1, 4)
+        inventory = pairs_cluster([(gpu, chance.choice([DRIVER, VFIO])) for gpu in busy])
+        found = decide(inventory, claim("c", request("own", own), request("vm", guest, VFIO)))
+        if own + guest > 6 - len(busy):
+            assert isinstance(found, NoFit)
+            continue
+        assert isinstance(found, Allocation)
+        given = [result.device for result in found.claims[0].results]
+        gpus = [gpu for gpu in range(6) for how in (DRIVER, VFIO) if name_as(gpu, how) in given]
+        assert len(set(gpus)) == len(gpus) == own + guest
+        assert not set(gpus) & set(busy)
+
+
+def test_devices_that_leave_something_of_a_counter_are_not_taken_for_one_gpu() -> None:
+    pages = on_demand_slices("n", IN_PAIRS)
+    inventory = make_inventory(DRIVER, nodes=[node("n")], slices=pages, classes=[device_class(DRIVER)])
+    pool = inventory.pool("n")
+    assert pool is not None
+    assert (len(pool.kind.twins), pool.others) == (6, ())
+    replace_in = msgspec.structs.replace
+    for each in pages[1].spec.shared_counters:
+        each.counters["whole"] = replace_in(each.counters["whole"], value="2")
+    inventory = make_inventory(DRIVER, nodes=[node("n")], slices=pages, classes=[device_class(DRIVER)])
+    pool = inventory.pool("n")
+    assert pool is not None
+    assert (pool.kind.twins, len(pool.others)) == ((), 12)
+
+
+@pytest.mark.parametrize("how", [DRIVER, VFIO])
+def test_a_gpu_that_may_be_had_in_two_ways_comes_in_whole_partitions(how: str) -> None:
+    board = on_demand(machine("board", blocks(8, inside="NV18", outside="NV18"), nvlink_count=18))
+    board = replace(
+        board,
+        gpus=tuple(replace(gpu, module_id=place) for place, gpu in enumerate(board.gpus, start=1)),
+        passthrough=tuple(replace(gpu, module_id=place) for place, gpu in enumerate(board.passthrough, start=1)),
+        fabric=HGX_FABRIC,
+    )
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("n")],
+        slices=on_demand_slices("n", board),
+        classes=[device_class(DRIVER), device_class(VFIO)],
+    )
+    inventory.hold("others", frozenset({DeviceId(DRIVER, "n", board.passthrough[0].device_name)}))
+    found = decide(inventory, claim("c", request(count=2, device_class=how)))
+    assert isinstance(found, Allocation)
+    names = [gpu_device_name(gpu.uuid) for gpu in board.gpus] if how == DRIVER else []
+    names = names or [gpu.device_name for gpu in board.passthrough]
+    assert [result.device for result in found.claims[0].results] == [names[1], names[3]]
+    assert found.links == "1 pair NV18, a whole partition"
