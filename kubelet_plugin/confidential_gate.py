@@ -11,6 +11,8 @@ from typing import Protocol
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import TemporaryError
+from dracaena.api.names import DeviceName
+from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
 from dracaena.kubelet_plugin.live_machine import LiveMachine
@@ -51,12 +53,16 @@ class ConfidentialGate:
         decode_config: DecodeConfig,
         read_state: Callable[[], ConfidentialState],
         labels: Callable[[], Mapping[str, str]] = dict,
+        guest_modes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`read_state` asks the driver, `labels` returns those of the Node."""
+        """`read_state` asks the driver, `labels` returns those of the Node, `guest_modes` what this plugin knows of the
+        modes of GPUs for virtual machines, by PCI address.
+        """
         self._read_pool = read_pool
         self._decode_config = decode_config
         self._read_state = read_state
         self._labels = labels
+        self._guest_modes = guest_modes
 
     def refuse(self, claim: ResourceClaim) -> None:
         """Raise NotConfidentialError for a claim with a GPU that no container can be given now, with all reasons; other
@@ -65,12 +71,22 @@ class ConfidentialGate:
         asked = asked_devices(claim, self._read_pool(), self._decode_config)
         if not asked:
             return
-        of_guests = state_by_labels(self._labels())
+        of_guest = self._states_of_guests()
         of_driver = ConfidentialState() if all(each.is_passthrough for each in asked) else self._read_state()
-        states = (of_guests if each.is_passthrough else of_driver for each in asked)
+        states = (of_guest(each.device) if each.is_passthrough else of_driver for each in asked)
         reasons = [why for each, state in zip(asked, states, strict=True) if (why := why_not_ready(each, state))]
         if reasons:
             raise NotConfidentialError("; ".join(reasons))
+
+    def _states_of_guests(self) -> Callable[[DeviceName], ConfidentialState]:
+        """Return what tells the state of a device for virtual machines, of which it is the guest that attests it."""
+        by_labels, known = state_by_labels(self._labels()), self._guest_modes()
+
+        def state(device: DeviceName) -> ConfidentialState:
+            mode = known.get(pci_bus_id_in(device) or "")
+            return by_labels if mode is None else ConfidentialState(mode, ready=True)
+
+        return state
 
 
 def confidential_gate(
@@ -78,6 +94,7 @@ def confidential_gate(
     live: LiveMachine | None,
     read_pool: ReadPool,
     labels: Callable[[], Mapping[str, str]] = dict,
+    guest_modes: Callable[[], Mapping[str, str]] = dict,
 ) -> ConfidentialGate:
     """Return the gate of a node whose driver is asked through `source` in the thread of `live`; a recorded machine has
     none.
@@ -93,4 +110,5 @@ def confidential_gate(
         modes = {gpu.cc_mode for gpu in read_pool().gpus.values()}
         return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
 
-    return ConfidentialGate(read_pool, decode_config, of_recording if source is None else by_driver, labels)
+    read_state = of_recording if source is None else by_driver
+    return ConfidentialGate(read_pool, decode_config, read_state, labels, guest_modes)

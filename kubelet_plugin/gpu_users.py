@@ -33,18 +33,18 @@ def is_named_of_gpu(name: str, gpu: DeviceName) -> bool:
 def prepared_users(
     checkpoints: Checkpoints,
     salvage: Callable[[Broken], PreparedClaim],
-    gpu: DeviceName,
+    gpu: DeviceName | None,
     is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
 ) -> str | None:
     """See GpuUsers.prepared()."""
     now, broken = checkpoints.load_all()
-    found = [each.prepared.claim for each in now if _has(each.prepared, gpu, is_of)]
+    found = [each.prepared.claim for each in now if gpu is None or _has(each.prepared, gpu, is_of)]
     if found:
         return _have(found, gpu)
     for each in broken:
         devices = salvage(each).devices
-        if not devices or any(is_of(device, gpu) for device in devices):
-            return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {gpu} or a part of it"
+        if gpu is None or not devices or any(is_of(device, gpu) for device in devices):
+            return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {_words(gpu)}"
     return None
 
 
@@ -77,20 +77,21 @@ class GpuUsers:
         self._is_of = is_of
         self._is_named_of = is_named_of
 
-    def prepared(self, gpu: DeviceName) -> str | None:
+    def prepared(self, gpu: DeviceName | None) -> str | None:
         """Return which claims have something of a GPU here, None where none has. The caller holds the calls' lock.
+        Without a GPU all of the node are meant.
 
         A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
         return prepared_users(self._checkpoints, self._salvage, gpu, self._is_of)
 
-    def holding(self, gpu: DeviceName) -> str | None:
+    def holding(self, gpu: DeviceName | None) -> str | None:
         """As prepared(), for a caller that does not hold the lock: it may be over a moment later, or begin."""
         with self._lock.hold():
             return self.prepared(gpu)
 
-    def allocated(self, gpu: DeviceName) -> str | None:
+    def allocated(self, gpu: DeviceName | None) -> str | None:
         """Return which claim of a pod of this node was given something of a GPU and is not prepared yet, None: none.
 
         Each claim is asked for at the API, so one whose pod was bound a moment ago is seen, and one that was made anew
@@ -105,7 +106,7 @@ class GpuUsers:
             claim = self._find_claim(namespace, name)
             if claim is None or claim.metadata.uid in prepared:
                 continue
-            if any(self._is_named_of(device, gpu) for device in self._devices(claim)):
+            if any(gpu is None or self._is_named_of(device, gpu) for device in self._devices(claim)):
                 return _have([ClaimReference(namespace, name, ClaimUid(claim.metadata.uid))], gpu)
         return None
 
@@ -125,9 +126,13 @@ def _has(prepared: PreparedClaim, gpu: DeviceName, is_of: Callable[[PreparedDevi
     return any(is_of(device, gpu) for device in devices) or any(effect.gpu == gpu for effect in prepared.effects)
 
 
-def _have(claims: Sequence[ClaimReference], gpu: DeviceName) -> str:
+def _words(gpu: DeviceName | None) -> str:
+    return "a GPU of this node" if gpu is None else f"{gpu} or a part of it"
+
+
+def _have(claims: Sequence[ClaimReference], gpu: DeviceName | None) -> str:
     shown = sorted(f"{claim} (UID {claim.uid})" for claim in claims)
     if len(shown) == 1:
-        return f"claim {shown[0]} has {gpu} or a part of it"
+        return f"claim {shown[0]} has {_words(gpu)}"
     more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
-    return f"{len(shown)} claims have {gpu} or a part of it: {', '.join(shown[:MOST_NAMED])}{more}"
+    return f"{len(shown)} claims have {_words(gpu)}: {', '.join(shown[:MOST_NAMED])}{more}"

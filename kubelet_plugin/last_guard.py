@@ -59,9 +59,10 @@ class LastGuard:
         read_minors: ReadMinors,
         changing: Callable[[], Collection[str]] = tuple,
         guest_runtimes: GuestRuntimes = NO_GUESTS,
+        refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`changing` returns, with the lock held, the GPUs of which nothing is given to anybody now: names of
-        devices, or PCI addresses.
+        devices, or PCI addresses; `refusal`, with the lock held, why none of the node is.
         """
         self._checkpoints = checkpoints
         self._files = files
@@ -69,6 +70,7 @@ class LastGuard:
         self._read_minors = read_minors
         self._changing = changing
         self._guest_runtimes = guest_runtimes
+        self._refusal = refusal
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
@@ -93,6 +95,9 @@ class LastGuard:
 
     def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
         """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
+        refusal = self._refusal()
+        if refusal is not None:
+            raise TemporaryError(refusal)
         changing = self._changing()
         for device in plan.devices if changing else ():
             if device.physical_gpu in changing or device.pci_bus_id in changing:

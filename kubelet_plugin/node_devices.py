@@ -19,7 +19,7 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
-from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_by_labels
+from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
 from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig_on_demand import (
     DividedGpus,
@@ -53,6 +53,15 @@ FOREIGN = "foreign"
 PENDING = "pending"
 """Value of the taint on devices of GPUs whose layout is about to change."""
 
+CHANGING = "changing"
+"""Value of the taint on all devices while the mode of confidential computing of the GPUs is about to change."""
+
+EVERY_GPU = "*"
+"""In place of what gpu_of() names: all devices of the node are withheld."""
+
+_Modes = tuple[Mapping[str, str], Mapping[str, str]]
+"""Labels of the Node that speak of modes, and modes of GPUs for virtual machines by PCI address."""
+
 log = structlog.get_logger()
 
 
@@ -65,7 +74,8 @@ class NodeDevices:
 
     With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
     offered for the second until its health is looked at. With `laid_out` nothing before the first withhold() with each
-    of these keys: a GPU that waits for its layout must not be offered when the plugin is started anew.
+    of these keys: a GPU that waits for its layout must not be offered when the plugin is started anew. With
+    `guest_modes` modes of confidential computing are switched, and who does tells of those that differ.
     """
 
     def __init__(
@@ -85,22 +95,22 @@ class NodeDevices:
         made_devices: Callable[[], Mapping[DeviceName, MadeDevice]] = dict,
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
         labels: Callable[[], Mapping[str, str]] = dict,
+        guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        """`sharing` is the setting of that name, `mig_gpus` the one where `mig` is onDemand. `own_places` returns the
-        places where MIG devices of claims lie or may lie, `made_devices` those that must be there. `on_troubles` is
-        told at each take() what cannot be published and what of the settings is unclear. `labels` are the Node's.
+        """`sharing` and `mig_gpus` are the settings, the latter where `mig` is onDemand. `own_places` returns where MIG
+        devices of claims may lie, `made_devices` those that must be there. `on_troubles` is told at each take() what is
+        wrong. `labels` are the Node's, `guest_modes` modes of confidential computing by PCI address, None: see above.
         """
         self._driver, self._name, self._tainted = driver, name, tainted
         self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics
-        self._sharing, self._mig_gpus = sharing, mig_gpus
-        self._own_places, self._made_devices, self._labels = own_places, made_devices, labels
+        self._sharing, self._mig_gpus, self._own_places, self._guest_modes = sharing, mig_gpus, own_places, guest_modes
+        self._made_devices, self._labels, self._on_troubles = made_devices, labels, on_troubles
         self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
         # Only for the thread that calls take() and look_again():
         self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
         self._taken: Mapping[str, Mapping[str, int]] = {}
         self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
-        self._on_troubles = on_troubles
-        self._modes: Mapping[str, str] = {}  # labels of confidential computing, as they were taken last
+        self._modes: _Modes = ({}, {})  # what says the modes of confidential computing, as it was taken last
         self._read: Machine | None = None  # the last reading that could be published, without what they say
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
@@ -123,8 +133,8 @@ class NodeDevices:
 
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
-        read, self._modes = machine, _of_confidential(self._labels(), self._driver)
-        machine = with_modes_by_labels(machine, self._modes)
+        read, self._modes = machine, self._modes_now()
+        machine = with_modes_of_guests(machine, *self._modes)
         self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
         divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
         taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
@@ -171,7 +181,7 @@ class NodeDevices:
                     for subject, problem in divided.problems.items()
                 ),
                 *map(passthrough_trouble, divided_by_mig(machine)),
-                *mode_troubles(machine, self._modes, self._driver),
+                *(() if self._guest_modes is not None else mode_troubles(machine, self._modes[0], self._driver)),
                 *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
             )
         )
@@ -181,12 +191,12 @@ class NodeDevices:
             self._publish_tainted()
 
     def look_again(self) -> None:
-        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing, or labels
-        of the Node say another mode of confidential computing. Called for each reading that is the same, by the thread
+        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing, or
+        another mode of confidential computing is known. Called for each reading that is the same, by the thread
         that calls take(): a place counts as ours for some time after it was touched, and a stranger's device that was
         first read then would never be told.
         """
-        if self._read is not None and self._modes != _of_confidential(self._labels(), self._driver):
+        if self._read is not None and self._modes != self._modes_now():
             self.take(self._read)
             return
         machine = self._machine
@@ -216,12 +226,16 @@ class NodeDevices:
 
     def withhold(self, key: str, gpus: Collection[str]) -> None:
         """Taint the devices of these GPUs, as gpu_of() names them, from now on, so that nobody is given any of them
-        anew: their layout is about to change. `key` is that of the taint. From any thread.
+        anew: their layout is about to change. `key` is that of the taint. EVERY_GPU means all devices of the node,
+        whose mode of confidential computing is about to change. From any thread.
         """
         with self._lock:
             if self._withheld.get(key) != frozenset(gpus):
                 self._withheld[key] = frozenset(gpus)
                 self._publish_tainted()
+
+    def _modes_now(self) -> _Modes:
+        return _of_confidential(self._labels(), self._driver), dict(self._guest_modes() if self._guest_modes else {})
 
     def _publish_tainted(self) -> None:
         taints = self._taints
@@ -240,7 +254,9 @@ class NodeDevices:
         if isinstance(device, CounterSet):
             return device
         key = withheld.get(gpu_of(device) or "")
-        if key is not None:
+        if EVERY_GPU in withheld:
+            taint = Taint(key=withheld[EVERY_GPU], value=CHANGING, effect="NoSchedule")
+        elif key is not None:
             taint = Taint(key=key, value=PENDING, effect="NoSchedule")
         elif self._pool is not None and device.name in self._pool.vanished:
             taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")

@@ -55,14 +55,17 @@ def state_by_labels(labels: Mapping[str, str]) -> ConfidentialState:
     )
 
 
-def with_modes_by_labels(machine: Machine, labels: Mapping[str, str]) -> Machine:
-    """Return a machine whose GPUs for virtual machines have the mode that the labels say."""
-    mode = state_by_labels(labels).mode
-    return replace(machine, passthrough=tuple(replace(gpu, cc_mode=mode) for gpu in machine.passthrough))
+def with_modes_of_guests(machine: Machine, labels: Mapping[str, str], known: Mapping[str, str]) -> Machine:
+    """Return a machine whose GPUs for virtual machines have the mode that is known of them, by PCI address, or else
+    the one that the labels say.
+    """
+    by_labels = state_by_labels(labels).mode
+    gpus = (replace(gpu, cc_mode=known.get(gpu.pci_bus_id, by_labels)) for gpu in machine.passthrough)
+    return replace(machine, passthrough=tuple(gpus))
 
 
 def mode_troubles(machine: Machine, labels: Mapping[str, str], driver: str) -> tuple[Trouble, ...]:
-    """Return that GPUs are not in the mode that an admin wants for the node; with_modes_by_labels() comes before."""
+    """Return that GPUs are not in the mode that an admin wants for the node; with_modes_of_guests() comes before."""
     label = cc_mode_label(driver)
     wanted = labels.get(label)
     if wanted is None:

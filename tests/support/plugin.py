@@ -347,6 +347,8 @@ class PluginNode:
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
     changing: set[str] = field(default_factory=set)
     """GPUs that are being divided into another layout."""
+    refusal: str | None = None
+    """Why nobody is given a GPU of the node."""
     confidential: ConfidentialState = field(default_factory=ConfidentialState)
     """What the driver says of confidential computing."""
     told: list[tuple[str, str]] = field(default_factory=list)
@@ -421,6 +423,7 @@ class PluginNode:
                 claim_reconciler=reconciler,
                 read_minors=lambda: self.minors,
                 changing=lambda: self.changing,
+                refusal=lambda: self.refusal,
                 guest_runtimes=GuestRuntimes.parse("kata,kata-*"),
             ),
             reporter=self.reporter,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -20,7 +20,13 @@ class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
     def __init__(
-        self, *, watched: bool = False, laid_out: Collection[str] = (), sharing: str = "", mig_gpus: str = ""
+        self,
+        *,
+        watched: bool = False,
+        laid_out: Collection[str] = (),
+        sharing: str = "",
+        mig_gpus: str = "",
+        guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.labels: dict[str, str] = {}
         self.own: set[DeviceName] = set()
@@ -47,6 +53,7 @@ class Node:
             made_devices=lambda: dict(self.made),
             on_troubles=self.troubles.append,
             labels=lambda: self.labels,
+            guest_modes=guest_modes,
         )
 
     def _own_places(self) -> set[DeviceName]:

@@ -49,7 +49,8 @@ class Driver:
         self.error: TemporaryError | None = None
         self.asked = 0
         self.labels: dict[str, str] = {}
-        self.gate = ConfidentialGate(lambda: pool, decode_config, self._read, lambda: self.labels)
+        self.known: dict[str, str] = {}
+        self.gate = ConfidentialGate(lambda: pool, decode_config, self._read, lambda: self.labels, lambda: self.known)
 
     def _read(self) -> ConfidentialState:
         self.asked += 1
@@ -176,6 +177,19 @@ def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked(devic
     driver.gate.refuse(requiring(device))
     driver.gate.refuse(claim_of("c", {"results": [{"request": "r", "driver": DRIVER, "pool": NODE, "device": device}]}))
     assert driver.asked == 0
+
+
+def test_a_mode_that_the_plugin_has_set_and_read_counts_before_the_labels_of_another() -> None:
+    driver = Driver(pool_in("off"))
+    driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "true"}
+    driver.known = {"0000:e1:00.0": "off"}
+    with refused("its mode is off"):
+        driver.gate.refuse(requiring("vfio-0000-e1-00-0"))
+    driver.gate.refuse(requiring("vfio-0000-e2-00-0"))
+    driver.labels, driver.known = {}, {"0000:e1:00.0": "on"}
+    driver.gate.refuse(requiring("vfio-0000-e1-00-0"))  # its guest attests it: nobody on the host has to say so
+    with refused("nothing tells the mode"):
+        driver.gate.refuse(requiring("vgpu-0000-e1-00-0"))
 
 
 def test_devices_of_other_drivers_and_claims_without_allocation_are_left_alone() -> None:

@@ -77,6 +77,15 @@ def test_a_prepared_claim_has_its_gpu_and_no_other(tmp_path: Path) -> None:
     assert node.users.prepared(GPU) is None
 
 
+def test_without_a_gpu_the_whole_node_is_meant(tmp_path: Path) -> None:
+    claims = {"prepared": make_claim("prepared", (0,)), "claim": part_claim(OTHER)}
+    node = Node(tmp_path, claims, pod_of("claim"))
+    assert node.users.holding(None) is None
+    assert node.users.allocated(None) == "claim default/claim (UID claim-uid) has a GPU of this node"
+    node.plugin.state.prepare(reference_to(claims["prepared"]))
+    assert node.users.holding(None) == "claim default/prepared (UID prepared-uid) has a GPU of this node"
+
+
 def test_all_claims_that_are_waited_for_are_named_up_to_seven(tmp_path: Path) -> None:
     claims = [make_claim(f"claim-{number}", (0,), adminAccess=True) for number in range(9)]
     node = Node(tmp_path, {claim.metadata.name: claim for claim in claims}, FakePods())

@@ -278,3 +278,15 @@ def test_nothing_of_a_gpu_is_given_away_while_it_is_being_divided_anew(tmp_path:
         node.state.prepare(reference_to(new))
     node.changing.clear()
     node.state.prepare(reference_to(new))
+
+
+def test_nothing_of_the_node_is_given_away_while_something_is_against_it(tmp_path: Path) -> None:
+    held, new = make_claim("held", (0,)), make_claim("new", (1,))
+    node = PluginNode(tmp_path, FakeClaims(held, new))
+    node.state.prepare(reference_to(held))
+    node.refusal = "the mode of the GPUs is being changed"
+    node.state.prepare(reference_to(held))  # what is prepared is answered as before
+    with pytest.raises(TemporaryError, match="the mode of the GPUs is being changed"):
+        node.state.prepare(reference_to(new))
+    node.refusal = None
+    node.state.prepare(reference_to(new))

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from dracaena.api import limits
+from dracaena.api.confidential import cc_mode_label
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DeviceName, gpu_device_name, mig_layout_key, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
-from dracaena.kubelet_plugin.node_devices import GONE, DevicesUnknownError
+from dracaena.kubelet_plugin.node_devices import EVERY_GPU, GONE, DevicesUnknownError
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
@@ -314,6 +315,38 @@ def test_vgpus_of_a_gpu_are_withheld_by_its_address_under_a_key_of_their_own() -
     }  # fmt: skip
     node.devices.withhold(key, [])
     assert not any(key in taints for taints in node.taints.values())
+
+
+def test_all_devices_of_a_node_are_withheld_together_and_nothing_is_published_before_that_was_said() -> None:
+    key = cc_mode_label(DRIVER)
+    node = Node(laid_out=[key])
+    node.devices.take(MACHINE)
+    assert node.published == []
+    node.devices.withhold(key, [EVERY_GPU])
+    assert set(map(tuple, node.taints.values())) == {(taint_key(DRIVER), key)}
+    assert {each.taints[-1].value for each in node.devices_published} == {"changing"}
+    before = len(node.published)
+    node.devices.withhold(key, [EVERY_GPU])
+    assert len(node.published) == before
+    node.devices.withhold(key, [])
+    assert set(map(tuple, node.taints.values())) == {(taint_key(DRIVER),)}
+
+
+def test_gpus_for_virtual_machines_have_the_mode_that_is_known_of_them() -> None:
+    known: dict[str, str] = {}
+    node = Node(guest_modes=lambda: known)
+    node.labels = {cc_mode_label(DRIVER): "on"}
+    node.devices.take(with_passthrough(NO_GPUS, [passthrough_gpu(0), passthrough_gpu(1)]))
+    assert modes_of(node) == [None, None]
+    known[passthrough_gpu(1).pci_bus_id] = "on"
+    node.devices.look_again()
+    assert modes_of(node) == [None, "on"]
+    assert node.troubles[-1] == (), "who switches modes tells of those that differ"
+
+
+def modes_of(node: Node) -> list[str | None]:
+    found = (device.attributes.get("ccMode") for device in node.devices_published)
+    return [None if each is None else each.string for each in found]
 
 
 def test_a_device_with_all_the_taints_that_there_may_be_is_withheld_too() -> None:

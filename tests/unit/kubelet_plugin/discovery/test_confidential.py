@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.discovery.confidential import (
     cc_mode,
     mode_troubles,
     state_by_labels,
-    with_modes_by_labels,
+    with_modes_of_guests,
 )
 from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
 from support.machines import plain_machine
@@ -82,9 +82,17 @@ WANTED = cc_mode_label(DRIVER)
 
 
 def test_a_label_tells_the_mode_of_gpus_for_virtual_machines_and_of_no_other() -> None:
-    told = with_modes_by_labels(MIXED, {MODE_STATE_LABEL: "on"})
+    told = with_modes_of_guests(MIXED, {MODE_STATE_LABEL: "on"}, {})
     assert ([gpu.cc_mode for gpu in told.gpus], [gpu.cc_mode for gpu in told.passthrough]) == (["off"], ["on"])
-    assert with_modes_by_labels(told, {}) == MIXED, "a label that went is not remembered"
+    assert with_modes_of_guests(told, {}, {}) == MIXED, "a label that went is not remembered"
+
+
+def test_what_is_known_of_a_gpu_counts_before_the_labels() -> None:
+    address = MIXED.passthrough[0].pci_bus_id
+    told = with_modes_of_guests(MIXED, {MODE_STATE_LABEL: "on"}, {address: "devtools"})
+    assert {gpu.pci_bus_id: gpu.cc_mode for gpu in told.passthrough} == {
+        gpu.pci_bus_id: "devtools" if gpu.pci_bus_id == address else "on" for gpu in MIXED.passthrough
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_gpus_that_are_not_in_the_wanted_mode_are_a_trouble_that_says_who_must_a
 ) -> None:
     labels = {WANTED: wanted, MODE_STATE_LABEL: state}
     known = {key: value for key, value in labels.items() if value is not None}
-    found = mode_troubles(with_modes_by_labels(MIXED, known), known, DRIVER)
+    found = mode_troubles(with_modes_of_guests(MIXED, known, {}), known, DRIVER)
     assert [trouble.reason for trouble in found] == (["ConfidentialModeDiffers"] if words else [])
     for trouble in found:
         assert words is not None
