@@ -197,7 +197,7 @@ class CcModeChanges:
                 problems.append(f"the GPU at {address} is in mode {mode}")
         if found and not problems:
             return self._journals.note(
-                replace(change, mode=found, step=ModeStep.BINDING, problem=problem),
+                replace(change, mode=found, step=ModeStep.BINDING, problem=problem, refused=change.mode),
                 dict.fromkeys(change.drivers, found),
             )
         words = (

@@ -175,6 +175,13 @@ class NodeMetrics:
             ["layout", "state"],
             registry=registry,
         )
+        self.confidential_mode = Gauge(
+            "dracaena_plugin_confidential_mode",
+            "1 for the mode of confidential computing that the label of this node asks for, where the plugin changes "
+            "modes, and how far that is (Pending, Applied, Failed)",
+            ["mode", "state"],
+            registry=registry,
+        )
 
     def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
         """Let the gauge of unreadable objects ask a cache."""

@@ -29,6 +29,7 @@ class TroubleKind(enum.Enum):
     FABRIC = "FabricNotReady"
     CONFIDENTIAL_NOT_READY = "ConfidentialNotReady"
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
+    CONFIDENTIAL_CHANGE = "ConfidentialModeFailed"
     HOOK_TOOL_MISSING = "HookToolMissing"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
     HOST_PROCESSES = "HostProcessesHidden"
@@ -66,9 +67,10 @@ MENDING = {
     "`nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, `journalctl -u nvidia-vgpu-mgr`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
-    TroubleKind.CONFIDENTIAL_MODE: "the plugin changes no mode: let NVIDIA's manager do so (label "
-    "`nvidia.com/cc.mode`) while no pod has a GPU, or correct the label (docs/vm.md); on the node: "
-    "`nvidia-smi conf-compute -q`",
+    TroubleKind.CONFIDENTIAL_MODE: "the plugin changes modes where setting cc-mode-tool names NVIDIA's program for it, "
+    "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label "
+    "(docs/vm.md); on the node: `nvidia-smi conf-compute -q`",
+    TroubleKind.CONFIDENTIAL_CHANGE: "to have it tried once more, take the label away and set it again (docs/vm.md)",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "

@@ -44,7 +44,9 @@ class ModeChange:
     before: Mapping[str, str] = field(default_factory=dict)
     """PCI address → mode before the change, from SWITCHING on."""
     problem: str = ""
-    """What went wrong: in BINDING the modes are those of before, or another one that was wanted then."""
+    """What went wrong: in BINDING the GPUs were taken back to the mode of before."""
+    refused: str = ""
+    """In BINDING the mode that could not be had, where they were taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class _Change(msgspec.Struct, omit_defaults=True):
     drivers: dict[str, str] = {}
     before: dict[str, str] = {}
     problem: str = ""
+    refused: str = ""
 
 
 class _Refused(msgspec.Struct):
@@ -106,7 +109,9 @@ def encode_cc_modes(journal: CcModeJournal) -> bytes:
         dict(sorted(journal.modes.items())),
         None
         if change is None
-        else _Change(change.mode, change.step, dict(change.drivers), dict(change.before), change.problem),
+        else _Change(
+            change.mode, change.step, dict(change.drivers), dict(change.before), change.problem, change.refused
+        ),
         None if refused is None else _Refused(refused.mode, refused.problem),
         journal.asking,
     )
@@ -125,7 +130,9 @@ def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
     journal = CcModeJournal(
         boot_id,
         document.modes,
-        None if change is None else ModeChange(change.mode, change.step, change.drivers, change.before, change.problem),
+        None
+        if change is None
+        else ModeChange(change.mode, change.step, change.drivers, change.before, change.problem, change.refused),
         None if refused is None else RefusedMode(refused.mode, refused.problem),
         document.asking,
     )

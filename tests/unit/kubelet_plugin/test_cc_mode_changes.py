@@ -136,7 +136,7 @@ def test_a_fault_that_passes_leaves_all_gpus_in_the_mode_of_before(node: CcNode,
 
     node.start(passes)
     change = node.change("on")
-    assert (change.mode, change.step) == ("off", ModeStep.BINDING)
+    assert (change.mode, change.step, change.refused) == ("off", ModeStep.BINDING, "on")
     assert change.problem
     is_whole(node, "off")
     assert node.journals.read().modes == dict.fromkeys(BOUND, "off")

@@ -118,4 +118,4 @@ def test_gpus_that_are_not_in_the_wanted_mode_are_a_trouble_that_says_who_must_a
     for trouble in found:
         assert words is not None
         assert trouble.text.endswith(words)
-        assert "the plugin changes no mode: let NVIDIA's manager do so" in trouble.advice
+        assert "else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label" in trouble.advice

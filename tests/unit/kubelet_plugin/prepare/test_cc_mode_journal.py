@@ -17,7 +17,13 @@ from dracaena.kubelet_plugin.prepare.cc_mode_journal import (
 
 ADDRESSES = st.dictionaries(st.sampled_from(["0000:18:00.0", "0000:3b:00.0"]), st.sampled_from(["on", "off", ""]))
 CHANGES = st.builds(
-    ModeChange, st.sampled_from(["on", "off", ""]), st.sampled_from(ModeStep), ADDRESSES, ADDRESSES, st.text()
+    ModeChange,
+    st.sampled_from(["on", "off", ""]),
+    st.sampled_from(ModeStep),
+    ADDRESSES,
+    ADDRESSES,
+    st.text(),
+    st.text(),
 )
 JOURNALS = st.builds(
     CcModeJournal,
