@@ -76,7 +76,9 @@ class ModePorts:
     labels: Callable[[], Mapping[str, str] | None]
     """Labels of this Node; None before it was seen."""
     missing_program: Callable[[], str | None]
-    """See CcModeProgram.missing()."""
+    """Return why nothing can be switched on this node: no program for it (CcModeProgram.missing), or no look at who has
+    a GPU open.
+    """
     read_bus: Callable[[], PciBus]
     runs_confidential_guests: Callable[[], bool]
     keeps_mig_devices: bool
@@ -84,7 +86,7 @@ class ModePorts:
     driver_refusal: Callable[[], str | None]
     """Who has asked that the GPU driver be let go of."""
     withhold: Callable[[bool], None]
-    """See NodeDevices.withhold_all()."""
+    """Withhold all devices of the node, or none any more (NodeDevices.withhold)."""
     is_withheld: Callable[[], bool]
     """Whether the API server shows all devices of the node with the taint."""
     read_soon: Callable[[], None]

@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.lock import CallLock
 from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
+from dracaena.kubelet_plugin.cc_modes import CcModes
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
@@ -112,6 +113,8 @@ class ClaimParts:
     """None with a recorded machine, whose driver is never loaded anew."""
     layouts: Sequence[LayoutRounds[Any, Any]]
     """One for each kind that the settings ask for."""
+    cc_modes: CcModes | None
+    """None where no mode of confidential computing is switched."""
     sweeper: Sweeper
 
 

@@ -118,6 +118,8 @@ class Program:
             node.cache.start()
         for layouts in claims.layouts:
             layouts.start()
+        if claims.cc_modes is not None:
+            claims.cc_modes.start()
         if gpus.live is not None:
             gpus.live.start()
         if gpus.monitor is not None:
@@ -167,6 +169,8 @@ class Program:
             claims.limits.stop()  # before the driver's thread, which it asks
         if claims.renewal is not None:
             claims.renewal.stop()  # the same
+        if claims.cc_modes is not None:
+            claims.cc_modes.stop()
         for layouts in claims.layouts:
             layouts.stop()
         if gpus.live is not None:

@@ -130,6 +130,12 @@ class PluginSettings:
         "rest; such pods get GPUs for virtual machines alone",
         form=RUNTIME_CLASSES,
     )
+    cc_mode_tool: str = option(
+        "",
+        help="path of NVIDIA's program nvidia_gpu_tools.py (gpu-admin-tools), which switches the GPUs to the mode of "
+        "confidential computing that the label `<driver>/cc-mode` says, while no claim has one; empty: nothing does",
+        form=HOST_FOLDER,
+    )
     vgpu: str = option(
         OFF,
         help="vGPUs for virtual machines: `existing` are those that NVIDIA's vGPU manager has made; nothing else of "

@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.confidential import cc_mode_label
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
 from dracaena.api.names import NodeName, PoolName
@@ -34,6 +35,7 @@ from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
+from dracaena.kubelet_plugin.cc_mode_parts import CcModeParts, cc_mode_journals
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_calls import ClaimCalls
 from dracaena.kubelet_plugin.claim_effects import ClaimEffects
@@ -183,7 +185,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         fabric = fabric_partitions(node)
         live = _live_machine(node, asked, updates, fabric.read if settings.fabric_partitions else as_read)
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
-    own_places = OwnPlaces(node.clock)
+    own_places, cc_modes = OwnPlaces(node.clock), cc_mode_journals(node)
     devices = NodeDevices(
         driver=settings.driver_name,
         name=PoolName(settings.node_name),
@@ -192,13 +194,14 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         waiting_for=live.ready if live is not None else lambda: None,
         metrics=node.metrics,
         watched=watched,
-        laid_out=layout_keys(settings),
+        laid_out=[*layout_keys(settings), *([] if cc_modes is None else [cc_mode_label(settings.driver_name)])],
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
         made_devices=own_places.made if asked is not None else dict,  # of a recorded machine none is read
         on_troubles=partial(node.troubles.update, "devices"),
         labels=node.labels,
+        guest_modes=None if cc_modes is None else cc_modes.modes,
     )
     updates.subscribe(devices.take, same=devices.look_again)
     if not watched:
@@ -293,6 +296,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         salvage=files.salvage,
     )
     layouts = LayoutParts(node, gpus, folders, checkpoints, files, pods)
+    cc_modes = CcModeParts(node, gpus, checkpoints, files, pods)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -313,13 +317,14 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             read_minors=dict if node.settings.machine else GpuMinors().read,
             changing=layouts.changing,
             guest_runtimes=guests,
+            refusal=cc_modes.refusal,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
         effects=effects,
         lock=node.call_lock,
         kind_of=shares.kind_of,
-        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels).refuse,
+        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, cc_modes.known).refuse,
     )
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
@@ -354,7 +359,17 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         )
         gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
     return ClaimParts(
-        folders, pods, reporter, state, device_watch, mps_faults, limits, renewal, layouts.rounds, sweeper
+        folders,
+        pods,
+        reporter,
+        state,
+        device_watch,
+        mps_faults,
+        limits,
+        renewal,
+        layouts.rounds,
+        cc_modes.modes,
+        sweeper,
     )
 
 

@@ -472,6 +472,26 @@ def test_the_plugin_sees_the_processes_of_its_node_exactly_where_it_takes_gpus_f
         assert "hostPID" not in plugin(f"--set=kubeletPlugin.{where}.passthrough=existing")
 
 
+def test_the_program_that_a_setting_names_is_mounted_with_its_folder_at_the_same_path(tmp_path: Path) -> None:
+    program = "/opt/gpu-admin-tools/nvidia_gpu_tools.py"
+    sections = ("settings", "nodeSettings.machines", "nodeSettings.others")
+    given = [f"--set=kubeletPlugin.{where}.cc-mode-tool={program}" for where in sections]
+    (spec,) = (
+        each["spec"]["template"]["spec"]
+        for each in objects(render(tmp_path, *given), "DaemonSet")
+        if "kubelet-plugin" in each["metadata"]["name"]
+    )
+    assert spec["hostPID"] is True
+    (volume,) = (each for each in spec["volumes"] if each["name"].startswith("cc-mode-tool"))
+    assert volume["hostPath"] == {"path": "/opt/gpu-admin-tools", "type": "DirectoryOrCreate"}
+    (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"])
+    assert mount == {"name": volume["name"], "mountPath": "/opt/gpu-admin-tools", "readOnly": True}
+    at_the_root = "--set=kubeletPlugin.settings.cc-mode-tool=/nvidia_gpu_tools.py"
+    done = helm("template", "dracaena", CHART, KUBERNETES, at_the_root, home=tmp_path)
+    assert done.returncode != 0
+    assert "its folder is mounted, and cannot be the root" in done.stderr
+
+
 def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_path: Path) -> None:
     asked, plain = "--set=kubeletPlugin.migLayoutCondition=true", "--set=kubeletPlugin.readAsNode=false"
 
