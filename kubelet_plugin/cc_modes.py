@@ -177,6 +177,8 @@ class CcModes:
         if change.step is ModeStep.BINDING and wanted in CC_MODES and wanted != change.mode and self._refused_driver:
             before = dict.fromkeys(change.drivers, change.mode)
             change = self._journals.note(ModeChange(wanted, ModeStep.SWITCHING, change.drivers, before))
+        if self._bound is not None and self._bound[0] != change:
+            self._bound = None  # the other instance during an upgrade has begun another one
         missing = None if change.step is ModeStep.BINDING else self._ports.missing_program()
         if missing is not None:
             return ModeReport(change.mode, ModeState.FAILED, missing)
@@ -209,17 +211,20 @@ class CcModes:
 
     def _begin(self, machine: Machine, wanted: str | None, journal: CcModeJournal) -> ModeReport | None:
         """Withhold the GPUs if they differ and can be switched, and switch them when the time has come."""
+        self._bound = None  # what the other instance during an upgrade has ended
         if wanted is None:
             self._released()
             return None
         bus = self._ports.read_bus()
         gpus = [each for _, each in sorted(bus.functions.items()) if each.is_gpu]
-        obstacle = self._obstacle(wanted, machine, bus, gpus, journal)
-        if obstacle is not None:
-            self._released()
-            return ModeReport(wanted, ModeState.FAILED, obstacle)
+        modes = _known_modes(machine, gpus, journal)
+        if any(mode != wanted for mode in modes.values()):
+            obstacle = self._obstacle(wanted, machine, bus, gpus, journal)
+            if obstacle is not None:
+                self._released()
+                return ModeReport(wanted, ModeState.FAILED, obstacle)
         try:
-            modes = self._modes(machine, gpus, journal)
+            modes = {**modes, **self._asked_modes(gpus, modes)}
         except NotOfferedError as error:
             self._journals.refuse(RefusedMode(wanted, str(error)))
             self._released()
@@ -269,14 +274,10 @@ class CcModes:
             return f"the GPU at {bus.unreadable[0].address} cannot be read: {bus.unreadable[0].reason}"
         return self._ports.missing_program()
 
-    def _modes(self, machine: Machine, gpus: Sequence[PciFunction], journal: CcModeJournal) -> Mapping[str, str | None]:
-        """Return the mode of each GPU by address, None where it is not known. Raises NotOfferedError for one that has
-        none.
+    def _asked_modes(self, gpus: Sequence[PciFunction], modes: Mapping[str, str | None]) -> Mapping[str, str]:
+        """Ask the GPUs whose mode is not known, where a VFIO driver has them and no claim; return what they answer.
+        Raises NotOfferedError for one that has no mode.
         """
-        by_driver = {gpu.pci_bus_id: gpu.cc_mode for gpu in machine.gpus}
-        modes = {
-            str(each.address): journal.modes.get(str(each.address), by_driver.get(str(each.address))) for each in gpus
-        }
         now_s = self._clock.monotonic()
         unknown = [
             str(each.address)
@@ -286,12 +287,12 @@ class CcModes:
             and now_s >= self._silent_s.get(str(each.address), now_s)
         ]
         if not unknown:
-            return modes
+            return {}
         found = self._changes.ask(unknown, self._is_held)
         self._silent_s |= dict.fromkeys(set(unknown).difference(found), now_s + AGAIN_S)
         if found:
             self._ports.read_soon()
-        return {**modes, **found}
+        return found
 
     def _is_held(self, address: str) -> bool:
         return self._users.prepared(passthrough_device_name(address)) is not None
@@ -309,3 +310,12 @@ class CcModes:
         if self._open is not None and now_s < self._open[1]:
             return self._open[0]
         return self._users.holding(None) or self._users.allocated(None) or self._ports.driver_refusal()
+
+
+def _known_modes(machine: Machine, gpus: Sequence[PciFunction], journal: CcModeJournal) -> Mapping[str, str | None]:
+    """Return the mode of each GPU by address, None where it is not known. What was read of it after its last reset
+    counts before what the NVIDIA driver says.
+    """
+    by_driver = {gpu.pci_bus_id: gpu.cc_mode for gpu in machine.gpus}
+    addresses = [str(each.address) for each in gpus]
+    return {address: journal.modes.get(address, by_driver.get(address)) for address in addresses}

@@ -18,7 +18,7 @@ class GpuDriverPermission:
     def refusal(self) -> str | None:
         """See Permission."""
         if self._use.is_lent():
-            return "the NVIDIA driver is lent for some seconds: a GPU leaves it"
+            return "the NVIDIA driver is lent for a while: a GPU leaves it"
         asked = self._use.asked()
         return None if asked is None else f"the NVIDIA driver is let go of, as asked for on this node: {asked}"
 

@@ -67,7 +67,7 @@ class GpuDriverRelease:
             return
         if not self._use.enter():
             if self.refusal() is None and self._use.is_lent():
-                raise GpuDriverTroubleError("the NVIDIA driver is lent for some seconds: a GPU leaves it")
+                raise GpuDriverTroubleError("the NVIDIA driver is lent for a while: a GPU leaves it")
             raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
         refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
         if refusal is not None:

@@ -99,7 +99,7 @@ class NvidiaSmi:
         use = self._use()
         if not use.enter():
             if use.is_lent():
-                raise TemporaryError("the NVIDIA driver is lent for some seconds: a GPU leaves it")
+                raise TemporaryError("the NVIDIA driver is lent for a while: a GPU leaves it")
             raise GpuGoneError("another process of this node waits for the NVIDIA driver to be let go of")
         try:
             refusal = self._refusal()

@@ -409,3 +409,27 @@ def test_mig_devices_of_an_admin_are_not_ended(tmp_path: Path) -> None:
     watched = Watched(CcNode(tmp_path), machine=divided_machine(), keeps_mig=True)
     watched.ask("on")
     refuse(watched, lambda _watched: None, "MIG devices that an admin made")
+
+
+def test_gpus_that_are_in_the_mode_already_need_neither_the_host_nor_the_program(watched: Watched) -> None:
+    watched.ask("on")
+    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    watched.capable_host, watched.node.program.is_gone = False, "no such file"
+    assert watched.state() == (ModeState.APPLIED, "")
+
+
+def test_of_two_instances_each_waits_for_its_own_readings_and_one_ends_the_change(watched: Watched) -> None:
+    watched.ask("on")
+    watched.settle()
+    watched.look()
+    other = Watched(watched.node, watched.labels, watched.users, watched.clock)
+    assert other.state() == (ModeState.PENDING, DONE)
+    for each in (watched, other):
+        each.read()
+        each.read()
+    assert other.state() == (ModeState.APPLIED, "")
+    watched.ask("devtools")
+    assert watched.state()[0] is ModeState.PENDING
+    watched.settle()
+    assert watched.settled() == ModeReport("devtools", ModeState.APPLIED)
+    assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "devtools")

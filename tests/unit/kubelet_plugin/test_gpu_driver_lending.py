@@ -42,7 +42,7 @@ def test_while_it_is_lent_nobody_opens_the_driver_and_nothing_counts_as_gone_wit
         assert "lent" in (exporter.refusal() or "")
         with pytest.raises(GpuDriverReleasedError):
             exporter.enter()
-        with pytest.raises(GpuDriverTroubleError, match="lent for some seconds") as caught:
+        with pytest.raises(GpuDriverTroubleError, match="lent for a while") as caught:
             plugin.enter()
         assert not isinstance(caught.value, GpuDriverReleasedError), "a MIG device would be left behind"
         assert plugin.refusal() is None, "no device gets a taint"
