@@ -19,6 +19,7 @@ _TYPE = re.compile(
     r"-(?P<gb>[0-9]{1,4})(?P<series>[ABCQ][0-9]?)(?P<attribute>ME|NOME|MEALL|GFX)?",
     re.ASCII,
 )
+_ATTRIBUTE = re.compile(r"(?<=[0-9ABCQ])(?:ME|NOME|MEALL|GFX)$", re.ASCII)
 _GB = 1 << 30
 
 
@@ -27,7 +28,7 @@ class VgpuType:
     """A type of vGPU as its name tells it: `<GPU>-<GB><series>`, MIG-backed `<GPU>-<slices>-<GB><series>`."""
 
     name: str
-    """Without `NVIDIA ` or `GRID ` before it, as vgpu-device-manager's files have it: `A100-40C`."""
+    """Without `NVIDIA ` or `GRID ` before it: `A100-40C`, `RTX 6000 Ada-48Q`."""
     slices: int | None
     """Compute slices of the GPU instance that each has of its own; None: they take turns on the whole GPU."""
     framebuffer_bytes: int | None
@@ -37,6 +38,16 @@ class VgpuType:
     def is_mig_backed(self) -> bool:
         """Whether each has a GPU instance of its own."""
         return self.slices is not None
+
+    @property
+    def short_name(self) -> str:
+        """Return the last word of the name, as vgpu-device-manager's files have it: `Ada-48Q`."""
+        return self.name.rsplit(" ", 1)[-1]
+
+    @property
+    def without_attribute(self) -> str:
+        """Return the short name without `ME`, `NOME`, `MEALL` or `GFX`."""
+        return _ATTRIBUTE.sub("", self.short_name)
 
 
 def vgpu_type(name: str) -> VgpuType | None:

@@ -17,7 +17,7 @@ import structlog
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.api.vgpu import is_mdev_uuid
+from dracaena.api.vgpu import is_mdev_uuid, vgpu_type
 from dracaena.kubelet_plugin.discovery.layout_files import listed
 from dracaena.kubelet_plugin.discovery.vgpu_layouts import (
     OurVgpu,
@@ -138,7 +138,9 @@ class VgpuLayoutChanges:
         place = function_with_room(now, type_name)
         if place is None:
             there = ", ".join(sorted(each.type_name for each in record.made)) or "no vGPU"
-            raise VgpuRefusedError(f"there is no room for another {type_name} beside {there}")
+            read = vgpu_type(type_name)
+            mig = " (its GPU has to be in MIG mode, with a GPU instance that is free)" if read and read.slices else ""
+            raise VgpuRefusedError(f"there is no room for another {type_name} beside {there}{mig}")
         function, offered = place
         identity = function.address if function.has_type_file else self._new_uuid()
         mine = OurVgpu(identity, type_name, offered.type_id)

@@ -78,7 +78,7 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
 
     def _is_read(self, gpu: VgpuGpu, layout: VgpuLayout) -> bool:
         vgpus = () if self._machine is None else self._machine.vgpus
-        return Counter(each.type.name for each in vgpus if each.parent == gpu.address) == Counter(layout.counts)
+        return Counter(each.type.short_name for each in vgpus if each.parent == gpu.address) == Counter(layout.counts)
 
     def _settled(self, gpu: VgpuGpu, layout: VgpuLayout) -> Standing | None:
         ours = self._records.get(gpu.address, NOTHING_KNOWN).made

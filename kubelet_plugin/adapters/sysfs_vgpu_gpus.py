@@ -108,4 +108,4 @@ def _offer(types: _Types, called: str, offered: OfferedType) -> None:
     """Note a type; one whose name is none could not be in a file, and of two of one name the first counts."""
     read = vgpu_type(called)
     if read is not None:
-        types.setdefault(read.name, offered)
+        types.setdefault(read.short_name, offered)

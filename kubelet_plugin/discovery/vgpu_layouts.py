@@ -38,7 +38,7 @@ class VgpuLayout:
     name: str
     """Of the layout that says so."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Type without `NVIDIA ` → how many; none is 0."""
+    """Type, the last word of what the driver calls it → how many; none is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class VgpuGpu:
     vgpus: tuple[VgpuOnGpu, ...] = ()
     """By identity."""
     types: Mapping[str, OfferedType] = field(default_factory=dict)
-    """By name, without `NVIDIA `."""
+    """By the last word of the name."""
     knows_all_types: bool = True
     """Whether these are all. Virtual functions list only what they have room for, and NVML may not tell more."""
 
@@ -147,7 +147,7 @@ def vgpu_layouts(
             if gpu.address in entries:
                 raise BadInputError(f"layout {name}: {gpu} is in entries {entries[gpu.address]} and {at}")
             entries[gpu.address] = at
-            found[gpu.address] = VgpuLayout(name, entry.counts)
+            found[gpu.address] = VgpuLayout(name, _as_offered(entry.counts, gpu))
             problem = vgpu_layout_problem(gpu, found[gpu.address])
             if problem is not None:
                 raise BadInputError(f"layout {name}: entry {at}: {problem}")
@@ -252,6 +252,18 @@ def _gpus(entry: VgpuLayoutEntry, where: str, gpus: Sequence[VgpuGpu], first: Ma
         yield gpu
 
 
+def _as_offered(counts: Mapping[str, int], gpu: VgpuGpu) -> Mapping[str, int]:
+    """Return counts by types as a GPU has them: where it has one without its MIG attribute (`ME`) alone, that is meant,
+    as in vgpu-device-manager.
+    """
+    found: Counter[str] = Counter()
+    for name, count in counts.items():
+        read = vgpu_type(name)
+        plain = name if read is None else read.without_attribute
+        found[plain if name not in gpu.types and plain in gpu.types else name] += count
+    return dict(found)
+
+
 def _entry(document: object, where: str) -> VgpuLayoutEntry:
     given = map_of(document, where, _ENTRY_KEYS)
     counts = counts_of(given, "vgpu-devices", where, "vGPUs")
@@ -265,8 +277,11 @@ def _check_beside_each_other(counts: Mapping[str, int], where: str) -> None:
     """
     for name in counts:
         read = vgpu_type(name)
-        if read is None or read.name != name:
-            raise BadInputError(f"{where}: {seen(name)}, expected a type as 'A100-40C' or 'A100-1-5C'")
+        if read is None or read.short_name != name:
+            raise BadInputError(
+                f"{where}: {seen(name)}, expected a type as 'A100-40C' or 'A100-1-5C', the last word of what the "
+                "driver calls it"
+            )
         if read.slices is None and len(counts) > 1:
             raise BadInputError(
                 f"{where}: {listed(sorted(counts))} for one GPU, expected one type: only MIG-backed ones can be beside "

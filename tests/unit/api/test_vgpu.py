@@ -42,6 +42,22 @@ def test_the_name_of_a_type_says_what_it_is(name: str, expected: VgpuType) -> No
 
 
 @pytest.mark.parametrize(
+    ("name", "short", "plain"),
+    [
+        ("NVIDIA RTX Pro 6000 Blackwell DC-1-24QGFX", "DC-1-24QGFX", "DC-1-24Q"),
+        ("NVIDIA A100-1-5CME", "A100-1-5CME", "A100-1-5C"),
+        ("NVIDIA A100-1-5CNOME", "A100-1-5CNOME", "A100-1-5C"),
+        ("NVIDIA A100-1-5CMEALL", "A100-1-5CMEALL", "A100-1-5C"),
+        ("GRID P100-2B4", "P100-2B4", "P100-2B4"),
+    ],
+)
+def test_files_have_the_last_word_of_a_type(name: str, short: str, plain: str) -> None:
+    found = vgpu_type(name)
+    assert found is not None
+    assert (found.short_name, found.without_attribute) == (short, plain)
+
+
+@pytest.mark.parametrize(
     "name",
     ["", "NVIDIA ", "A100", "A100-40", "A100-C", "A100-40D", "-40C", "A100-40C\n", "A100=1-40C", "A/1-4C",
      "A100-40CME2", "T" * 70 + "-4Q", "NVIDIA NVIDIA -4Q"],

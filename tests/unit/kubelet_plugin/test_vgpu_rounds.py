@@ -17,7 +17,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuLayouts, read_vgpu_layouts
+from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuLayout, VgpuLayouts, read_vgpu_layouts
 from dracaena.kubelet_plugin.discovery.vgpus import existing_vgpus
 from dracaena.kubelet_plugin.layout_rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
 from dracaena.kubelet_plugin.vgpu_rounds import VgpuRounds
@@ -169,6 +169,17 @@ def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node:
     node.read()
     assert node.state() == (LayoutState.APPLIED, "")
     assert (node.withheld, node.node.is_at_rest()) == (set(), True)
+
+
+def test_a_type_of_several_words_is_read_as_the_file_calls_it(node: Node) -> None:
+    """Or the GPU would be given back only after two readings."""
+    called = node.node.vgpus.bus.device(T4) / "mdev_supported_types/nvidia-222/name"
+    called.write_text("NVIDIA RTX 6000 T4-1B\n")
+    node.node.vgpus.create(T4, 222, UUID)
+    node.read()
+    gpus = node.rounds._gpus()
+    assert gpus is not None
+    assert node.rounds._is_read(gpus[T4], VgpuLayout("mine", {"T4-1B": 1}))
 
 
 def test_another_layout_waits_for_claims_and_open_vgpus_of_each_gpu_alone(node: Node) -> None:

@@ -54,6 +54,11 @@ def test_mediated_types_count_down_and_those_that_cannot_be_mixed_go_to_none(nod
     assert found.knows_all_types
 
 
+def test_types_are_named_by_the_last_word(node: VgpuLayoutNode) -> None:
+    (node.vgpus.bus.device(T4) / "mdev_supported_types/nvidia-231/name").write_text("NVIDIA RTX 6000 Ada-48Q\n")
+    assert set(node.gpu(T4).types) == {"T4-1B", "Ada-48Q"}
+
+
 def test_a_virtual_function_holds_one_mediated_device(node: VgpuLayoutNode) -> None:
     node.vgpus.create(f"{A100[:-4]}04.0", 477, UUID)
     assert rooms(node.gpu(A100))[:2] == [{}, {"nvidia-475": 1, "nvidia-476": 1, "nvidia-477": 1}]

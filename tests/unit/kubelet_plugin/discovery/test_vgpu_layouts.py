@@ -107,6 +107,16 @@ def test_a_file_is_refused_with_the_place_what_was_seen_and_what_was_expected(do
         read_vgpu_layouts(document)
 
 
+def test_a_type_is_the_last_word_and_its_attribute_counts_where_the_gpu_has_it() -> None:
+    offered = {"DC-48C": OfferedType("1"), "DC-1-24Q": OfferedType("2"), "DC-2-48QME": OfferedType("3")}
+    gpu = replace(A100, types=offered)
+    for asked, meant in (("DC-48C", "DC-48C"), ("DC-1-24QGFX", "DC-1-24Q"), ("DC-2-48QME", "DC-2-48QME")):
+        assert chosen(entry(vgpu_devices={asked: 1}), gpus=(gpu,)) == {0: {meant: 1}}
+    assert "has no vGPU type DC-2-48QGFX" in refusal(entry(vgpu_devices={"DC-2-48QGFX": 1}), gpus=(gpu,))
+    with pytest.raises(BadInputError, match=r"'RTX Pro 6000 Blackwell DC-48C', expected a type as .* the last word"):
+        read_vgpu_layouts(file(entry(vgpu_devices={"RTX Pro 6000 Blackwell DC-48C": 1})))
+
+
 def test_a_type_with_none_of_it_is_no_second_type() -> None:
     assert chosen(entry(vgpu_devices={"A100-4C": 2, "A100-8C": 0})) == {0: {"A100-4C": 2}}
 
