@@ -38,11 +38,11 @@ from support.hostile_objects import (
     many_patterns,
     odd_claim,
     pattern_of_device_claim,
-    random_objects,
     regex_claim,
     selector_claim,
     wide_claim,
 )
+from support.random_hostile_objects import random_objects
 
 MORE_S = 3.0
 """What bad input may add to the delay of another's pod here: sixty times the goal."""

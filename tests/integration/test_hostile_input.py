@@ -20,8 +20,9 @@ from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from support.allocation import blocks, machine
 from support.controller import NAMESPACE, ask, check_invariants, publish, running_controller, transport
-from support.hostile_objects import HostileObject, Resource, huge_slice, random_objects
+from support.hostile_objects import HostileObject, Resource, huge_slice
 from support.kube import wait_for
+from support.random_hostile_objects import random_objects
 from support.seeds import in_tiers
 
 SEED: Final = 15

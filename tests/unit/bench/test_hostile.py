@@ -13,7 +13,8 @@ from bench import hostile
 from bench.report import as_text
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.state.intake import Intake
-from support.hostile_objects import DEEPEST, PARAMETERS_MAX_BYTES, WORST, many_small, nested, random_objects
+from support.hostile_objects import DEEPEST, PARAMETERS_MAX_BYTES, WORST, many_small, nested
+from support.random_hostile_objects import random_objects
 
 FIGURES = {"before_p50": 2.0, "before_max": 9.0, "p99": 40.0, "max": 52.0, "honest": 100.0, "lost": 0.0}
 WEIGHT = {"bytes": 1_000_000.0, "objects": 10.0, "lost": 0.0}
