@@ -7,6 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.controller.settings import ControllerSettings
+from dracaena.process.garbage import loading
 from dracaena.process.settings import add_arguments, load
 
 _EXAMPLES = """\
@@ -34,6 +35,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = load(ControllerSettings, arguments, os.environ)
-    from dracaena.controller.program import run
+    with loading():
+        from dracaena.controller.program import run
 
     return run(settings)

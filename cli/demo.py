@@ -6,6 +6,7 @@ import argparse
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.commands import Commands
+from dracaena.process.garbage import loading
 
 
 def register(commands: Commands) -> None:
@@ -29,7 +30,8 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        from dracaena.demo.program import run
+        with loading():
+            from dracaena.demo.program import run
     except ModuleNotFoundError as error:
         raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' brings it") from error
     return run(keep=arguments.keep, plain=arguments.plain, kubernetes=arguments.kubernetes)

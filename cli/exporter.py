@@ -7,6 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.exporter.settings import ExporterSettings
+from dracaena.process.garbage import loading
 from dracaena.process.settings import add_arguments, load
 
 _DESCRIPTION = """\
@@ -42,6 +43,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = load(ExporterSettings, arguments, os.environ)
-    from dracaena.exporter.program import run
+    with loading():
+        from dracaena.exporter.program import run
 
     return run(settings)

@@ -7,6 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.process.garbage import loading
 from dracaena.process.settings import add_arguments, read_layers
 
 _EXAMPLES = """\
@@ -35,6 +36,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     layers = read_layers(PluginSettings, arguments, os.environ, sectioned=True)
-    from dracaena.kubelet_plugin.program import run
+    with loading():
+        from dracaena.kubelet_plugin.program import run
 
     return run(layers)

@@ -7,6 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.mps.settings import MpsSettings
+from dracaena.process.garbage import loading
 from dracaena.process.settings import add_arguments, load
 
 _DESCRIPTION = """\
@@ -51,6 +52,7 @@ def register(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = load(MpsSettings, arguments, os.environ)
-    from dracaena.mps.program import run
+    with loading():
+        from dracaena.mps.program import run
 
     return run(settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import logging
 import threading
@@ -82,15 +81,3 @@ def _without_larger_tiers(mark: pytest.Mark) -> pytest.Mark:
         one for one in values if not any(getattr(of, "name", "") in LARGER_TIERS for of in getattr(one, "marks", ()))
     ]
     return pytest.mark.parametrize(names, values, *rest, **mark.kwargs).mark
-
-
-YOUNG_OBJECTS = 50_000
-"""How many there may be before the garbage collector looks at them. With Python's 700 it takes 7 % of the time of a
-search through many small clusters, and most of what it looks at is in use."""
-
-
-def pytest_collection_finish() -> None:
-    """The tests themselves stay until the end: let the garbage collector not walk all of them again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
