@@ -30,6 +30,7 @@ _SHARES = "shares the GPUs of the only node; tests/e2e/test_sharing.py does it b
 _MIG = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig.py has a fake driver"
 _VGPUS = "needs a vGPU manager; tests/integration/test_kubelet_plugin_vgpu_layouts.py has a fake /sys"
 _LAYOUT = "needs GPUs that can be divided; tests/integration/test_kubelet_plugin_mig_layouts.py has a fake driver"
+_VFIO = "needs GPUs and an IOMMU; tests/e2e/test_passthrough_on_demand.py does it with a fake /sys"
 _KATA = "needs Kata and GPUs in mode on; tests/unit/docs/test_pages.py checks the manifest and simulates its pod"
 _ALL_WELL = "shows the Events of what went wrong, and here nothing did"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
@@ -120,7 +121,12 @@ NOT_RUN_HERE = {
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
         "--set deviceClasses.confidentialVfio=true --set kubeletPlugin.nodeSettings.machines.passthrough=existing"
     ): _KATA,
-    "kubectl label node NODE gpu.dracaena.dev/settings=machines": _KATA,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set deviceClasses.vfio=true --set kubeletPlugin.nodeSettings.machines.passthrough=onDemand"
+    ): _VFIO,
+    "kubectl label node NODE gpu.dracaena.dev/settings=machines": _VFIO,
+    "kubectl apply -f claim.yaml": _VFIO,
     "kubectl apply -f deploy/examples/kata-confidential/pod.yaml": _KATA,
     "kubectl apply -f deploy/examples/mig-pair/pod.yaml": _MIG,
     "kubectl apply -f deploy/examples/mig-slices/1g-10gb.yaml": _MIG,
@@ -131,7 +137,8 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/mig-layout=balanced": _LAYOUT,
     (
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
-        "--set-file kubeletPlugin.vgpuLayouts=vgpus.yaml --set kubeletPlugin.nodeSettings.desktops.vgpu=layout"
+        "--set deviceClasses.vgpu=true --set kubeletPlugin.nodeSettings.desktops.vgpu=layout "
+        "--set-file kubeletPlugin.vgpuLayouts=vgpus.yaml"
     ): _VGPUS,
     "kubectl label node NODE gpu.dracaena.dev/settings=desktops": _VGPUS,
     "kubectl label node NODE gpu.dracaena.dev/vgpu-layout=desktops": _VGPUS,
