@@ -22,11 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main", "demo", "--plain")
 
 
+@pytest.mark.search
 def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
+    """As `make demo`; that it shows its load the test below sees too."""
     done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert "\x1b" not in done.stdout
+    assert_shows_its_load(done.stdout)
+
+
+def assert_shows_its_load(said: str) -> None:
+    assert "\x1b" not in said
     for expected in (
         "notebook",
         "finetune",
@@ -39,12 +45,12 @@ def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
         "cdiVersion",
         SHARED,
     ):
-        assert expected in done.stdout
-    assert CUT.search(done.stdout)
-    assert "✗" not in done.stdout
+        assert expected in said
+    assert CUT.search(said)
+    assert "✗" not in said
     for row in readme_rows():
-        assert row in words_of(done.stdout)
-    assert max(len(line) for line in done.stdout.splitlines()) <= 100
+        assert row in words_of(said)
+    assert max(len(line) for line in said.splitlines()) <= 100
 
 
 SHARED = "h100-pcie: GPU0 [2 shares: 40 of 79.6 GiB, 60 % of the cores; share-a, share-b]"
@@ -73,8 +79,8 @@ def heed_hang_ups() -> None:
 
 
 @contextmanager
-def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
-    """A demo that keeps running, the folder of its cluster, and the ids of its programs."""
+def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int], str]]:
+    """A demo that keeps running, the folder of its cluster, the ids of its programs, and what it has said so far."""
     # A session of its own: what ends the demo here must not reach the test by way of a process group.
     demo = subprocess.Popen(
         (*COMMAND, "--keep"),
@@ -85,11 +91,12 @@ def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
         preexec_fn=heed_hang_ups,  # noqa: PLW1509 - it touches nothing that another thread may hold
     )
     try:
-        kubeconfig = Path(line_with("export KUBECONFIG=", demo).partition("=")[2].strip())
+        line, said = line_with("export KUBECONFIG=", demo)
+        kubeconfig = Path(line.partition("=")[2].strip())
         assert kubeconfig.is_file()
         children = children_of(demo)
         assert len(children) == 6
-        yield demo, kubeconfig.parent, children
+        yield demo, kubeconfig.parent, children, said
     finally:
         demo.kill()
         demo.communicate()
@@ -99,19 +106,21 @@ def children_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def line_with(words: str, demo: subprocess.Popen[str]) -> str:
-    """Read what the demo says up to the line with these words; fail with all of it where the demo ends before."""
+def line_with(words: str, demo: subprocess.Popen[str]) -> tuple[str, str]:
+    """Read what the demo says up to the line with these words; return that line, and what came before. Fail with all of
+    it where the demo ends before."""
     assert demo.stdout is not None
     said = ""
     for line in demo.stdout:
         if words in line:
-            return line
+            return line, said
         said += line
     raise AssertionError(f"the demo ended without {words!r}:\n{said}")
 
 
-def test_what_a_kept_demo_says_to_ask_it_is_answered_and_on_sigterm_it_leaves_nothing_behind() -> None:
-    with kept_demo() as (demo, folder, children):
+def test_a_kept_demo_shows_its_load_what_it_says_to_ask_is_answered_and_on_sigterm_it_leaves_nothing_behind() -> None:
+    with kept_demo() as (demo, folder, children, said):
+        assert_shows_its_load(said)
         environment = os.environ | {"KUBECONFIG": str(folder / "kubeconfig")}
         for line in OWN_COMMANDS:
             command = (sys.executable, "-P", "-m", "dracaena.cli.main", *shlex.split(line))
@@ -135,7 +144,7 @@ def test_what_a_kept_demo_says_to_ask_it_is_answered_and_on_sigterm_it_leaves_no
     ],
 )
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(sent: signal.Signals, code: int) -> None:
-    with kept_demo() as (demo, folder, children):
+    with kept_demo() as (demo, folder, children, _):
         demo.send_signal(sent)
         demo.communicate(timeout=30)
     assert_ended(demo, code, folder, children)
@@ -167,7 +176,7 @@ with DemoCluster([DemoNode("dgx-1v", "dgx-1v")]) as cluster:
 
 def test_programs_of_a_cluster_that_is_killed_end_with_it() -> None:
     with subprocess.Popen((sys.executable, "-P", "-c", SMALL_CLUSTER), stdout=subprocess.PIPE, text=True) as cluster:
-        folder = Path(line_with("folder=", cluster).partition("=")[2].strip())
+        folder = Path(line_with("folder=", cluster)[0].partition("=")[2].strip())
         children = children_of(cluster)
         assert len(children) == 2
         assert all(map(is_alive, children))
@@ -178,9 +187,9 @@ def test_programs_of_a_cluster_that_is_killed_end_with_it() -> None:
         shutil.rmtree(folder)  # a process that is killed cannot remove it
 
 
-@pytest.mark.long
+@pytest.mark.search
 def test_a_demo_that_is_killed_leaves_no_program_running() -> None:
-    with kept_demo() as (demo, folder, children):
+    with kept_demo() as (demo, folder, children, _):
         demo.kill()
         demo.wait()
     try:
@@ -189,8 +198,9 @@ def test_a_demo_that_is_killed_leaves_no_program_running() -> None:
         shutil.rmtree(folder)  # a process that is killed cannot remove it
 
 
+@pytest.mark.search
 def test_a_program_that_dies_ends_the_demo_and_the_logs_stay_where_it_says() -> None:
-    with kept_demo() as (demo, folder, children):
+    with kept_demo() as (demo, folder, children, _):
         os.kill(children[0], signal.SIGKILL)
         said, _ = demo.communicate(timeout=30)
     try:

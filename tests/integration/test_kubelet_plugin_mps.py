@@ -24,12 +24,15 @@ from support.mps_model import OK
 from support.mps_process import SupervisedNode, wait_for
 from support.plugin import share_of, sharing_config
 from support.plugin_world import CALL_S, World, start_process
+from support.seeds import in_tiers
 from support.sockets import short_folder
 
 MACHINE = "hgx-h100"
 GPUS = tuple(gpu.uuid for gpu in read_machine(MACHINE).gpus)
 
 BOTH = pytest.mark.parametrize("protocol", [2, 3])
+EITHER = pytest.mark.parametrize("protocol", in_tiers(3, 2))
+"""How programs die and come back is looked at with the newer protocol in `make test`."""
 
 
 @pytest.fixture
@@ -147,7 +150,7 @@ def _status(node: SupervisedNode, claim: ResourceClaim) -> mps.MpsShareStatus:
     return status
 
 
-@BOTH
+@EITHER
 def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
     world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
 ) -> None:
@@ -192,7 +195,7 @@ def faults_told(world: World) -> list[tuple[str, str, str, int]]:
     return sorted((e.reason, e.involved_object.kind, e.involved_object.name, e.count) for e in found)
 
 
-@BOTH
+@EITHER
 def test_what_hits_the_clients_of_a_server_is_told_once_on_their_pods(
     world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
 ) -> None:

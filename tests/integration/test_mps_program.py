@@ -20,8 +20,11 @@ from dracaena.mps.planning.state import ComputeMode, Role
 from support.mps_model import OK, SERVER_NOT_READY
 from support.mps_node import GPUS
 from support.mps_process import PATIENCE_S, SupervisedNode, wait_for
+from support.seeds import in_tiers
 
 BOTH = pytest.mark.parametrize("protocol", [2, 3])
+EITHER = pytest.mark.parametrize("protocol", in_tiers(3, 2))
+"""How programs die and come back is looked at with the newer protocol in `make test`."""
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_shares_are_served_and_leave_nothing(node: SupervisedNode, protocol: int
     node.gone()
 
 
-@BOTH
+@EITHER
 def test_a_fault_reaches_the_status_of_all_shares_of_the_gpu_and_ends(node: SupervisedNode, protocol: int) -> None:
     node.start()
     one, other, third = node.ask(0, "a"), node.ask(0, "b"), node.ask(1, "c")
@@ -74,7 +77,7 @@ def test_a_fault_reaches_the_status_of_all_shares_of_the_gpu_and_ends(node: Supe
     late.close()
 
 
-@BOTH
+@EITHER
 def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: SupervisedNode, protocol: int) -> None:
     node.start()
     name = node.ask(0, "a")
@@ -112,7 +115,7 @@ def test_kill_9_of_a_daemon_or_server_is_seen_and_repaired(node: SupervisedNode,
     node.gone()
 
 
-@BOTH
+@EITHER
 def test_an_end_by_sigterm_leaves_servers_to_their_clients(node: SupervisedNode, protocol: int) -> None:
     node.start()
     node.ready(node.ask(0, "a"))
@@ -130,7 +133,7 @@ def test_a_second_supervisor_is_refused(node: SupervisedNode, protocol: int) -> 
     assert "a supervisor runs on this node already" in words
 
 
-@BOTH
+@EITHER
 def test_rubbish_and_a_daemon_that_dies_in_start_end_in_words_and_then_in_a_share(
     node: SupervisedNode, protocol: int
 ) -> None:

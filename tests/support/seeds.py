@@ -16,7 +16,7 @@ def in_tiers(test: Any, search: Any = None, long: Any = None) -> list[ParameterS
     return [pytest.param(test), *(pytest.param(one, marks=mark) for one, mark in larger if one is not None)]
 
 
-def sampled(seeds: range, few: int, some: int = 0) -> list[ParameterSet]:
+def sampled(seeds: Sequence[Any], few: int, some: int = 0) -> list[ParameterSet]:
     """Return each seed as a parameter: the first `few` for `make test`, those up to `some` for `make test-search`, the
     others for `make test-long`."""
     return [pytest.param(seed, marks=_tier(at, few, some)) for at, seed in enumerate(seeds)]

@@ -68,6 +68,7 @@ def test_a_chain_is_told_when_a_ring_of_the_same_bandwidth_was_free(monkeypatch:
     assert "ring takes (0, 1, 3) with 25 GB/s around, ours (0, 3, 4) with 9" in found["ring"].verdict.beaten[0]
 
 
+@pytest.mark.search
 def test_the_section_has_every_system_and_its_floor_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(rings, "all_machines", lambda: (DGX_1V,))

@@ -76,6 +76,7 @@ def test_queue_runs_every_system_on_every_cluster(monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.search
 def test_mixed_runs_every_system_on_every_cluster_and_its_floors_can_break(
     monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_domain_with_siblings_comes_first_then_the_tightest_with_room_then_the
     assert sorted(outlooks, key=look_ahead) == [outlooks[2], outlooks[4], outlooks[1], outlooks[0], outlooks[3]]
 
 
+@pytest.mark.search
 def test_the_section_shows_each_rule_at_each_load_and_has_floors_for_what_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -199,6 +199,7 @@ def no_allowance(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimeBudgets, "_charge", lambda self, namespace, used_s: None)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("blunder", [no_deadline, the_order_of_the_queue_alone, no_allowance])
 def test_a_weaker_rule_is_found_out(
     monkeypatch: pytest.MonkeyPatch, blunder: Callable[[pytest.MonkeyPatch], None]

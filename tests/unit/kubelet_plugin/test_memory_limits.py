@@ -43,7 +43,7 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
-from support.seeds import sampled
+from support.seeds import in_tiers, sampled
 
 GPU, GIB = gpu_uuid(0), 1 << 30
 
@@ -388,8 +388,11 @@ def test_what_an_earlier_boot_limited_is_forgotten(tmp_path: Path) -> None:
 WORKS = ("prepare", "unprepare", "follow")
 
 
+@pytest.mark.parametrize("stride", in_tiers(5, 1))
 @pytest.mark.parametrize("work", WORKS)
-def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody_has(tmp_path: Path, work: str) -> None:
+def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody_has(
+    tmp_path: Path, work: str, stride: int
+) -> None:
     step, crashed = 1, True
     while crashed:
         for way in WORKS:
@@ -427,7 +430,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody
             assert ground.limits() == {"a": 5}, (step, way)
             ground.unprepare(1)
             assert ground.limits() == {}, (step, way)
-        step += 1
+        step += stride
     assert step > 6
 
 

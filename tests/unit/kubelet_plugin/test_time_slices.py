@@ -32,7 +32,7 @@ from support.plugin import (
     share_of,
     sharing_config,
 )
-from support.seeds import sampled
+from support.seeds import in_tiers, sampled
 
 DEFAULT, SHORT, MEDIUM, LONG = TimeSliceInterval
 GPU = gpu_uuid(0)
@@ -158,10 +158,11 @@ def killed(folder: Path, slices: FakeTimeSlices, step: int, work: str, *claims: 
     return False
 
 
+@pytest.mark.parametrize("stride", in_tiers(5, 1))
 @pytest.mark.parametrize("work", ["prepare", "unprepare"])
 @pytest.mark.parametrize("beside", [False, True])
 def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
-    tmp_path: Path, work: str, beside: bool
+    tmp_path: Path, work: str, beside: bool, stride: int
 ) -> None:
     claim, other = share_claim("one"), share_claim("other")
     step, crashes = 1, 0
@@ -174,7 +175,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
             if work == "unprepare":
                 node.state.prepare(reference_to(claim))
             if not killed(folder, slices, step, work, claim, other):
-                assert crashes >= 24
+                assert crashes >= 24 // stride
                 return
             crashes += 1
             node = plugin(folder, slices, claim, other)
@@ -188,7 +189,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
             assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
             node.state.unprepare(reference_to(other))
             assert slices.intervals[GPU] is MEDIUM, (step, way)
-        step += 1
+        step += stride
 
 
 @pytest.mark.parametrize("seed", sampled(range(400), 8, 80))

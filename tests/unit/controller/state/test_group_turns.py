@@ -34,7 +34,7 @@ def never_bound(seeds: range) -> tuple[int, object] | None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", in_tiers(range(2), range(2, 40), range(40, 3_000)))
+@pytest.mark.parametrize("seeds", in_tiers(range(1), range(1, 40), range(40, 3_000)))
 def test_every_group_that_fits_is_bound_in_the_end(seeds: range) -> None:
     assert never_bound(seeds) is None
 

@@ -145,9 +145,9 @@ def test_more_whole_gpus_than_any_node_has_are_told_by_number() -> None:
     inventory = cluster(a=PAIRS, b=ONE)
     told = refused(inventory, request("w", 5))
     assert told == "0/2 nodes fit: no node has 5 GPUs, the largest has 4; 2 with fewer than 5 GPUs (a, b)"
-    asked = claim("asked", request("any", 30, "any"))
+    asked = claim("asked", request("any", 9, "any"))
     anything = device_class("any", selectors=[{"cel": {"expression": f'device.driver == "{DRIVER}"'}}])
-    pages = mig_slices("a", PAIRS, [A100] * 4)
+    pages = mig_slices("a", ONE, [A100])
     both = make_inventory(DRIVER, nodes=[node("a")], slices=pages, classes=[anything])
     why = Allocator().explain(both, pod("pod", "asked"), [asked])
     assert isinstance(why, Unsatisfied)
