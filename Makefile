@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-search test-long unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,9 +27,19 @@ demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no 
 	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
 # Integration tests wait half of their time. Unit tests take that half, at a lower priority: they have no limit to keep.
+# On more than two cores: make --jobs=2 unit JOBS=8 integration
 test: $(VENV)/dev.stamp ## all tests, those of units beside the others; what each prints is shown when it has ended
 	@echo "unit tests beside integration tests: what each prints is shown when it has ended, after some minutes"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target UNIT_PRIORITY="nice -n 10" unit integration
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target UNIT_PRIORITY="nice -n 10" unit-half unit-rest integration
+
+# Two processes with about a half of the unit tests each: of several workers each would collect all of them, which costs
+# a tenth of their CPU, and in a new checkout compile all of them.
+UNIT_HALF := tests/unit/controller tests/unit/kubelet_plugin
+unit-half: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_HALF)" unit
+
+unit-rest: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_TESTS) $(addprefix --ignore=,$(UNIT_HALF))" unit
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(IN_TEST_FOLDER) $(UNIT_PRIORITY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal $(UNIT_TESTS)
