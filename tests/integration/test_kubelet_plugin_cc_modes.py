@@ -1,9 +1,11 @@
-"""The whole plugin with cc-mode-tool: a label switches the GPUs of an idle node, by a program as NVIDIA's is."""
+"""The whole plugin with cc-mode-tool: a label switches the GPUs of an idle node, by the code of a stand-in for NVIDIA's
+program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -13,9 +15,10 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node
+from dracaena.kubelet_plugin.adapters.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
-from support.cc_hardware import CcHardware
+from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, gpu_address
 from support.fake_pci import FakePciBus
@@ -47,7 +50,16 @@ def node(world: World, hardware: CcHardware) -> Iterator[NvmlNode]:
     for ordinal, address in enumerate(ADDRESSES):
         bus.adopt(address, 20 + ordinal)
     drivers = FakePciDrivers(bus)
+
+    def program(path: str, locks: Path) -> FakeCcModes:
+        """Its code without a process for each of its runs, of which there are three a GPU: a busy machine takes a
+        second for one (tests/unit/kubelet_plugin/adapters/test_cc_mode_tool.py compares the two)."""
+        assert (path, locks.name) == (str(hardware.program), "writes")
+        assert CcModeTool(path, locks).missing() is None
+        return FakeCcModes(hardware)
+
     with (
+        patch("dracaena.kubelet_plugin.cc_mode_parts.CcModeTool", program),
         patch("dracaena.kubelet_plugin.cc_mode_parts.PciDriverFiles", lambda *_, **__: drivers),
         patch("dracaena.kubelet_plugin.cc_mode_parts.PciHolders", lambda: drivers),
         patch("dracaena.kubelet_plugin.cc_mode_parts.runs_confidential_guests", lambda: True),
