@@ -157,7 +157,7 @@ class FabricManagerLibrary:
                 f"{what} has not answered in {self._call_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
             ) from None
         try:
-            return msgspec.json.decode(printed.strip().rpartition(b"\n")[2], type=_Answer)
+            return msgspec.json.decode(printed, type=_Answer)
         except (msgspec.DecodeError, ValueError) as error:
             raise FabricManagerError(
                 f"{what} gave no answer that can be read (exit status {child.returncode}): its library may be broken, "

@@ -1,4 +1,4 @@
-"""One call of Fabric Manager's library, as a program: its argument is a request, its last line an answer, both JSON.
+"""One call of Fabric Manager's library, as a program: its argument is a request, its output an answer, both JSON.
 
 It needs nothing but the standard library, so it starts within a tenth of a second. Layouts, numbers and order of the
 calls are those of nv_fm_types.h and nv_fm_agent.h.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ MAX_PARTITIONS: Final = 64
 MAX_GPUS: Final = 16
 
 SUCCESS: Final = 0
+NOT_SUPPORTED: Final = -3
 LIBRARY_IN_USE: Final = -7
 """FM_ST_IN_USE of fmLibInit: it is initialised already."""
 
@@ -155,7 +157,12 @@ def _read(library: Any, handle: ctypes.c_void_p) -> dict[str, Any]:
     _call(library, "fmGetSupportedFabricPartitions", handle, ctypes.byref(supported))
     unsupported = UnsupportedList(_version(UnsupportedList))
     if hasattr(library, "fmGetUnsupportedFabricPartitions"):  # not in the library's first releases
-        _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(unsupported))
+        try:
+            _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(unsupported))
+        except _RefusedError as error:
+            if error.code != NOT_SUPPORTED:  # this list alone: the first call was answered
+                raise
+            unsupported.count = 0
     return {
         "partitions": [_partition(each) for each in supported.partitions[: min(supported.count, MAX_PARTITIONS)]],
         "unsupported": [each.id for each in unsupported.partitions[: min(unsupported.count, MAX_PARTITIONS)]],
@@ -190,6 +197,14 @@ def _version(structure: type[ctypes.Structure], number: int = 1) -> int:
     return ctypes.sizeof(structure) | number << 24
 
 
+def main(request: str, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+    """Answer a request on standard output. What the library prints goes where errors go: the C library may write it as
+    late as at the end of the process.
+    """
+    with os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)
+        json.dump(answer(json.loads(request), load), output)
+
+
 if __name__ == "__main__":
-    found = answer(json.loads(sys.argv[1]))
-    sys.stdout.write(f"\n{json.dumps(found)}\n")  # the library may have written before, and without an end of line
+    main(sys.argv[1])

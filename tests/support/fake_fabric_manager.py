@@ -180,6 +180,9 @@ class FakeLibrary:
     def fmGetUnsupportedFabricPartitions(self, handle: Any, found: Any) -> int:  # noqa: N802
         if _read(found, 4) != struct.pack("<I", 4616 | 1 << 24):
             return VERSION_MISMATCH
+        code = self.manager.fails.get("fmGetUnsupportedFabricPartitions", SUCCESS)
+        if code != SUCCESS:
+            return code
         _write(found, 4, struct.pack("<I", len(self.manager.unsupported)))
         for place, number in enumerate(self.manager.unsupported):
             modules = self.manager.partitions[number]
@@ -230,13 +233,21 @@ def load(file: Path) -> FakeFabricManager:
 def main(file: Path, request: str) -> None:
     manager = load(file)
     try:
-        found = nvfm.answer(json.loads(request), lambda _path: FakeLibrary(manager))
+        nvfm.main(request, lambda _path: _talkative(manager))
     except SilentError:
         save(manager, file)
         time.sleep(600)
         return
     save(manager, file)
-    sys.stdout.write(f"a line of the library's\nand another\n{json.dumps(found)}\n")
+
+
+def _talkative(manager: FakeFabricManager) -> FakeLibrary:
+    """Print two lines, of which the C library keeps one until the process ends."""
+    c_library = ctypes.CDLL(None)
+    c_library.puts(b"a line of the library's")
+    c_library.fflush(None)
+    c_library.puts(b"and another")
+    return FakeLibrary(manager)
 
 
 if __name__ == "__main__":

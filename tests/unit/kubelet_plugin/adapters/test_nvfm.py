@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dracaena.kubelet_plugin.adapters import nvfm
-from support.fake_fabric_manager import DOWN, FakeFabricManager, FakeLibrary
+from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, FakeFabricManager, FakeLibrary
 
 READ = {"library": "libnvfm.so.1", "address": "/run/fm.sock", "timeout_ms": 1000, "work": "read"}
 
@@ -91,6 +91,15 @@ def test_a_library_without_the_list_of_the_unsupported_has_none(library: FakeLib
             return getattr(library, name)
 
     assert nvfm.answer(READ, lambda _path: Old())["unsupported"] == []
+
+
+def test_where_that_list_is_not_supported_nothing_is_unsupported(library: FakeLibrary) -> None:
+    library.manager.fails = {"fmGetUnsupportedFabricPartitions": NOT_SUPPORTED}
+    found = answer(library, "read")
+    assert (found["code"], found["unsupported"], len(found["partitions"])) == (0, [], 15)
+    library.initialised = False
+    library.manager.fails = {"fmGetUnsupportedFabricPartitions": GENERIC_ERROR}
+    assert answer(library, "read") == {"call": "fmGetUnsupportedFabricPartitions", "code": GENERIC_ERROR}
 
 
 def test_what_is_no_library_of_fabric_manager_is_told() -> None:
