@@ -2,7 +2,7 @@
 
 What is active and was activated here is in the journals of claims, before it is. So what Fabric Manager says is active
 and no journal names is somebody else's, and what journals name and it says is not active was lost when it was started
-anew.
+anew. A file keeps what was activated here as well, for claims whose checkpoint breaks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import structlog
 
@@ -49,8 +50,53 @@ LOCK_WAIT_S: Final = 15.0
 PLACES: Final = "modules.json"
 """File that keeps the module ids that were read in this boot, by PCI address."""
 
-Journal = tuple[tuple[str, Effect], ...]
-"""Effects of partitions, each with the UID of its claim."""
+ACTIVATED: Final = "activated.json"
+"""File that keeps the partitions that may be active by our doing in this boot, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """The effect of a partition."""
+
+    claim_uid: str
+    effect: Effect
+    in_use: bool
+    """Whether containers may have the claim's devices. Not so while the effect is being undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What checkpoints of this boot say of partitions."""
+
+    entries: tuple[Journaled, ...] = ()
+    is_whole: bool = True
+    """Whether no checkpoint is broken: those may name more partitions."""
+
+    @property
+    def named(self) -> frozenset[int]:
+        """Return the partitions of all claims, whether they were tried or not."""
+        return frozenset(_number(each.effect) for each in self.entries)
+
+    @property
+    def may_be_active(self) -> frozenset[int]:
+        """Return those that may be active by our doing."""
+        return frozenset(_number(each.effect) for each in self.entries if _may_be_active(each.effect))
+
+    @property
+    def active(self) -> Mapping[int, frozenset[int]]:
+        """Return those that prepared claims have, with the module ids of their GPUs."""
+        return {
+            _number(each.effect): _modules(each.effect)
+            for each in self.entries
+            if each.in_use and (each.effect.outcome or {}).get(STATE) == ACTIVE
+        }
+
+    def claims(self, partition: int) -> str:
+        """Return the UIDs of the claims for which a partition may be active."""
+        return ", ".join(
+            sorted({e.claim_uid for e in self.entries if _number(e.effect) == partition and _may_be_active(e.effect)})
+        )
+
 
 log = structlog.get_logger()
 
@@ -60,7 +106,8 @@ class FabricPartitions:
 
     def __init__(self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str) -> None:
         """`lock` orders what changes partitions, in all instances of the plugin; it is taken before that of the calls.
-        `files` keep the module ids of GPUs that the NVIDIA driver has given away since.
+        `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active by our
+        doing.
         """
         self._manager = manager
         self._lock = lock
@@ -75,13 +122,14 @@ class FabricPartitions:
 
         def journal() -> Journal:
             with lock.hold():
-                now, _ = checkpoints.load_all()
-            return tuple(
-                (each.prepared.claim.uid, effect)
+                now, broken = checkpoints.load_all()
+            entries = (
+                Journaled(each.prepared.claim.uid, effect, each.in_use)
                 for each in now
                 for effect in each.prepared.effects
                 if effect.kind == FABRIC_PARTITION
             )
+            return Journal(tuple(entries), is_whole=not broken)
 
         self._journal = journal
 
@@ -101,15 +149,18 @@ class FabricPartitions:
                     "more: waiting until its partitions were read again"
                 )
             is_ours = any(_may_be_active(each) and _number(each) == number for each in (effect, *others))
-            if partition.is_active and is_ours:
+            if partition.is_active and (is_ours or self._is_left(number)):
                 note({STATE: ACTIVATING})
                 return {STATE: ACTIVE}
             self._refuse_overlap(partition, answer)
             note({STATE: ACTIVATING})
             try:
-                self._manager.activate(number)
+                self._activate(number)
             except FabricManagerError as error:
-                if error.code == FabricCode.IN_USE:  # somebody else was quicker: it is not ours to deactivate
+                # Somebody else was quicker: it is not ours to deactivate. Unless it is an earlier call of ours, which
+                # got no answer in time.
+                if error.code == FabricCode.IN_USE and not is_ours:
+                    self._forget({number})
                     note({})
                 raise
         return {STATE: ACTIVE}
@@ -126,17 +177,14 @@ class FabricPartitions:
                 if error.code != FabricCode.NOT_SUPPORTED:
                     raise
                 log.warning("Fabric Manager has no partitions any more", partition=number, answer=str(error))
+                self._forget({number})
                 return
             partition = answer.partition(number)
             if partition is None or partition.modules != _modules(effect):
                 log.warning("Fabric Manager has another partition now, which stays as it is", partition=number)
+                self._forget({number})
                 return
-            try:
-                # Whatever the list says: an activation that got no answer in time may still be under way.
-                self._manager.deactivate(number)
-            except FabricManagerError as error:
-                if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED):
-                    raise  # the second one: in its mode for vGPUs, where it did not activate it either
+            self._deactivate(number)  # whatever the list says: an activation without an answer may still be under way
 
     def read(self, reading: Reading) -> Reading:
         """Return a reading with the partitions as they are now, or without NVLinks and with a trouble where Fabric
@@ -165,13 +213,18 @@ class FabricPartitions:
         before = self._journal()
         answer = self._read_or_tell()
         after = self._journal()
-        ours = _may_be_in(before) | _may_be_in(after)
         troubles = []
-        lost = (_active_in(before) & _active_in(after)) - answer.active
-        if lost:
-            answer, again = self._renew()
-            troubles += again
-        foreign = answer.active - ours
+        lost = (before.active.keys() & after.active.keys()) - answer.active
+        unnamed = self._activated() - before.named - after.named
+        is_whole = before.is_whole and after.is_whole
+        if lost or (unnamed and is_whole):
+            with self._lock.hold(LOCK_WAIT_S):
+                self._end_left()
+                troubles += self._renew()
+                answer, after = self._manager.read(), self._journal()
+        foreign = answer.active - before.may_be_active - after.may_be_active
+        if not is_whole:
+            foreign -= unnamed  # a claim whose checkpoint is broken may have it
         troubles += [
             trouble(
                 TroubleKind.FABRIC_PARTITION,
@@ -202,32 +255,72 @@ class FabricPartitions:
         except FabricManagerError as error:
             if error.code != FabricCode.NOT_CONFIGURED:
                 raise
-        active = sorted(_may_be_in(self._journal()))
+        journal = self._journal()
+        active = sorted(journal.may_be_active if journal.is_whole else journal.may_be_active | self._activated())
+        self._keep_activated(active)
         try:
             self._manager.set_active(active)
         except FabricManagerError as error:
+            # With the code of the question: "not supported" says here that it does not wait, nothing of its mode.
             raise FabricManagerError(
-                f"Fabric Manager is starting, and does not take yet which partitions are active: {error}", error.code
+                f"Fabric Manager is starting, and does not take yet which partitions are active: {error}",
+                FabricCode.NOT_CONFIGURED,
             ) from error
         log.warning("Fabric Manager was started anew and told which partitions are active", partitions=active)
         return self._manager.read()
 
-    def _renew(self) -> tuple[FabricAnswer, list[Trouble]]:
-        """Activate anew what claims have and Fabric Manager has forgotten."""
+    def _renew(self) -> list[Trouble]:
+        """Activate anew what claims have and Fabric Manager has forgotten; the caller holds the lock."""
         troubles = []
-        with self._lock.hold(LOCK_WAIT_S):
-            lost = sorted(_active_in(self._journal()) - self._manager.read().active)
-            for number in lost:
-                text = f"Fabric Manager was started anew, and partition {number} was not active any more"
+        journal, answer = self._journal(), self._manager.read()
+        for number, modules in sorted(journal.active.items()):
+            if number in answer.active:
+                continue
+            text = f"Fabric Manager was started anew, and partition {number} was not active any more"
+            partition = answer.partition(number)
+            if partition is None or partition.modules != modules:
+                text += f", and cannot be activated: it is not that of modules {_text(modules)} any more"
+            else:
                 try:
-                    self._manager.activate(number)
+                    self._activate(number)
                     text += ": it is again. Programs that use its NVLinks have to be started anew"
                 except FabricManagerError as error:
                     text += f", and cannot be activated: {error}"
-                claims = sorted({uid for uid, effect in self._journal() if _number(effect) == number})
-                text += f" (claims with UID {', '.join(claims)})"
-                troubles.append(trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {number}"))
-            return self._manager.read(), troubles
+            text += f" (claims with UID {journal.claims(number)})"
+            troubles.append(trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {number}"))
+        return troubles
+
+    def _end_left(self) -> None:
+        """Deactivate what is active by our doing for claims that ended while their checkpoint was broken, or by what
+        Fabric Manager was told in the moment before a journal ended; the caller holds the lock.
+        """
+        journal = self._journal()
+        for number in sorted(self._activated() - journal.named) if journal.is_whole else ():
+            try:
+                self._deactivate(number)
+                log.warning("a partition that no claim has any more is not active any more", partition=number)
+            except FabricManagerError as error:
+                log.warning("a partition that no claim has any more stays", partition=number, error=str(error))
+
+    def _is_left(self, number: int) -> bool:
+        """Whether a partition is active by our doing, for a claim whose journal was lost."""
+        return number in self._activated() - self._journal().may_be_active
+
+    def _activate(self, number: int) -> None:
+        self._keep_activated({*self._activated(), number})
+        self._manager.activate(number)
+
+    def _deactivate(self, number: int) -> None:
+        """Deactivate a partition; that it is not active is fine."""
+        try:
+            self._manager.deactivate(number)
+        except FabricManagerError as error:
+            if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED):
+                raise  # the second one: in its mode for vGPUs, where it did not activate it either
+        self._forget({number})
+
+    def _forget(self, numbers: Collection[int]) -> None:
+        self._keep_activated(self._activated().difference(numbers))
 
     def _refuse_overlap(self, partition: ToldPartition, answer: FabricAnswer) -> None:
         busy = [each for each in answer.partitions if each.is_active and each.modules & partition.modules]
@@ -236,8 +329,8 @@ class FabricPartitions:
         journal = self._journal()
         texts = []
         for each in busy:
-            claims = sorted({uid for uid, effect in journal if _number(effect) == each.id and _may_be_active(effect)})
-            whose = f"of the claims with UID {', '.join(claims)}" if claims else "of no claim of this node"
+            claims = journal.claims(each.id)
+            whose = f"of the claims with UID {claims}" if claims else "of no claim of this node"
             texts.append(f"partition {each.id} {whose} (modules {_text(each.modules)})")
         raise TemporaryError(
             f"Fabric Manager's partition {partition.id} (modules {_text(partition.modules)}) cannot be activated while "
@@ -252,22 +345,40 @@ class FabricPartitions:
         kept = {address: module for address, module in known.items() if module not in now.values()}
         joined = {**kept, **now}
         if joined != known:
-            document = {"boot": self._boot_id, "modules": dict(sorted(joined.items()))}
-            try:
-                self._files.write(PLACES, f"{json.dumps(document)}\n".encode())
-            except DracaenaError as error:
-                log.warning("module ids are not kept for the next start", error=str(error))
+            self._write(PLACES, modules=dict(sorted(joined.items())))
         return joined
 
     def _remembered(self) -> Mapping[str, int]:
         try:
-            document = json.loads(self._files.read(PLACES) or b"{}")
-            if document.get("boot") != self._boot_id:
-                return {}
-            return {str(address): int(module) for address, module in document["modules"].items()}
-        except (DracaenaError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+            modules = self._kept(PLACES).get("modules", {})
+            return {str(address): int(module) for address, module in modules.items()}
+        except (DracaenaError, ValueError, AttributeError, TypeError, RecursionError) as error:
             log.warning("module ids that were read before are not known", error=str(error))
             return {}
+
+    def _activated(self) -> frozenset[int]:
+        """Return what may be active by our doing; empty where that is not known."""
+        try:
+            return frozenset(map(int, self._kept(ACTIVATED).get("partitions", ())))
+        except (DracaenaError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            log.warning("partitions that were activated before are not known", error=str(error))
+            return frozenset()
+
+    def _keep_activated(self, partitions: Collection[int]) -> None:
+        """The caller holds the lock."""
+        if self._activated() != frozenset(partitions):
+            self._write(ACTIVATED, partitions=sorted(partitions))
+
+    def _kept(self, file: str) -> Mapping[str, Any]:
+        """Return what a file of this boot says; empty where there is none."""
+        document = json.loads(self._files.read(file) or b"{}")
+        return document if document.get("boot") == self._boot_id else {}
+
+    def _write(self, file: str, **fields: Any) -> None:
+        try:
+            self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
+        except DracaenaError as error:
+            log.warning("what is known of the fabric is not kept for the next start", file=file, error=str(error))
 
 
 def _unknown() -> Journal:
@@ -288,14 +399,6 @@ def _modules(effect: Effect) -> frozenset[int]:
 
 def _may_be_active(effect: Effect) -> bool:
     return STATE in (effect.outcome or {})
-
-
-def _may_be_in(journal: Journal) -> frozenset[int]:
-    return frozenset(_number(effect) for _, effect in journal if _may_be_active(effect))
-
-
-def _active_in(journal: Journal) -> frozenset[int]:
-    return frozenset(_number(effect) for _, effect in journal if (effect.outcome or {}).get(STATE) == ACTIVE)
 
 
 def _text(modules: Collection[int]) -> str:

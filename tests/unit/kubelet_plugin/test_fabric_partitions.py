@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.device_state import PrepareError
+from dracaena.kubelet_plugin.prepare.effects import Effect
 from support.fabric_node import FabricNode, fabric_node
-from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, NVLINK_ERROR, STARTING
+from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, NVLINK_ERROR, RUNNING, STARTING
 from support.plugin import reference_to
 
 
@@ -34,6 +35,11 @@ def unprepare(node: FabricNode, *claims: ResourceClaim) -> None:
 
 def active(node: FabricNode) -> list[int]:
     return sorted(node.manager.active)
+
+
+def break_checkpoint(node: FabricNode, claim: ResourceClaim) -> None:
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"torn")
+    node.restart()
 
 
 def problem(node: FabricNode) -> str:
@@ -267,6 +273,118 @@ def test_after_a_restart_from_the_beginning_partitions_of_claims_are_activated_a
     node.look()
     assert "cannot be activated: fmActivateFabricPartition says -10" in node.fabric_troubles[0].text
     unprepare(node, *claims)
+    assert active(node) == []
+
+
+def test_a_reading_between_the_end_of_a_partition_and_that_of_its_journal_does_not_activate_it_again(
+    node: FabricNode,
+) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim)
+    deactivate, seen = node.port.deactivate, []
+
+    def deactivated(partition: int) -> None:
+        deactivate(partition)
+        seen.append(active(node))
+
+    node.port.deactivate = deactivated  # type: ignore[method-assign]
+    undo = node.partitions.undo
+
+    def undone(effect: Effect, others: Sequence[Effect]) -> None:
+        undo(effect, others)
+        node.look()  # the checkpoint still says that it is active
+        seen.append(active(node))
+
+    node.partitions.undo = undone  # type: ignore[method-assign]
+    unprepare(node, claim)
+    assert seen == [[], []]
+    assert told(node) == []
+
+
+def test_a_claim_whose_checkpoint_broke_is_given_its_partition_again(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim)
+    break_checkpoint(node, claim)
+    assert (active(node), told(node)) == ([3], [])  # it is not taken for somebody else's
+    prepare(node, claim)
+    node.look()
+    assert (active(node), told(node)) == ([3], [])
+    unprepare(node, claim)
+    assert active(node) == []
+
+
+def test_what_a_claim_left_whose_checkpoint_broke_is_deactivated_once_it_ended(node: FabricNode) -> None:
+    claim, other = node.whole_of("a", 1, 3), node.whole_of("b", 5, 7)
+    prepare(node, claim, other)
+    break_checkpoint(node, claim)
+    node.look()
+    assert active(node) == [3, 5]
+    unprepare(node, claim)
+    node.look()
+    assert (active(node), told(node)) == ([5], [])
+    node.manager.active.append(3)  # from now on it is whoever's who activates it
+    node.look()
+    assert (active(node), told(node)) == ([3, 5], [("FabricPartitionUnclear", "partition 3")])
+
+
+def test_what_is_kept_of_partitions_cannot_be_read_and_somebody_elses_stay(node: FabricNode) -> None:
+    node.manager.active = [1]
+    (node.folder / "fabric" / "activated.json").write_bytes(b'{"boot": "boot-1", "partitions": [[')
+    node.look()
+    assert (active(node), told(node)) == ([1], [("FabricPartitionUnclear", "partition 1")])
+
+
+def test_a_fabric_manager_in_its_restart_mode_is_told_of_a_claim_whose_checkpoint_broke(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim, node.whole_of("b", 5, 7))
+    node.manager.restart(resuming=True)
+    break_checkpoint(node, claim)
+    assert active(node) == [3, 5]
+
+
+def test_that_fabric_manager_waits_for_nothing_is_not_taken_for_another_mode(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim)
+    node.manager.life = STARTING
+    node.manager.fails = {"fmSetActivatedFabricPartitions": NOT_SUPPORTED}
+    node.look()
+    assert "Fabric Manager is starting" in problem(node)
+    with pytest.raises(TemporaryError, match="does not take yet which partitions are active"):
+        unprepare(node, claim)
+    node.manager.life, node.manager.fails = RUNNING, {}
+    unprepare(node, claim)
+    assert active(node) == []
+
+
+def test_a_partition_that_has_other_gpus_after_a_restart_is_not_activated_again(node: FabricNode) -> None:
+    prepare(node, node.whole_of("a", 1, 3))
+    node.manager.restart(resuming=False)
+    node.manager.partitions[3] = (1, 2)
+    node.look()
+    assert active(node) == []
+    assert "cannot be activated: it is not that of modules 1 3 any more (claims with UID a-uid)" in (
+        node.fabric_troubles[0].text
+    )
+
+
+def test_an_activation_of_ours_that_comes_late_is_not_taken_for_somebody_elses(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    node.manager.late = ["fmActivateFabricPartition"]
+    node.manager.silent = ["fmDeactivateFabricPartition"]
+    with pytest.raises(TemporaryError, match="not answered"):
+        prepare(node, claim)  # it may be active, and cannot be ended yet
+    node.manager.late, node.manager.active = [], []
+    activate = node.port.activate
+
+    def comes_first(partition: int) -> None:
+        node.manager.active = [partition]
+        activate(partition)
+
+    node.port.activate = comes_first  # type: ignore[method-assign]
+    with pytest.raises(TemporaryError, match="says -7"):
+        prepare(node, claim)
+    node.manager.silent = []
+    unprepare(node, claim)
     assert active(node) == []
 
 

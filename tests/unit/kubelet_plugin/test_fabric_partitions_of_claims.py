@@ -236,10 +236,11 @@ def test_a_few_of_these_have_partitions_of_all_sizes(node: FabricNode) -> None:
     assert {size for seed in range(8) for size in walk(node, seed).sizes} == {1, 2, 4, 8}
 
 
-@pytest.mark.parametrize("after", ["again", "unprepare", "reboot", "restarted"])
+@pytest.mark.parametrize("after", ["again", "unprepare", "reboot", "restarted", "broken"])
 @pytest.mark.parametrize("kill", ["port", pytest.param("steps", marks=pytest.mark.search)])
 def test_killed_at_each_step_a_claim_comes_and_goes(node: FabricNode, kill: str, after: str) -> None:
-    """`after`: what comes then: the same call, the end of the claim, a boot, or a Fabric Manager that begins anew."""
+    """`after`: what comes then: the same call, the end of the claim, a boot, a Fabric Manager that begins anew, or
+    the same call with a checkpoint that broke."""
     claims = [node.whole_of("whole", 1, 3), node.share("share", MODULES.index(5)), node.whole_of("two", 2, 8)]
     count = 0
     for claim in claims:
@@ -280,6 +281,12 @@ def _follow(node: FabricNode, claim: ResourceClaim, after: str) -> None:
         node.look()
         node.node.state.recover(())
     elif after == "again":
+        prepare(node, claim)
+    elif after == "broken":
+        checkpoint = node.folder / "claims" / f"{claim.metadata.uid}.json"
+        if checkpoint.exists():
+            checkpoint.write_bytes(b"torn")
+        node.restart()
         prepare(node, claim)
 
 
