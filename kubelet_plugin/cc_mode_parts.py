@@ -51,9 +51,8 @@ def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
     Raises BadInputError for settings that do not go together.
     """
     settings = node.settings
-    journals = CcModeJournals(
-        DocumentFolder(node.paths.checkpoints.parent, synced=False), node.call_lock, read_boot_id()
-    )
+    # Synced: a change that a power cut has cut short is known in the next boot.
+    journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.call_lock, read_boot_id())
     if not settings.cc_mode_tool:
         return journals if journals.is_changing() else None
     if settings.machine:

@@ -1,8 +1,8 @@
 """Files that are replaced as a whole or not at all.
 
-The effect of a call outlives the process, however that ends: the kernel has it. A power cut may undo the last calls: as
-no folder is synced, there may be an older file, a file that was removed, or none; and if its content is not synced
-either, half a file. What a prepare writes needs no more than that, because a power cut means another boot id:
+The effect of a call outlives the process, however that ends: the kernel has it. A power cut may undo the last calls:
+there may be an older file, a file that was removed, or none, or half a file. What a prepare writes needs no more than
+that, because a power cut means another boot id:
 
 * a checkpoint of an earlier boot holds no device, and one that cannot be read has a checksum that says so: the first
   start in a boot removes those (DeviceState.enter_boot);
@@ -12,7 +12,7 @@ either, half a file. What a prepare writes needs no more than that, because a po
   put right then.
 
 So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is `synced` before it is put in
-its place.
+its place, and its folder after that: what was written is there after a power cut. What was removed may be back.
 
 We write as root, and partly into folders that others can change (the job mapping is an admin's own folder). So a file
 is always created under a name that nobody else has, never through a link, and below the folder that was opened; and a
@@ -61,7 +61,7 @@ class FileSteps:
             view = view[os.write(descriptor, view) :]
 
     def fsync(self, descriptor: int) -> None:
-        """Make content durable."""
+        """Make content durable, or the names in a folder."""
         os.fsync(descriptor)
 
     def rename(self, source: Path, target: Path, folder: int) -> None:
@@ -92,7 +92,8 @@ class DocumentFolder:
         synced: bool = True,
         in_place: bool = False,
     ) -> None:
-        """`synced`: a file that exists is whole, even after a power cut. Costs one fsync per write.
+        """`synced`: a file that was written is there, and whole, even after a power cut. Costs two fsyncs per write, of
+        the content and of the folder.
 
         `in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those. A
         reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
@@ -280,10 +281,19 @@ class DocumentFolder:
             finally:
                 os.close(descriptor)
             self._steps.rename(temporary, path, folder)
+            if self._synced:
+                self._sync_names(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary.name, dir_fd=folder)
             raise
+
+    def _sync_names(self, folder: int) -> None:
+        try:
+            self._steps.fsync(folder)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # not with every file system
+                raise
 
     def _overwrite(self, path: Path, data: bytes, folder: int) -> None:
         lock = self._open_ours(f".{path.name}.lock", folder)

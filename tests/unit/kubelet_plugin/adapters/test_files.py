@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, ste
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
 
 
-def test_a_content_is_synced_before_it_is_put_in_its_place(tmp_path: Path) -> None:
+def test_a_content_is_synced_before_it_is_put_in_its_place_and_its_name_after_that(tmp_path: Path) -> None:
     class Watched(FileSteps):
         seen: tuple[str, ...] = ()
 
@@ -76,7 +77,21 @@ def test_a_content_is_synced_before_it_is_put_in_its_place(tmp_path: Path) -> No
 
     steps = Watched()
     DocumentFolder(tmp_path, steps=steps).write("x.json", b"1")
-    assert steps.seen == ("write", "fsync", "rename")
+    assert steps.seen == ("write", "fsync", "rename", "fsync")
+
+
+@pytest.mark.parametrize(("refused", "told"), [(errno.EINVAL, False), (errno.EOPNOTSUPP, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_sync_a_folder_takes_files_all_the_same(
+    tmp_path: Path, refused: int, told: bool
+) -> None:
+    class NoFolders(FileSteps):
+        def fsync(self, descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(refused, os.strerror(refused))
+
+    with pytest.raises(TemporaryError) if told else nullcontext():
+        DocumentFolder(tmp_path, steps=NoFolders()).write("x.json", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_what_is_not_synced_is_put_in_its_place_as_well_without_a_wait_for_the_disk(tmp_path: Path) -> None:
