@@ -43,6 +43,15 @@ class BoundGpus:
             return ""
         return found.functions if found.boot_id == self._boot_id else ""
 
+    def unclaimed(self) -> str | None:
+        """Return which GPUs were bound in this boot and are not given back yet, as a sentence, None where none is. For
+        a caller that knows that no claim has any.
+        """
+        found = [address for address in self.addresses() if self.functions(address)]
+        if not found:
+            return None
+        return f"VFIO has {', '.join(found)} for a claim that has ended, and gives it back when nothing has it open"
+
     def note(self, address: str, functions: str) -> None:
         """Write down that a GPU is about to be bound, with the drivers that its functions have."""
         with self._lock.hold():

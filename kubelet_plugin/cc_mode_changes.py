@@ -18,7 +18,7 @@ from dataclasses import replace
 import structlog
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.cc_mode_journals import OF_ANOTHER, CcModeJournals, NodeInUseError
 from dracaena.kubelet_plugin.discovery.passthrough import PciFunction
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.ports import (
@@ -73,12 +73,14 @@ class CcModeChanges:
         self._lock = lock
 
     def ask(self, addresses: Collection[str], is_held: Callable[[str], bool]) -> Mapping[str, str]:
-        """Ask GPUs that a VFIO driver has for their modes, unless a claim has them; keep and return what they answer.
+        """Ask GPUs that a VFIO driver has for their modes, unless a claim or a process has them; keep and return what
+        they answer.
 
         Raises NotOfferedError for one that cannot be in any mode. One that does not answer is left out.
         """
         with self._lock.hold(0):
-            free = self._journals.begin_asking(addresses, is_held)
+            closed = [address for address in addresses if not self._may_be_open(address)]
+            free = self._journals.begin_asking(closed, is_held)
             if not free:
                 return {}
             modes: dict[str, str] = {}
@@ -121,8 +123,11 @@ class CcModeChanges:
         for address in change.drivers:
             if self._drivers.is_writing(address):
                 raise WriteHangsError(f"an earlier step for the GPU at {address} has not ended: look at `dmesg`")
-        with self._lock.hold(0), self._closed(f"switching the GPUs to mode {change.mode} of confidential computing"):
-            return self._finished(self._with_drivers(change))
+        with self._lock.hold(0):
+            if self._journals.read().change != change:
+                raise NodeInUseError(OF_ANOTHER)
+            with self._closed(f"switching the GPUs to mode {change.mode} of confidential computing"):
+                return self._finished(self._with_drivers(change))
 
     def _with_drivers(self, change: ModeChange) -> ModeChange:
         """Return a change whose drivers are noted, of a change that a reboot has cut short."""
@@ -243,6 +248,15 @@ class CcModeChanges:
             self._drivers.write(address, path, f"{address}\n")
         except OSError as error:
             raise TemporaryError(f"the kernel refuses {address} in /sys/{path}: {error.strerror}") from error
+
+    def _may_be_open(self, address: str) -> bool:
+        """Whether a process has a GPU open, a virtual machine without a claim say, or that cannot be told."""
+        try:
+            self._refuse_while_open(self._now(address))
+        except TemporaryError as error:
+            log.info("a GPU is not asked for its mode", gpu=address, reason=str(error))
+            return True
+        return False
 
     def _refuse_while_open(self, function: PciFunction) -> None:
         group = function.iommu_group if function.has_vfio_driver else None

@@ -22,6 +22,9 @@ from dracaena.kubelet_plugin.prepare.cc_mode_journal import (
 JOURNAL: Final = "cc-modes"
 """Name of the file."""
 
+OF_ANOTHER: Final = "another process of the plugin changes the mode of the GPUs: what it has done is looked at next"
+"""Why a process that read the journal before another one wrote it does nothing."""
+
 log = structlog.get_logger()
 
 
@@ -76,11 +79,12 @@ class CcModeJournals:
     def begin(self, mode: str, drivers: Mapping[str, str], user: Callable[[], str | None]) -> ModeChange:
         """Write down that all GPUs are being switched, and return it: no claim gets anything of the node now.
 
-        `user` says, with the lock held, who has something of it. Raises NodeInUseError where somebody has.
+        `user` says, with the lock held, who has something of it. Raises NodeInUseError where somebody has, or another
+        process has begun a change meanwhile.
         """
         change = ModeChange(mode, ModeStep.UNBINDING, drivers)
         with self._lock.hold():
-            found = user()
+            found = user() if self._read().change is None else OF_ANOTHER
             if found is not None:
                 raise NodeInUseError(found)
             self._write(CcModeJournal(self._boot_id, change=change))
@@ -117,6 +121,17 @@ class CcModeJournals:
         with self._lock.hold():
             journal = self._read()
             self._write(replace(journal, modes={**journal.modes, **modes}, asking=False))
+
+    def forget_modes(self, is_held: Callable[[str], bool]) -> CcModeJournal:
+        """Forget which modes were read of GPUs that no claim has, and return what is written down then. `is_held` is
+        called with the lock held. Nothing is forgotten of a change.
+        """
+        with self._lock.hold():
+            journal = self._read()
+            if journal.change is None:
+                journal = replace(journal, modes={of: mode for of, mode in journal.modes.items() if is_held(of)})
+                self._write(journal)
+            return journal
 
     def _write(self, journal: CcModeJournal) -> None:
         if journal == CcModeJournal(self._boot_id):

@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.adapters.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
+from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.cc_mode_changes import CcModeChanges
 from dracaena.kubelet_plugin.cc_mode_journals import CcModeJournals
 from dracaena.kubelet_plugin.cc_mode_reports import CcModeReports
@@ -121,6 +122,9 @@ def _ports(
         read_bus=drivers.read,
         runs_confidential_guests=runs_confidential_guests,
         keeps_mig_devices=node.settings.mig == EXISTING,
+        unclaimed=BoundGpus(
+            DocumentFolder(node.paths.checkpoints.parent, synced=False), node.call_lock, read_boot_id()
+        ).unclaimed,
         driver_refusal=node.release.refusal,
         withhold=lambda withheld: gpus.devices.withhold(label, [EVERY_GPU] if withheld else []),
         is_withheld=partial(_is_withheld, gpus, label),

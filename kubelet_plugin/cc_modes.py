@@ -83,6 +83,10 @@ class ModePorts:
     runs_confidential_guests: Callable[[], bool]
     keeps_mig_devices: bool
     """Whether MIG devices are an admin's: a reset would end them."""
+    unclaimed: Callable[[], str | None]
+    """Return which GPU VFIO still has for a claim that has ended, None where none: it is given back at any moment.
+    Raises DracaenaError.
+    """
     driver_refusal: Callable[[], str | None]
     """Who has asked that the GPU driver be let go of."""
     withhold: Callable[[bool], None]
@@ -114,6 +118,7 @@ class CcModes:
         self._open: tuple[str, float] | None = None  # who had a GPU open, and when to look again
         self._refused_driver = False  # whether a driver does not take a GPU in the mode that it is in now
         self._silent_s: dict[str, float] = {}  # GPUs that did not tell their mode, and when to ask again
+        self._is_set_anew = False  # whether the label was away since the modes were read
         self._worker = Worker("cc-modes", self._run, clock)
 
     def start(self) -> None:
@@ -152,6 +157,7 @@ class CcModes:
         if labels is None:
             return
         wanted = labels.get(self._ports.label)
+        self._is_set_anew |= wanted is None
         journal = self._journals.read()
         if journal.refused is not None and journal.refused.mode != wanted:
             self._journals.refuse(None)
@@ -201,7 +207,7 @@ class CcModes:
         if self._readings < readings + 2:  # one that was begun before may come after it
             self._ports.read_soon()
             return ModeReport(mode, ModeState.PENDING, "it is done, and published when the GPUs were read again")
-        self._bound = None
+        self._bound, self._is_set_anew = None, False  # the modes were read by the change
         refused = RefusedMode(change.refused, change.problem) if change.refused else None
         self._journals.end(refused)
         self._ports.withhold(False)
@@ -215,6 +221,9 @@ class CcModes:
         if wanted is None:
             self._released()
             return None
+        if self._is_set_anew:
+            journal = self._journals.forget_modes(self._is_held)  # somebody else may have changed them
+            self._is_set_anew = False
         bus = self._ports.read_bus()
         gpus = [each for _, each in sorted(bus.functions.items()) if each.is_gpu]
         modes = _known_modes(machine, gpus, journal)
@@ -239,7 +248,10 @@ class CcModes:
         if waiting is not None:
             return ModeReport(wanted, ModeState.PENDING, f"{differs}; {waiting}")
         report = self._carried_out(
-            wanted, lambda: self._changes.change(wanted, list(modes), lambda: self._users.prepared(None))
+            wanted,
+            lambda: self._changes.change(
+                wanted, list(modes), lambda: self._users.prepared(None) or self._ports.unclaimed()
+            ),
         )
         if self._journals.read().change is None:  # refused, or somebody came first
             self._ports.withhold(report.state is ModeState.PENDING)
@@ -309,7 +321,12 @@ class CcModes:
             return "the devices of this node are withheld; pods that were given one before are waited for"
         if self._open is not None and now_s < self._open[1]:
             return self._open[0]
-        return self._users.holding(None) or self._users.allocated(None) or self._ports.driver_refusal()
+        return (
+            self._users.holding(None)
+            or self._users.allocated(None)
+            or self._ports.unclaimed()
+            or self._ports.driver_refusal()
+        )
 
 
 def _known_modes(machine: Machine, gpus: Sequence[PciFunction], journal: CcModeJournal) -> Mapping[str, str | None]:

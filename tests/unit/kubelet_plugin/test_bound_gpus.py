@@ -25,6 +25,16 @@ def test_what_is_noted_outlives_the_process_until_it_is_forgotten(tmp_path: Path
     assert (bound(tmp_path).addresses(), bound(tmp_path).functions(GPU)) == ((OTHER,), "")
 
 
+def test_gpus_that_are_not_given_back_yet_are_named(tmp_path: Path) -> None:
+    bound(tmp_path).note(GPU, f"{GPU}=nvidia")
+    assert bound(tmp_path, "boot-2").unclaimed() is None
+    bound(tmp_path).note(OTHER, f"{OTHER}=")
+    assert (bound(tmp_path).unclaimed() or "").startswith(f"VFIO has {GPU}, {OTHER} for a claim that has ended")
+    bound(tmp_path).forget(GPU)
+    bound(tmp_path).forget(OTHER)
+    assert bound(tmp_path).unclaimed() is None
+
+
 def test_a_record_of_an_earlier_boot_says_nothing(tmp_path: Path) -> None:
     bound(tmp_path).note(GPU, f"{GPU}=nvidia")
     assert bound(tmp_path, "boot-2").functions(GPU) == ""

@@ -77,6 +77,30 @@ def test_no_gpu_is_touched_while_a_claim_or_a_process_has_one(node: CcNode) -> N
     assert node.journals.read().change is None
 
 
+def test_what_another_process_has_begun_or_brought_on_meanwhile_is_not_done_again(node: CcNode) -> None:
+    """Its pod may be about to get a GPU: the journal that this one has read is old by now."""
+    stopped = Killed(12)
+    node.start(stopped)
+    with suppress(StopError):
+        node.change("on")
+    node.start()
+    read = node.journals.read().change
+    assert read is not None
+    done = node.go_on()
+    assert done is not None
+    assert done != read
+    for again in (lambda: node.changes.go_on(read), lambda: node.change("on")):
+        switched, written = len(node.program.switches), list(node.bus.written)
+        with pytest.raises(NodeInUseError, match="another process of the plugin changes the mode"):
+            again()
+        assert (len(node.program.switches), node.bus.written) == (switched, written)
+        assert node.journals.read().change == done
+    node.journals.end()
+    with pytest.raises(NodeInUseError):
+        node.changes.go_on(read)
+    is_whole(node, "on")
+
+
 def test_our_own_handles_are_closed_first(node: CcNode) -> None:
     node.drivers.own = {HOST: [1]}
     node.change("on")

@@ -58,6 +58,7 @@ class Watched:
     machine: Machine = field(default_factory=lambda: machine_of("off"))
     capable_host: bool = True
     keeps_mig: bool = False
+    unclaimed: str | None = None
     refusal: str | None = None
     withheld: bool | None = None
     shown: bool | None = None
@@ -80,6 +81,7 @@ class Watched:
             read_bus=self.node.drivers.read,
             runs_confidential_guests=lambda: self.capable_host,
             keeps_mig_devices=self.keeps_mig,
+            unclaimed=lambda: self.unclaimed,
             driver_refusal=lambda: self.refusal,
             withhold=self._withhold,
             is_withheld=lambda: bool(self.withheld) if self.shown is None else self.shown,
@@ -209,6 +211,23 @@ def test_claims_that_have_a_gpu_and_claims_that_were_given_one_are_waited_for(wa
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
 
 
+def test_a_gpu_that_is_about_to_be_given_back_from_vfio_is_waited_for(watched: Watched) -> None:
+    """Else a driver would be bound to it between two runs of the program."""
+    watched.ask("on")
+    watched.unclaimed = "VFIO has it for a claim that has ended"
+    watched.settle()
+    assert watched.state() == (ModeState.PENDING, f"the mode of 2 of 2 GPUs is off; {watched.unclaimed}")
+    assert (watched.keeps_all(), watched.node.closed) == (True, [])
+    looked: list[str | None] = [None, watched.unclaimed]  # it broke between the look and the lock
+    watched.modes._ports = replace(watched.modes._ports, unclaimed=lambda: looked.pop(0))
+    assert watched.state() == (ModeState.PENDING, watched.unclaimed)
+    assert (watched.node.program.switches, watched.node.journals.read().change) == ([], None)
+    assert watched.keeps_all()
+    watched.modes._ports = replace(watched.modes._ports, unclaimed=lambda: None)
+    watched.look()
+    assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
+
+
 def test_who_has_a_gpu_open_is_named_and_nvml_is_not_closed_again_for_a_minute(watched: Watched) -> None:
     watched.ask("on")
     watched.node.bus.open_by[HOST] = [17]
@@ -313,6 +332,40 @@ def test_a_gpu_that_a_claim_has_is_not_asked(watched: Watched) -> None:
     watched.clock.advance(AGAIN_S)
     watched.look()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "on")
+
+
+def test_a_label_that_is_set_anew_has_gpus_asked_again_that_somebody_else_may_have_changed(watched: Watched) -> None:
+    for address in BOUND:
+        watched.node.hardware.set(address, mode="on")
+    watched.machine = machine_of("on")
+    watched.start()
+    watched.ask("on")
+    assert watched.settled() == ModeReport("on", ModeState.APPLIED)
+    watched.node.hardware.set(GUEST, mode="off")
+    assert watched.settled() == ModeReport("on", ModeState.APPLIED), "nobody has said that it was changed"
+    watched.users.of_guest = "claim a/b"
+    watched.ask(None)
+    watched.look()
+    watched.ask("on")
+    assert watched.look() == ModeReport("on", ModeState.APPLIED), "nobody else can have changed it"
+    watched.users.of_guest = None
+    watched.ask(None)
+    watched.look()
+    watched.ask("on")
+    assert "the mode of 1 of 2 GPUs is off" in watched.state()[1]
+    assert watched.keeps_all()
+    watched.look()
+    assert watched.node.program.queries.count(GUEST) == 2
+
+
+def test_a_gpu_of_a_virtual_machine_without_a_claim_is_not_asked(watched: Watched) -> None:
+    watched.node.bus.open_by[GUEST] = [17]
+    watched.ask("on")
+    assert watched.state()[1].startswith("the mode of 2 of 2 GPUs is not known or off; ")
+    watched.settle()
+    assert f"the GPU at {GUEST} is open in python (PID 17)" in watched.state()[1]
+    assert watched.node.program.queries == []
+    assert watched.node.journals.refusal() is None
 
 
 def test_a_mode_that_failed_is_not_tried_again_before_the_label_was_taken_away(watched: Watched) -> None:
