@@ -89,7 +89,8 @@ def test_what_another_process_has_begun_or_brought_on_meanwhile_is_not_done_agai
     done = node.go_on()
     assert done is not None
     assert done != read
-    for again in (lambda: node.changes.go_on(read), lambda: node.change("on")):
+    attempts: tuple[Callable[[], object], ...] = (lambda: node.changes.go_on(read), lambda: node.change("on"))
+    for again in attempts:
         switched, written = len(node.program.switches), list(node.bus.written)
         with pytest.raises(NodeInUseError, match="another process of the plugin changes the mode"):
             again()
