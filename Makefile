@@ -28,7 +28,7 @@ demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no 
 
 # Integration tests wait half of their time. Unit tests take that half, at a lower priority: they have no limit to keep.
 # On more than two cores: make --jobs=2 unit JOBS=8 integration
-test: $(VENV)/dev.stamp ## all tests, those of units beside the others; what each prints is shown when it has ended
+test: $(VENV)/dev.stamp ## all tests, a few seeds of each search; units beside the others, each shown when it has ended
 	@echo "unit tests beside integration tests: what each prints is shown when it has ended, after some minutes"
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target UNIT_PRIORITY="nice -n 10" unit-half unit-rest integration
 

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class CcModeReports:
-    """For one thread. What is the same as before is told nobody again."""
+    """For one thread. What is the same as before is not told again."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ VGPU_WORDS: Final = LayoutWords("vGPU layout", "VgpuLayout", TroubleKind.VGPU_LA
 
 
 class LayoutReports:
-    """For one thread. What is the same as before is told nobody again, but a condition whose write failed."""
+    """For one thread. What is the same as before is not told again, but a condition whose write failed."""
 
     def __init__(
         self,
