@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock, NotingEffectMeans
+from dracaena.kubelet_plugin.ports import EffectMeans, JoinedEffectMeans, NodeLock, NotingEffectMeans
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -103,10 +105,21 @@ class ClaimEffects:
         if not all(is_among(effect, known) for effect in planned):
             raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, keep=planned)
-        for effect in (next(each for each in known if each.is_same(one)) for one in planned):
-            outcome = self._apply(uid, effect)
+        for effects in _in_runs(next(each for each in known if each.is_same(one)) for one in planned):
+            for effect, outcome in zip(effects, self._apply_run(uid, effects), strict=True):
+                self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+                log.info("effect made", effect=str(effect), claim_uid=uid)
+
+    def _apply_run(self, uid: ClaimUid, effects: Sequence[Effect]) -> Iterable[Mapping[str, Scalar]]:
+        """Make effects of one kind, joined where their means can, and return the outcome of each as it is made."""
+        means = self._means_of(effects[0])
+        if not isinstance(means, JoinedEffectMeans):
+            return (self._apply(uid, effect) for effect in effects)
+
+        def note(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
-            log.info("effect made", effect=str(effect), claim_uid=uid)
+
+        return means.apply_joined(effects, note)
 
     def _apply(self, uid: ClaimUid, effect: Effect) -> Mapping[str, Scalar]:
         others, means = self._others(uid, effect), self._means_of(effect)
@@ -157,13 +170,27 @@ class ClaimEffects:
         self._undo_each(uid, left)
 
     def _undo_each(self, uid: ClaimUid, left: Sequence[Effect]) -> None:
-        for effect in reversed(left):
-            others = self._others(uid, effect)
-            if all(other.outcome is None for other in others):
-                self._refuse_beside_broken(effect)
-            self._means_of(effect).undo(effect, others)
-            self._note(uid, effect, None)
-            log.info("effect undone", effect=str(effect), claim_uid=uid)
+        for effects in _in_runs(reversed(left)):
+            means = self._means_of(effects[0])
+            if isinstance(means, JoinedEffectMeans):
+                for effect in effects:
+                    self._others_to_undo(uid, effect)
+                means.undo_joined(effects, partial(self._note_undone, uid))
+                continue
+            for effect in effects:
+                means.undo(effect, self._others_to_undo(uid, effect))
+                self._note_undone(uid, effect)
+
+    def _others_to_undo(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
+        """Return the effects beside one that is to be undone. Raises TemporaryError where there may be more of them."""
+        others = self._others(uid, effect)
+        if all(other.outcome is None for other in others):
+            self._refuse_beside_broken(effect)
+        return others
+
+    def _note_undone(self, uid: ClaimUid, effect: Effect) -> None:
+        self._note(uid, effect, None)
+        log.info("effect undone", effect=str(effect), claim_uid=uid)
 
     def _means_of(self, effect: Effect) -> EffectMeans | NotingEffectMeans:
         means = self._means.get(effect.kind)
@@ -214,3 +241,9 @@ class ClaimEffects:
         found = self._checkpoints.load(uid)
         ours = isinstance(found, Checkpoint) and found.boot_id == self._checkpoints.boot_id
         return found if ours and isinstance(found, Checkpoint) else None
+
+
+def _in_runs(effects: Iterable[Effect]) -> Iterator[Sequence[Effect]]:
+    """Yield effects in their order, those of one kind that follow each other together."""
+    for _, run in itertools.groupby(effects, key=lambda effect: effect.kind):
+        yield tuple(run)

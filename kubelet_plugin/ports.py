@@ -251,6 +251,21 @@ class NotingEffectMeans(Protocol):
         ...
 
 
+@runtime_checkable
+class JoinedEffectMeans(Protocol):
+    """As NotingEffectMeans, for effects of which several of one claim are cheaper together than each for itself."""
+
+    def apply_joined(
+        self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
+    ) -> Sequence[Mapping[str, Scalar]]:
+        """As NotingEffectMeans.apply_noting, of each in its order. Where it raises, each effect may have been made."""
+        ...
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
+        """As EffectMeans.undo, of each in its order. `undone` is told after each. Where it raises, some may be left."""
+        ...
+
+
 class GpuGoneError(TemporaryError):
     """The driver does not have this GPU, or is not loaded, or about to be unloaded: what was set there goes as well."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -40,8 +41,20 @@ Raises what the work raises, and TemporaryError where the driver is not let go o
 EffectPendingError the work may still come, in another thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A GPU on its way to VFIO."""
+
+    effect: Effect
+    gpu: str
+    """Its PCI address."""
+    functions: tuple[PciFunction, ...]
+    noted: Mapping[str, Scalar]
+    """What is journaled, without how far it got."""
+
+
 class VfioBinding:
-    """Implements NotingEffectMeans for VFIO_BIND. From any thread; holds nothing itself."""
+    """Implements NotingEffectMeans and JoinedEffectMeans for VFIO_BIND. From any thread; holds nothing itself."""
 
     def __init__(
         self,
@@ -63,50 +76,80 @@ class VfioBinding:
         self._changed = changed
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans. A GPU that an admin has bound to VFIO stays so: nothing is journaled of it. One that
-        was bound for a claim before, whose journal is lost, is journaled as it was then.
+        """See NotingEffectMeans; as apply_joined()."""
+        return self.apply_joined([effect], lambda _effect, outcome: note(outcome))[0]
 
-        Raises TemporaryError while somebody has it open or its group is not all of one GPU, EffectPendingError while a
+    def apply_joined(
+        self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
+    ) -> Sequence[Mapping[str, Scalar]]:
+        """See JoinedEffectMeans: the GPU driver is let go of once for all GPUs. One that an admin has bound to VFIO
+        stays so: nothing is journaled of it. One that was bound for a claim before, whose journal is lost, is journaled
+        as it was then.
+
+        Raises TemporaryError while somebody has one open or its group is not all of one GPU, EffectPendingError while a
         write waits in the kernel.
         """
+        begun = [self._begin(effect, note) for effect in effects]
+        moving = [each for each in begun if each is not None]
+        try:
+            self._unbind_for_vfio(moving)
+            for each in moving:
+                note(each.effect, {**each.noted, STATE: UNBOUND})
+            for each in moving:
+                for function in each.functions:
+                    self._bind_to_vfio(each.gpu, function)
+        except WriteHangsError as error:
+            raise EffectPendingError(f"{', '.join(map(str, effects))} is not ready yet: {error}") from error
+        if moving:
+            self._changed()
+        return [{} if each is None else {**each.noted, STATE: BOUND} for each in begun]
+
+    def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
+        """See NotingEffectMeans; as undo_joined()."""
+        self.undo_joined([effect], lambda _effect: None)
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
+        """See JoinedEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
+        driver takes it when it comes. Raises TemporaryError while somebody has a GPU open, naming who.
+        """
+        moved = False
+        try:
+            for effect in effects:
+                moved |= self._undo(effect)
+                undone(effect)
+        finally:
+            if moved:
+                self._changed()
+
+    def _undo(self, effect: Effect) -> bool:
+        """Give one GPU back; return whether there was anything to give back."""
+        gpu, outcome = _gpu_of(effect), effect.outcome or {}
+        noted = _functions_in(outcome if FUNCTIONS in outcome else {FUNCTIONS: self._bound.functions(gpu)})
+        if not noted:
+            return False
+        self._refuse_while_writing(gpu, effect)
+        for address, driver in reversed(noted):
+            self._give_back(gpu, address, driver)
+        self._bound.forget(gpu)
+        return True
+
+    def _begin(self, effect: Effect, note: Callable[[Effect, Mapping[str, Scalar]], None]) -> _Moving | None:
+        """Journal which drivers the functions of a GPU have, before anything is written; None: an admin bound it."""
         gpu, noted = _gpu_of(effect), dict(effect.outcome or {})
         self._refuse_while_writing(gpu, effect)
         functions = self._functions(gpu)
         if FUNCTIONS not in noted:
             kept = self._bound.functions(gpu)
             if not kept and _are_in_vfio(gpu, functions):
-                return {}
+                return None
             noted = {FUNCTIONS: kept or " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
             if effect.parameters.get("iommufd") and not self._drivers.has_iommufd():
                 raise TemporaryError(f"/dev/iommu is missing, so {effect.device} is not bound: {IOMMU_NODE.remedy}")
             self._check_targets(functions)
             self._make_whole(gpu)
-            note({**noted, STATE: UNBINDING})
+            note(effect, {**noted, STATE: UNBINDING})
         self._bound.note(gpu, str(noted[FUNCTIONS]))
-        try:
-            for function in functions:
-                self._unbind_for_vfio(gpu, function)
-            note({**noted, STATE: UNBOUND})
-            for function in functions:
-                self._bind_to_vfio(gpu, function)
-        except WriteHangsError as error:
-            raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
-        self._changed()
-        return {**noted, STATE: BOUND}
-
-    def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
-        """See NotingEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
-        driver takes it when it comes. Raises TemporaryError while somebody has the GPU open, naming who.
-        """
-        gpu, outcome = _gpu_of(effect), effect.outcome or {}
-        noted = _functions_in(outcome if FUNCTIONS in outcome else {FUNCTIONS: self._bound.functions(gpu)})
-        if not noted:
-            return
-        self._refuse_while_writing(gpu, effect)
-        for address, driver in reversed(noted):
-            self._give_back(gpu, address, driver)
-        self._bound.forget(gpu)
-        self._changed()
+        return _Moving(effect, gpu, functions, noted)
 
     def _functions(self, gpu: str) -> tuple[PciFunction, ...]:
         """Return the functions of a GPU's group as they are now, the GPU itself first."""
@@ -129,35 +172,45 @@ class VfioBinding:
                     f"{target.module}` as root on the node, and have it loaded at boot (/etc/modules-load.d)"
                 )
 
-    def _unbind_for_vfio(self, gpu: str, function: PciFunction) -> None:
-        now = self._now(function.address)
-        if now.has_vfio_driver:
-            return
-        address, given_up = str(function.address), threading.Event()
+    def _unbind_for_vfio(self, moving: Sequence[_Moving]) -> None:
+        """Take all functions from their drivers, the GPUs first: those while the GPU driver is let go of once."""
+        found = [(each.gpu, self._now(function.address)) for each in moving for function in each.functions]
+        found = [(gpu, now) for gpu, now in found if not now.has_vfio_driver]
+        lent = [(gpu, now) for gpu, now in found if now.is_gpu and now.driver is not None]
+        given_up = threading.Event()
+
+        def unbind_gpus() -> None:
+            for gpu, now in lent:
+                self._unbind(gpu, now, given_up)
+
+        if lent:
+            names = ", ".join(f"{now.address} from {now.driver}" for _, now in lent)
+            try:
+                self._without_gpu_driver(f"unbinding {names}", unbind_gpus)
+            except EffectPendingError:
+                # The claim may end before a late work comes, and its journal with it: nobody would give the GPU back.
+                # What is being written at this moment is known to all by its lock.
+                given_up.set()
+                raise
+        for gpu, now in found:
+            if (gpu, now) not in lent:
+                self._unbind(gpu, now, given_up)
+        for _, now in found:
+            self._expect(now.address, None)
+
+    def _unbind(self, gpu: str, now: PciFunction, given_up: threading.Event) -> None:
+        address = str(now.address)
 
         def write(path: str, text: str) -> None:
             if given_up.is_set():
                 raise TemporaryError(f"{address} is not taken from driver {now.driver}: nobody waits for that any more")
             self._write(gpu, path, text)
 
-        def unbind() -> None:
-            self._refuse_while_open(now)
-            target = self._drivers.vfio_driver(address).name
-            write(f"bus/pci/devices/{address}/driver_override", f"{target}\n")
-            if now.driver is not None:
-                write(f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
-
-        if now.is_gpu and now.driver is not None:
-            try:
-                self._without_gpu_driver(f"unbinding {address} from {now.driver}", unbind)
-            except EffectPendingError:
-                # The claim may end before a late work comes, and its journal with it: nobody would give the GPU back.
-                # What is being written at this moment is known to all by its lock.
-                given_up.set()
-                raise
-        else:
-            unbind()
-        self._expect(function.address, None)
+        self._refuse_while_open(now)
+        target = self._drivers.vfio_driver(address).name
+        write(f"bus/pci/devices/{address}/driver_override", f"{target}\n")
+        if now.driver is not None:
+            write(f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
 
     def _bind_to_vfio(self, gpu: str, function: PciFunction) -> None:
         now = self._now(function.address)

@@ -67,6 +67,8 @@ class VfioNode:
         self.bus.load("vfio-pci")
         self.claims, self.boot = FakeClaims(), 1
         self.plant: Callable[[VfioBinding], Any] = lambda binding: binding
+        self.moved = 0
+        """How often NVML was opened anew because GPUs moved."""
         self.divided = "all"
         """The setting mig-gpus; empty: an admin alone divides GPUs."""
         self.restart()
@@ -83,6 +85,7 @@ class VfioNode:
             self.drivers.without_gpu_driver,
             bound,
             make_whole=lambda address: make_whole(self.node.pool, self.mig.whole, address),
+            changed=self._changed,
         )
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole, VFIO_BIND: self.plant(binding)}
         means |= self.more_means()
@@ -103,6 +106,9 @@ class VfioNode:
             lock=self.node.lock,
             on_troubles=self._told,
         )
+
+    def _changed(self) -> None:
+        self.moved += 1
 
     def _told(self, found: Sequence[Trouble]) -> None:
         self.troubles = list(found)

@@ -64,6 +64,32 @@ def test_a_gpu_is_bound_when_a_claim_gets_it_and_back_when_that_ends(node: VfioN
     assert node.node.checkpoints.load(reference_to(claim).uid) is None
 
 
+def test_the_gpu_driver_is_let_go_of_once_for_all_gpus_of_a_claim(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    assert (node.drivers.closed, node.moved) == (1, 1)
+    written = [path for path, _ in node.bus.written]
+    unbound = [path for path in written if path == "bus/pci/drivers/nvidia/unbind"]
+    assert written[: written.index("bus/pci/drivers/snd_hda_intel/unbind")].count(unbound[0]) == 2, "the GPUs first"
+    unprepare(node, claim)
+    assert (node.drivers.closed, node.moved) == (1, 2)
+
+
+def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    node.bus.open_by[node.addresses[0]] = [4711]  # the last one to be given back
+    with pytest.raises(TemporaryError, match="PID 4711"):
+        unprepare(node, claim)
+    assert (node.bus.driver_of(node.addresses[0]), node.drivers_of(1)) == ("vfio-pci", HOST)
+    assert node.moved == 2, "NVML is opened anew for the one"
+    (checkpoint,) = node.node.checkpoints.load_all()[0]
+    assert [str(effect.parameters["address"]) for effect in checkpoint.prepared.effects] == node.addresses[:1]
+    node.bus.close(node.addresses[0])
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+
+
 def test_each_way_to_have_a_gpu_excludes_the_others_before_a_reading_shows_it(node: VfioNode) -> None:
     ways = [node.whole("whole"), node.share("share"), node.part("part"), node.vfio("machine")]
     for first in ways:
@@ -361,6 +387,16 @@ class JournalsAfterwards(KeepsNoRecord):
         return self.binding.apply_noting(effect, others, lambda _outcome: None)
 
 
+class JournalsTheFirstAlone(KeepsNoRecord):
+    def apply_joined(self, effects: Sequence[Effect], note: Any) -> Sequence[Mapping[str, Scalar]]:
+        return self.binding.apply_joined(
+            effects, lambda effect, outcome: effect is effects[0] and note(effect, outcome)
+        )
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Any) -> None:
+        self.binding.undo_joined(effects, undone)
+
+
 class ForgetsASoundCard(Planted):
     def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
         def short(outcome: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
@@ -374,10 +410,19 @@ class DoesNotUndo(Planted):
         pass
 
 
-@pytest.mark.parametrize("fault", [JournalsAfterwards, ForgetsASoundCard, KeepsNoRecord, DoesNotUndo])
-def test_a_planted_fault_is_found(node: VfioNode, fault: type[Planted]) -> None:
+@pytest.mark.parametrize(
+    ("fault", "seeds"),
+    [
+        (JournalsAfterwards, range(4)),
+        (JournalsTheFirstAlone, (51,)),  # about one of twelve kills in such a moment
+        (ForgetsASoundCard, range(4)),
+        (KeepsNoRecord, range(4)),
+        (DoesNotUndo, range(4)),
+    ],
+)
+def test_a_planted_fault_is_found(node: VfioNode, fault: type[Planted], seeds: Sequence[int]) -> None:
     node.plant = fault
     node.restart()
     with pytest.raises(AssertionError):  # noqa: PT012 - one of the seeds
-        for seed in range(4):
+        for seed in seeds:
             walk(node, seed, breaks=fault is KeepsNoRecord)
