@@ -371,7 +371,7 @@ class FabricPartitions:
 
     def _kept(self, file: str) -> Mapping[str, Any]:
         """Return what a file of this boot says; empty where there is none."""
-        document = json.loads(self._files.read(file) or b"{}")
+        document: Mapping[str, Any] = json.loads(self._files.read(file) or b"{}")
         return document if document.get("boot") == self._boot_id else {}
 
     def _write(self, file: str, **fields: Any) -> None:

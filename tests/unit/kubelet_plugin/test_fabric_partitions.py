@@ -277,17 +277,18 @@ def test_after_a_restart_from_the_beginning_partitions_of_claims_are_activated_a
 
 
 def test_a_reading_between_the_end_of_a_partition_and_that_of_its_journal_does_not_activate_it_again(
-    node: FabricNode,
+    node: FabricNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = node.whole_of("a", 1, 3)
     prepare(node, claim)
-    deactivate, seen = node.port.deactivate, []
+    deactivate = node.port.deactivate
+    seen: list[list[int]] = []
 
     def deactivated(partition: int) -> None:
         deactivate(partition)
         seen.append(active(node))
 
-    node.port.deactivate = deactivated  # type: ignore[method-assign]
+    monkeypatch.setattr(node.port, "deactivate", deactivated)
     undo = node.partitions.undo
 
     def undone(effect: Effect, others: Sequence[Effect]) -> None:
@@ -295,7 +296,7 @@ def test_a_reading_between_the_end_of_a_partition_and_that_of_its_journal_does_n
         node.look()  # the checkpoint still says that it is active
         seen.append(active(node))
 
-    node.partitions.undo = undone  # type: ignore[method-assign]
+    monkeypatch.setattr(node.partitions, "undo", undone)
     unprepare(node, claim)
     assert seen == [[], []]
     assert told(node) == []
@@ -367,7 +368,9 @@ def test_a_partition_that_has_other_gpus_after_a_restart_is_not_activated_again(
     )
 
 
-def test_an_activation_of_ours_that_comes_late_is_not_taken_for_somebody_elses(node: FabricNode) -> None:
+def test_an_activation_of_ours_that_comes_late_is_not_taken_for_somebody_elses(
+    node: FabricNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim = node.whole_of("a", 1, 3)
     node.manager.late = ["fmActivateFabricPartition"]
     node.manager.silent = ["fmDeactivateFabricPartition"]
@@ -380,7 +383,7 @@ def test_an_activation_of_ours_that_comes_late_is_not_taken_for_somebody_elses(n
         node.manager.active = [partition]
         activate(partition)
 
-    node.port.activate = comes_first  # type: ignore[method-assign]
+    monkeypatch.setattr(node.port, "activate", comes_first)
     with pytest.raises(TemporaryError, match="says -7"):
         prepare(node, claim)
     node.manager.silent = []
