@@ -61,7 +61,9 @@ class VgpuLayoutChanges:
         gpu_lock: Callable[[DeviceName], NodeLock],
         new_uuid: Callable[[], str],
     ) -> None:
-        """`read` reads the GPUs from /sys. `holders` tells who has a vGPU open (PciHolders.vgpu_holders)."""
+        """`read` reads the GPUs from /sys. `holders` tells who has a vGPU open (PciHolders.vgpu_holders); it raises
+        LayoutBlockedError where nobody could be seen.
+        """
         self._read = read
         self._writes = writes
         self._holders = holders

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.api.vgpu import vgpu_device_name
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.layout_file import LayoutFile
 from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
 from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs_vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, read_vgpu_layouts
 from dracaena.kubelet_plugin.layout_context import ChosenLayout, LayoutContext
-from dracaena.kubelet_plugin.layout_journals import LayoutJournals
+from dracaena.kubelet_plugin.layout_journals import LayoutBlockedError, LayoutJournals
 from dracaena.kubelet_plugin.layout_reports import VGPU_WORDS
+from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import VGPU_JOURNAL
 from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.vgpu_layout_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.vgpu_rounds import VgpuRounds
+
+HIDDEN: Final = (
+    "this plugin does not see the processes of its node, so it cannot tell who has a vGPU open, and removes none: its "
+    "pod needs `hostPID: true`"
+)
+
+Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
 
 
 def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Collection[str]]] | None:
@@ -61,7 +74,7 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
     changes = VgpuLayoutChanges(
         read,
         PciDriverFiles(node.paths.gpu_locks / "writes"),
-        PciHolders().vgpu_holders,
+        partial(_holders, PciHolders().vgpu_holders, node.paths.podlist / SOCKET),
         journals,
         context.gpu_lock(),
         lambda: str(uuid4()),
@@ -86,3 +99,10 @@ def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
     if device.pci_bus_id is None:
         return device.is_vgpu
     return device.pci_bus_id == gpu
+
+
+def _holders(look: Holders, kubelet: Path, vgpu: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
+    """Return who has a vGPU open. Raises LayoutBlockedError where those who could have it are not seen."""
+    if sees_listener(kubelet) is False:
+        raise LayoutBlockedError(HIDDEN)
+    return look(vgpu, iommu_group)

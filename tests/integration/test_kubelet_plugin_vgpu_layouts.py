@@ -141,6 +141,20 @@ def test_a_label_makes_vgpus_and_another_one_waits_until_nobody_uses_them(node: 
     assert 'dracaena_plugin_vgpu_layout{layout="one-1b",state="Applied"} 1.0' in http(node.program, "/metrics")[1]
 
 
+def test_without_the_processes_of_the_host_no_vgpu_is_removed_and_the_node_says_why(
+    node: NvmlNode, kernel: Kernel
+) -> None:
+    choose(node, "two-2q")
+    with patch("dracaena.kubelet_plugin.vgpu_layout_parts.sees_listener", lambda _socket: False):
+        node.program.start()
+        node.ready()
+        until_told(node, "True Applied vGPU layout two-2q")
+        made = dict(kernel.there(T4))
+        choose(node, "one-1b")
+        until_told(node, "False Failed vGPU layout one-1b: this plugin does not see the processes of its node")
+        assert kernel.there(T4) == made
+
+
 def test_what_others_made_and_a_file_with_two_types_for_one_gpu_are_troubles_and_change_nothing(
     node: NvmlNode, kernel: Kernel
 ) -> None:
