@@ -389,9 +389,11 @@ class JournalsAfterwards(KeepsNoRecord):
 
 class JournalsTheFirstAlone(KeepsNoRecord):
     def apply_joined(self, effects: Sequence[Effect], note: Any) -> Sequence[Mapping[str, Scalar]]:
-        return self.binding.apply_joined(
-            effects, lambda effect, outcome: effect is effects[0] and note(effect, outcome)
-        )
+        def first_alone(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
+            if effect is effects[0]:
+                note(effect, outcome)
+
+        return self.binding.apply_joined(effects, first_alone)
 
     def undo_joined(self, effects: Sequence[Effect], undone: Any) -> None:
         self.binding.undo_joined(effects, undone)
