@@ -21,8 +21,8 @@ OTHERS_S: Final = 5.0
 CLOSED_S: Final = 10.0
 """Longest that the driver's thread may take where there is nothing to do but that wait."""
 LENT_S: Final = 30.0
-"""Longest that the driver's thread may take for all of it: that wait, and for each GPU of a claim a look at all open files
-and two writes, mostly less than a second. Where it takes longer the next call goes on."""
+"""Longest that the driver's thread may take for all of it: that wait, and for each GPU of a claim a look at all open
+files and two writes, mostly less than a second. Where it takes longer the next call goes on."""
 
 
 class GpuDriverLending:
