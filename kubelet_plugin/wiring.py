@@ -49,7 +49,7 @@ from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.fabric_means import fabric_partitions
+from dracaena.kubelet_plugin.fabric_means import fabric_partitions, with_fabric
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
@@ -183,7 +183,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     else:
         asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
         fabric = fabric_partitions(node)
-        live = _live_machine(node, asked, updates, fabric.read if settings.fabric_partitions else as_read)
+        live = _live_machine(node, asked, updates, with_fabric(fabric, settings))
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
     own_places, cc_modes = OwnPlaces(node.clock), cc_mode_journals(node)
     devices = NodeDevices(

@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.fabric_means import LOCK, fabric_partitions
+from dracaena.kubelet_plugin.fabric_means import LOCK, fabric_partitions, with_missing_setting
 from dracaena.kubelet_plugin.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.from_settings import recorded_machine
 from dracaena.kubelet_plugin.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read
@@ -138,3 +138,11 @@ def test_a_recorded_machine_has_no_fabric_manager() -> None:
     settings = PluginSettings(node_name="n", machine="dgx-h100", fabric_partitions=True)
     with pytest.raises(BadInputError, match="fabric-partitions cannot stand beside machine=dgx-h100"):
         recorded_machine(settings)
+
+
+@pytest.mark.parametrize(("mode", "gpus", "told"), [(1, 2, True), (1, 1, False), (0, 8, False), (None, 8, False)])
+def test_a_mode_that_the_settings_do_not_know_of_is_told(mode: int | None, gpus: int, *, told: bool) -> None:
+    reading = Reading(plain_machine(gpus))
+    found = with_missing_setting(reading, mode)
+    assert found.machine == reading.machine
+    assert ["setting `fabric-partitions` is off" in trouble.text for trouble in found.troubles] == [True] * told
