@@ -35,10 +35,10 @@ test: $(VENV)/dev.stamp ## all tests, a few seeds of each search; units beside t
 # Two processes with about a half of the unit tests each: of several workers each would collect all of them, which costs
 # a tenth of their CPU, and in a new checkout compile all of them.
 UNIT_HALF := tests/unit/controller tests/unit/kubelet_plugin
-unit-half: $(VENV)/dev.stamp
+unit-half: $(VENV)/dev.stamp ## those of controller and plugin alone
 	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_HALF)" unit
 
-unit-rest: $(VENV)/dev.stamp
+unit-rest: $(VENV)/dev.stamp ## the other unit tests
 	@$(MAKE) --no-print-directory JOBS=0 UNIT_TESTS="$(UNIT_TESTS) $(addprefix --ignore=,$(UNIT_HALF))" unit
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
