@@ -72,6 +72,10 @@ from dracaena.controller.allocation.walk.walk import Walk
 MAX_FACTS: Final = 4_096
 """Combinations whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
 
+MAX_BOUNDS: Final = 100
+"""Combinations for which mixed nodes are kept in the order of their bounds, 0.2 MB each among 1,500 states: as many
+different claims as judgements are kept of (MAX_JUDGEMENTS)."""
+
 _KIND_OF: Final = {
     Mistake.SELECTOR: RefusalKind.SELECTOR,
     Mistake.LIMIT: RefusalKind.LIMIT,
@@ -140,6 +144,7 @@ class Allocator:
             self._first_fit,
             self.effort,
             Judgements(MAX_JUDGEMENTS),
+            Memo(MAX_BOUNDS),
         )
         self._part_tables = PartTables(self.effort)
         self._names = PublishedNames()
@@ -159,6 +164,7 @@ class Allocator:
         self.engine.reprice(prices)
         self._answers.clear()
         self._evaluators.judgements.clear()
+        self._evaluators.bounds.clear()
         return True
 
     def allocate(

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import merge
 from itertools import takewhile
 from operator import or_
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from dracaena.api.decision import part_in_words
 from dracaena.api.objects import Taint, Toleration
@@ -108,7 +108,6 @@ def _matching(
 MAX_ANSWERS: Final = 100_000
 """Remembered answers of all questions together, about 40 MB. Five kinds of 8-GPU nodes have 1,280 for a question; the
 questions not asked for longest go first."""
-
 
 MAX_SETS: Final = 20_000
 """Sets of GPUs that are looked at for one that holds to distinctAttribute: more than any 16 GPUs have of one size."""
@@ -217,8 +216,7 @@ class KindAnswers:
             count = self._question.count
             lack = f"{count} free GPUs that agree in" if count > 1 else "a free GPU that has"
             return NodeAnswer(None, reason=f"without {lack} {names}")
-        second = ranked[1] if len(ranked) > 1 else None
-        return _answer(ranked[0], second)
+        return _answer(*ranked[:2])
 
     def _differing(self, usable: int, held: int) -> NodeAnswer:
         """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
@@ -234,8 +232,7 @@ class KindAnswers:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
             lack = f" that hold to the constraints on {names}" if names else ""
             return NodeAnswer(None, reason=f"without {self._question.count} free GPUs{lack}")
-        second = found[1] if len(found) > 1 else None
-        return _answer(found[0], second)
+        return _answer(*found)
 
     def _choices(self, usable: int, held: int) -> Iterator[Choice]:
         each = (self._engine.choices(self._kind.box, usable, demands, held) for demands in self._options)
@@ -264,7 +261,7 @@ def _left_out(twins: Sequence[int], of_request: Sequence[int]) -> int:
     return sum(both & ~(both & wanted or both & -both) for both in twins)
 
 
-def _answer(best: Choice, second: Choice | None) -> NodeAnswer:
+def _answer(best: Choice, second: Choice | None = None) -> NodeAnswer:
     return NodeAnswer(best, second, one_number(best.score.node_rank()), one_number(best.score.best_node_rank()))
 
 
@@ -329,6 +326,12 @@ class Answers:
             del self._by_question[question]
 
 
+G = TypeVar("G")
+
+Look = Callable[[NodeKind, tuple[int, Hashable], Sequence[str]], tuple[int, G] | str]
+"""What the nodes of a kind with so much free (NodeState.key) give, and its rank; or why nothing. With their names."""
+
+
 class QuestionAnswers:
     """Answers to one question, by kind, and the buckets of an inventory in their order."""
 
@@ -338,7 +341,7 @@ class QuestionAnswers:
         self._owner = owner
         self._question = question
         self._kinds: dict[NodeKind, KindAnswers] = {}
-        self._ranking = Ranking(self.of_kind)
+        self._ranking: Ranking[NodeAnswer] = Ranking()
 
     def of_kind(self, kind: NodeKind) -> KindAnswers:
         """Return the answers of one kind of node."""
@@ -347,77 +350,83 @@ class QuestionAnswers:
             known = self._kinds[kind] = KindAnswers(self._owner, self._owner.engine, self._question, kind)
         return known
 
-    def ranking(self, buckets: NodeBuckets, effort: Effort) -> Ranking:
+    def ranking(self, buckets: NodeBuckets, effort: Effort) -> Ranking[NodeAnswer]:
         """Return the buckets in the order of these answers, until they change. `buckets` remember empty ones. Cost: a
-        step for each bucket that has nodes for the first time since this was last asked, and a look at each that has
-        none yet."""
-        self._ranking.follow(buckets, effort)
+        step for each that has nodes for the first time since this was last asked, a look at each that has none yet."""
+        self._ranking.follow(buckets, self._look, effort)
         return self._ranking
 
     def forget(self) -> int:
         """Forget all; return how many answers there were."""
         count = sum(len(answers.known) for answers in self._kinds.values())
         self._kinds.clear()
-        self._ranking = Ranking(self.of_kind)
+        self._ranking = Ranking()
         return count
 
+    def _look(self, kind: NodeKind, key: tuple[int, Hashable], _: Sequence[str]) -> tuple[int, NodeAnswer] | str:
+        answer = self.of_kind(kind).of(key[0])
+        return answer.reason if answer.best is None else (answer.rank, answer)
 
-class Ranking:
+
+class Ranking(Generic[G]):
     """The buckets of an inventory in the order of what their nodes give to one question.
 
-    That is decided by what the nodes are and what is free there. So when a node comes to another state, nothing changes
-    here: it stands in another bucket. Only a bucket that never was before has to be put in its place, once it has a
-    node. Empty ones stay.
+    What the nodes are and what is free there decides. So a node that comes to another state stands in another bucket,
+    and only one that never was before has to be put in its place, once it has a node. Empty ones stay.
     """
 
-    __slots__ = ("_answers_of", "_buckets", "_last", "_unranked", "answers", "names", "nothing", "ranks", "reasons")
+    __slots__ = ("_buckets", "_last", "_mixed_only", "_unranked", "answers", "names", "nothing", "ranks", "reasons")
 
-    def __init__(self, answers_of: Callable[[NodeKind], KindAnswers]) -> None:
-        self._answers_of = answers_of
+    def __init__(self, *, mixed_only: bool = False) -> None:
+        """`mixed_only`: of nodes that have more to give than whole GPUs."""
+        self._mixed_only = mixed_only
         self._start(None)
 
     def _start(self, buckets: NodeBuckets | None) -> None:
         self._buckets, self._last = buckets, 0  # the number of the last bucket that was read
-        self._unranked: list[tuple[NodeKind, int, Sequence[str]]] = []  # that had no node yet when they were read
+        # Buckets that had no node yet when they were read.
+        self._unranked: list[tuple[NodeKind, tuple[int, Hashable], Sequence[str]]] = []
         self.ranks: list[int] = []
         """Of the buckets whose nodes give something, ascending. Equal ones stand in any order."""
         self.names: list[Sequence[str]] = []
         """The nodes of each of these, ascending."""
-        self.answers: list[NodeAnswer] = []
+        self.answers: list[G] = []
         """What they give."""
         self.reasons: list[tuple[NodeKind, str]] = []
         """Of the buckets whose nodes give nothing: their kind, and why."""
         self.nothing: list[Sequence[str]] = []
         """The nodes of each of these, ascending."""
 
-    def follow(self, buckets: NodeBuckets, effort: Effort) -> None:
-        """Take in the buckets that are new (NodeBuckets.ever). When it raises OverdueError, the next call goes on."""
+    def follow(self, buckets: NodeBuckets, look: Look[G], effort: Effort) -> None:
+        """Take in the buckets that are new (NodeBuckets.ever). When it raises OverdueError, the next call goes on.
+        `look` answers the same question each time."""
         count = len(self.ranks) + len(self.nothing) + len(self._unranked)
         if buckets is not self._buckets or count > 2 * len(buckets.ever) + SPARE_EMPTY:  # many were forgotten
             self._start(buckets)
         new = takewhile(lambda bucket: bucket[1][0] > self._last, reversed(buckets.ever.items()))
-        self._unranked += [(kind, free, names) for (kind, (free, _)), (_, names) in new]
+        self._unranked += [
+            (kind, key, names) for (kind, key), (_, names) in new if kind.is_mixed or not self._mixed_only
+        ]
         self._last = next(reversed(buckets.ever.values()), (self._last,))[0]
-        if not any(names for _, _, names in self._unranked):
-            return
         ready = [bucket for bucket in self._unranked if bucket[2]]
         self._unranked = [bucket for bucket in self._unranked if not bucket[2]]
         try:
             while ready:
-                self._rank(*ready[-1], effort)
+                kind, key, names = ready[-1]
+                effort.charge(1, Work.SETS)
+                self._put(look(kind, key, names), kind, names)
                 ready.pop()
         finally:
             self._unranked += ready
 
-    def _rank(self, kind: NodeKind, free: int, names: Sequence[str], effort: Effort) -> None:
-        effort.charge(1, Work.SETS)
-        answer = self._answers_of(kind).of(free)
-        if answer.best is None:
-            self.reasons.append((kind, answer.reason))
+    def _put(self, found: tuple[int, G] | str, kind: NodeKind, names: Sequence[str]) -> None:
+        if isinstance(found, str):
+            self.reasons.append((kind, found))
             self.nothing.append(names)
             return
-        place = bisect(self.ranks, answer.rank)
-        self.ranks.insert(place, answer.rank)
+        rank, answer = found
+        place = bisect(self.ranks, rank)
+        self.ranks.insert(place, rank)
         self.names.insert(place, names)
         self.answers.insert(place, answer)
 
@@ -441,7 +450,7 @@ class Unvisited:
     """The nodes that the pod's node selectors leave; None: all."""
 
     @classmethod
-    def of(cls, ranking: Ranking, place: int, selected: Names | None) -> Unvisited:
+    def of(cls, ranking: Ranking[Any], place: int, selected: Names | None) -> Unvisited:
         """Return what stands from a place on, and all that gives nothing. Cost: a copy of a number for each bucket,
         or of all names where some are selected: they are counted when somebody wants to know."""
         buckets = [*ranking.names[place:], *ranking.nothing]

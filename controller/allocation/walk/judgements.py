@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
@@ -108,7 +108,10 @@ def _score_of(found: Judged | NodeChoice) -> Score | None:
     return None if found.best is None else found.best.score
 
 
-class NodeJudge(Protocol):
+R_co = TypeVar("R_co", covariant=True)
+
+
+class NodeJudge(Protocol[R_co]):
     """What the walk asks about nodes, for one pod and one choice of alternatives (node_rules.NodeRules)."""
 
     @property
@@ -126,6 +129,9 @@ class NodeJudge(Protocol):
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
         that the pod has already."""
+
+    def ranking(self) -> R_co:
+        """Return the buckets of mixed nodes in the order of bound()."""
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
         """Return what nodes in this state were found to give."""

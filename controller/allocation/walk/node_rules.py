@@ -8,8 +8,9 @@ another answer on every node: it is first asked about the few attributes that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from typing import Final, Protocol
 
@@ -17,7 +18,7 @@ from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.reasons import too_small_gpus
 from dracaena.api.sharing import size_in_words
-from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
+from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.pools import gather_pools
@@ -33,7 +34,7 @@ from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
-from dracaena.controller.allocation.walk.answers import QuestionAnswers
+from dracaena.controller.allocation.walk.answers import QuestionAnswers, Ranking
 from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.judgements import (
     FIRST,
@@ -75,6 +76,8 @@ class Evaluators:
     """Take the first legal devices of the first node in Kubernetes' order."""
     effort: Effort
     judgements: Judgements
+    bounds: Memo[Hashable, Ranking[NodeState]]
+    """By what is asked: the mixed nodes in the order of their bounds."""
 
 
 class PartJudge(Protocol):
@@ -136,8 +139,9 @@ class NodeRules:
         is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
         self._parts = self.part_rules if is_open and self.part_rules.are_asked_for else None
         # Ranks are told in the form that shares and parts need, and that follows from all kinds of nodes together.
-        form = self._has_shares, None if self._parts is None else self._parts.elsewhere
-        self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all, form))
+        elsewhere = None if self._parts is None else self._parts.elsewhere
+        self._told = combination.key, inventory.taints_of_all, self._has_shares, elsewhere
+        self._judgements = evaluators.judgements.about(self._told)
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
@@ -183,6 +187,16 @@ class NodeRules:
         if self._inventory.allowed_drivers:
             return UNSCORED  # a request may mean a device of another driver, which no kind of node knows
         return UNSCORED if self._may_match(kind) else MATCHES_NOTHING
+
+    def ranking(self) -> Ranking[NodeState]:
+        """Return the buckets of mixed nodes in the order of bound(). Cost: that of QuestionAnswers.ranking()."""
+        ranking = self._evaluators.bounds.get(self._told, partial(Ranking[NodeState], mixed_only=True))
+        ranking.follow(self._inventory.node_buckets, self._look, self._evaluators.effort)
+        return ranking
+
+    def _look(self, _: NodeKind, __: tuple[int, Hashable], names: Sequence[str]) -> tuple[int, NodeState] | str:
+        bound = self.bound(state := self._state(names[0]))
+        return bound if isinstance(bound, str) else (bound, state)
 
     def _may_match(self, kind: NodeKind) -> bool:
         """Return whether each request may mean some device of a kind of node that is there, held or not; what no
@@ -283,16 +297,15 @@ class NodeRules:
             return found.shares.rank
         if found.parts is not None:
             return found.parts.rank
-        choice = found.best
+        choice, name = found.best, found.pool.node
         if self._parts is not None and choice is not None:
-            return self._parts.rank_of_whole(self._state_of(found), choice)
+            return self._parts.rank_of_whole(self._state(name), choice)
         if self._has_shares and choice is not None:
-            held = self._demand.beside.get(found.pool.node, 0)
-            return self._places(self._state_of(found), held).rank(choice.score.node_rank())
+            return self._places(self._state(name), self.held(name)).rank(choice.score.node_rank())
         return UNSCORED if choice is None else one_number(choice.score.node_rank())
 
-    def _state_of(self, found: NodeChoice) -> NodeState:
-        state = self._inventory.state(found.pool.node)
+    def _state(self, name: str) -> NodeState:
+        state = self._inventory.state(name)
         assert isinstance(state, NodeState)
         return state
 
@@ -341,9 +354,7 @@ class NodeRules:
 
     def choice(self, name: str) -> NodeChoice | DoesNotFit | NeedsPerson:
         """Return what the rules say of a node that has a state; nothing of it is remembered. Cost: the rules' own."""
-        state = self._inventory.state(name)
-        assert isinstance(state, NodeState)
-        return self._choose(name, state)
+        return self._choose(name, self._state(name))
 
     def lack_of_identities(self, name: str, gpus: int) -> str | None:
         """Say that these GPUs of a node that has a state are not the ones that some request names, in words that follow

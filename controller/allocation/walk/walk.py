@@ -22,7 +22,6 @@ from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, N
 from dracaena.controller.allocation.walk.answers import Census, NodeAnswer, QuestionAnswers, Ranking, Unvisited
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.judgements import (
-    FIRST,
     UNSCORED,
     Judged,
     Judgement,
@@ -74,7 +73,7 @@ class Walk:
         inventory: Inventory,
         demand: PodDemand,
         answers: QuestionAnswers,
-        rules: Callable[[], NodeJudge],
+        rules: Callable[[], NodeJudge[Ranking[NodeState]]],
         effort: Effort,
         tried: set[str] | None = None,
         family: FamilyPreference | None = None,
@@ -87,7 +86,7 @@ class Walk:
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
-        self._made_rules: NodeJudge | None = None
+        self._made_rules: NodeJudge[Ranking[NodeState]] | None = None
         self._tried = set() if tried is None else tried
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
@@ -96,7 +95,7 @@ class Walk:
         self._with_room: Names | None = None
         """The nodes that may have enough of cpu and the like, once it is worth knowing; None: any."""
         self._heap: list[_Group] = []
-        self._ranking: Ranking | None = None  # further groups, from the place on that follows
+        self._ranking: Ranking[NodeAnswer] | Ranking[NodeState] | None = None  # further groups, from a place on:
         self._place = 0
         self._visited: _Group | None = None  # last
         self._end: tuple[int, str] | None = None
@@ -120,13 +119,15 @@ class Walk:
         When the decision is overdue, this is the best of the nodes tried until then; if none of them gave anything,
         OverdueError goes on to the caller. Cost: a look at the filter for each visited node. The rules are asked once
         for each state, or for each visited node where nodes in one state may differ. A step for each bucket, unless
-        there is a Ranking of them: for whole GPUs, and a pod of no family whose selectors leave a FEWth of the nodes.
+        there is a Ranking of them: where whole GPUs are all or come first, and for a pod of no family whose selectors
+        leave a FEWth of the nodes.
         """
         buckets = self._buckets()
         parts = [buckets] if self._family is None else list(self._family.cut(buckets))
         if not self._is_exact:
             return self._best_by_rules(parts)
-        if self._family is None and buckets is self._inventory.node_buckets.by_free_gpus:
+        is_ranked = self._family is None and buckets is self._inventory.node_buckets.by_free_gpus
+        if is_ranked:
             self._ranking = self._answers.ranking(self._inventory.node_buckets, self._effort)
         else:
             self._begin(self._exact_groups(parts))
@@ -141,7 +142,7 @@ class Walk:
         self._refused += [(name, NO_ROOM) for _, _, _, names, _ in self._short for name in names]
         self._refused = [entry for entry in self._refused if not self._is_mixed(entry[0])]
         self._short = []
-        return self._best_by_rules(mixed)
+        return self._best_by_rules(mixed, is_ranked=is_ranked)
 
     def second(self) -> NodeChoice | None:
         """Return what the next best node gives after best(); None also where a few looks do not tell."""
@@ -174,7 +175,12 @@ class Walk:
                 ranks.append((group[0], count))
             else:
                 reasons[self._word(winner, group)] += count
-        left = Unvisited() if self._ranking is None else Unvisited.of(self._ranking, self._place, self._selected)
+        left, ranking, place = Unvisited(), self._ranking, self._place
+        if ranking is not None and self._by_rules:  # bounds are not compared with the winner's score
+            reasons[NOT_BETTER] += sum(map(self._count if is_narrowed else len, ranking.names[place:]))
+            place = len(ranking.ranks)
+        if ranking is not None:
+            left = Unvisited.of(ranking, place, self._selected)
         others, outside = len(self._inventory.nodes) - 1, dict(self._inventory.outside)
         return Census(others, dict(+reasons), outside, tuple(ranks), left)
 
@@ -186,11 +192,15 @@ class Walk:
         for rank, _, place, names, gives in groups if self._selected is not None else ():
             self._push(rank, names, place, gives)
 
-    def _best_by_rules(self, parts: Iterable[Buckets]) -> NodeChoice | None:
+    def _best_by_rules(self, parts: Iterable[Buckets], *, is_ranked: bool = False) -> NodeChoice | None:
+        """`is_ranked`: the parts are all buckets of mixed nodes, and stand in the order of their bounds."""
         self._by_rules = True
         # To ask the rules costs so much more than to name the nodes with room that it is done first.
         self._with_room = self._demand.filter.with_room()
-        groups = self._groups(parts)
+        is_ranked = is_ranked and not self._tried
+        groups = [] if is_ranked else self._groups(parts)
+        if is_ranked:
+            self._ranking, self._place = self._rules.ranking(), 0
         if self._tried:
             groups = self._tried_last(groups)
             if groups and all(group[0] >= LATER for group in groups):
@@ -243,7 +253,8 @@ class Walk:
             place, self._place = self._place, self._place + 1
             names = ranking.names[place]
             if names and (selected is None or not selected.isdisjoint(names)):
-                self._push(ranks[place], names, 0, ranking.answers[place])
+                gives = ranking.answers[place]
+                self._push(ranks[place], self._roomy(ranks[place], names, gives), 0, gives)
         if whole:
             nothing = zip(ranking.reasons, ranking.nothing, strict=True)
             self._without += [(kind, reason, names) for (kind, reason), names in nothing if names]
@@ -345,6 +356,7 @@ class Walk:
 
     def _best_until_now(self) -> NodeChoice:
         """Return the best of the nodes that were asked in time, else raise OverdueError."""
+        self._take_from_ranking(whole=True)
         best: _Group | None = min(
             (group for group in self._heap if isinstance(group[4], NodeChoice)), key=lambda one: one[:2], default=None
         )
@@ -359,7 +371,7 @@ class Walk:
     # Groups
 
     @property
-    def _rules(self) -> NodeJudge:
+    def _rules(self) -> NodeJudge[Ranking[NodeState]]:
         if self._made_rules is None:
             self._made_rules = self._make_rules()
         return self._made_rules
@@ -438,21 +450,7 @@ class Walk:
             return
         bound = self._rank_of(bound, names[0])
         names = self._roomy(bound, names, state)
-        # Nodes without a bound are visited in any case, so what is known of them is taken into account at once.
-        known = self._rules.judgement(names[0], state) if bound == FIRST and names else None
-        if known is None:
-            groups += [(bound, names[0], 0, names, state)] if names else []
-            return
-        for place, name in enumerate(names):
-            if self._selected is None or name in self._selected:
-                unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
-                if unfit is None and known.refusal is not None:
-                    self._without.append((state.kind, self._rules.refusal(known), names[place:] if place else names))
-                elif unfit is None:
-                    groups.append((self._rank_of(known.rank, name), name, place, names, Judged(state, known)))
-                if unfit is None:
-                    return
-                self._refused.append((name, unfit))
+        groups += [(bound, names[0], 0, names, state)] if names else []
 
     def _tried_last(self, groups: Iterable[_Group]) -> list[_Group]:
         """Return the groups with the nodes that were tried before in groups of their own, after all others."""

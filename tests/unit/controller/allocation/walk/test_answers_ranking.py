@@ -130,7 +130,7 @@ def test_one_allocator_tells_inventories_apart(seed: int) -> None:
         assert told(allocator, cluster.inventory, asked) == told(Allocator(), cluster.read(), asked)
 
 
-def ranked(ranking: Ranking) -> tuple[Sequence[int], Sequence[object]]:
+def ranked(ranking: Ranking[NodeAnswer]) -> tuple[Sequence[int], Sequence[object]]:
     assert len(ranking.ranks) == len(ranking.names) == len(ranking.answers)
     there = zip(ranking.ranks, ranking.answers, ranking.names, strict=True)
     return ranking.ranks, sorted((rank, answer.rank, tuple(names)) for rank, answer, names in there)
