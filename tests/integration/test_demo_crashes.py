@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from dracaena.demo import verify
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.observation import Observation
@@ -51,7 +49,6 @@ def placed_but_not_running(observation: Observation) -> str | None:
     return None if any(pod.state == "Preparing" for pod in fitting) else "all pods run"
 
 
-@pytest.mark.search
 def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_and_all_invariants_hold() -> None:
     """Compared with the calm run: state and number of GPUs of each pod, and the number of devices held.
 

@@ -222,7 +222,7 @@ class World:
 def test_never_is_said_where_no_set_of_all_gpus_would_do_and_nowhere_else(first: int) -> None:
     answers = [World.made(seed).check() for seed in range(first, first + 100)]
     for kind in ("fits", "never", "not now"):
-        assert answers.count(kind) > 5, kind
+        assert answers.count(kind) > 2, kind
 
 
 @pytest.mark.search
