@@ -70,13 +70,14 @@ MENDING = {
     TroubleKind.CONFIDENTIAL_MODE: "the plugin changes modes where setting cc-mode-tool names NVIDIA's program for it, "
     "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label "
     "(docs/vm.md); on the node: `nvidia-smi conf-compute -q`",
-    TroubleKind.CONFIDENTIAL_CHANGE: "to have it tried once more, take the label away and set it again (docs/vm.md)",
+    TroubleKind.CONFIDENTIAL_CHANGE: "to have it tried once more, take the label away and set it again (docs/vm.md); "
+    "on the node: `nvidia-smi conf-compute -q`, `lspci -nnk -d 10de:`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
-    TroubleKind.HOST_PROCESSES: "the chart sets it where settings of the plugin say passthrough=onDemand; set it where "
-    "the plugin is deployed otherwise (docs/vm.md)",
+    TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
+    "plugin's DaemonSet where that is deployed otherwise (docs/vm.md)",
     TroubleKind.NOT_GIVEN_BACK: "end what has it open, on the node: `fuser -v /dev/vfio/*`; it is tried again "
     "every few minutes (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
