@@ -35,7 +35,7 @@ def run(folder: Path, seed: int, plant: Callable[[PluginNode], None] = lambda no
 @pytest.mark.parametrize("seed", sampled(range(400), 4, 60))
 def test_no_gpu_reaches_two_claims_whatever_happens(tmp_path: Path, seed: int) -> None:
     simulator = run(tmp_path, seed)
-    if seed < 4:  # one of many other seeds may start or refuse none
+    if seed in SEEDS:  # one of many others may start or refuse none
         assert simulator.started > 0
         assert simulator.refused > 0
 

@@ -28,6 +28,8 @@ H100 = read_machine("h100-x1")
 GPU = H100.gpus[0].uuid
 SMALL = H100.gpus[0].mig_profiles[0]
 STEPS = 40
+"""At least: a walk goes on until it has made something."""
+MOST_STEPS = 400
 
 
 def recorded(machine: Machine, folder: Path, boot: str = "boot-1") -> RecordedMig:
@@ -85,7 +87,9 @@ def test_every_call_is_answered_as_by_the_driver(seed: int, tmp_path: Path) -> N
     driver = NvmlMigControl(library)
     made = 0
     try:
-        for _ in range(STEPS):
+        for at in range(MOST_STEPS):
+            if at >= STEPS and made:
+                break
             gpu = random_.choice(machine.gpus[1:3] or machine.gpus)  # of the A100s one in MIG mode and one out of it
             call = step(random_, gpu)
             files = recorded(machine, tmp_path)  # a plugin that is started anew each time
@@ -96,7 +100,7 @@ def test_every_call_is_answered_as_by_the_driver(seed: int, tmp_path: Path) -> N
             made = max(made, len(found))
     finally:
         library.close()
-    assert made > 0 or seed >= 5, "the seeds of make test make devices; one of many others may make none"
+    assert made > 0
 
 
 def test_a_reboot_leaves_no_instance_and_the_mode_as_recorded(tmp_path: Path) -> None:

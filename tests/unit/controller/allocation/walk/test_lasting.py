@@ -218,11 +218,11 @@ class World:
         return "never" if never else "not now"
 
 
-@pytest.mark.parametrize("first", sampled(range(0, 2_000, 100), 1, 5))
+@pytest.mark.parametrize("first", sampled(range(0, 2_000, 200), 1, 5))
 def test_never_is_said_where_no_set_of_all_gpus_would_do_and_nowhere_else(first: int) -> None:
-    answers = [World.made(seed).check() for seed in range(first, first + 100)]
+    answers = [World.made(seed).check() for seed in range(first, first + 200)]
     for kind in ("fits", "never", "not now"):
-        assert answers.count(kind) > 2, kind
+        assert answers.count(kind) > 10, kind
 
 
 @pytest.mark.search
