@@ -118,20 +118,21 @@ class DeviceState:
         self._refuse_unready = refuse_unready
         self._lock = lock
 
-    def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:
+    def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
 
         A device of a claim that is being torn down, and a GPU on which another call makes effects, are waited for, at
         most within_s and without the node's lock. Raises DracaenaError; then nothing of this call is left behind,
         unless the disk refuses even removals, or another call has the GPUs of its effects: the next call or unprepare
-        goes on from there. What an earlier call left stays as it is.
+        goes on from there. What an earlier call left stays as it is. `resumes`: goes on with that alone, and raises
+        ClaimGoneError where kubelet, which would not do so once more, has unprepared it meanwhile.
         """
         _check_uid(reference)
         deadline_s = self._unprepares.deadline_s(within_s)
         while True:
             torn_down = self._unprepares.count()
             try:
-                return self._prepare_once(reference, deadline_s)
+                return self._prepare_once(reference, deadline_s, resumes=resumes)
             except DeviceHeldError as error:
                 # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
                 if error.outlasts(self._reporter.in_use):
@@ -140,7 +141,7 @@ class DeviceState:
                     raise
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
-    def _prepare_once(self, reference: ClaimReference, deadline_s: float) -> PreparedClaim:
+    def _prepare_once(self, reference: ClaimReference, deadline_s: float, *, resumes: bool) -> PreparedClaim:
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
@@ -154,6 +155,8 @@ class DeviceState:
             if prepared is not None:
                 refuse_other_allocation(prepared, claim, self._driver)
                 return prepared
+            if resumes and self._checkpoints.load(reference.uid) is None and self._files.spec_is_gone(reference.uid):
+                raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
             begun = self._begin(claim)
         return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
 
@@ -448,8 +451,6 @@ class DeviceState:
 
     def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
         """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
-        if not uids:
-            return ()
         named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
         candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
         return [reference for reference in candidates if self._exists(reference)]
@@ -480,7 +481,7 @@ class DeviceState:
 
     def _prepare_or_take_back(self, reference: ClaimReference) -> None:
         try:
-            self.prepare(reference)
+            self.prepare(reference, resumes=True)
         except (ClaimGoneError, PrepareError) as error:
             with self._lock.hold():
                 if self._checkpoints.may_be_in_use(reference.uid):

@@ -174,9 +174,11 @@ class Sweeper:
                         log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
                     continue
                 for claim in self._state.find_claims({uid}, pods):
-                    self._state.prepare(claim)
+                    self._state.prepare(claim, resumes=True)
                     self._metrics.sweeping.swept.labels("checkpoint").inc()
                     log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
+            except ClaimGoneError:
+                continue  # kubelet has unprepared it meanwhile
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
 

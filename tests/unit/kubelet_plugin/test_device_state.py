@@ -483,6 +483,24 @@ def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) ->
     assert not set(node.files()) & {CHECKPOINT, SPEC}
 
 
+def test_what_kubelet_unprepares_while_recovery_reads_the_claim_is_not_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would unprepare it once more: the sweeper waits ten minutes before it takes that as certain."""
+    node = node_in(tmp_path)
+    half_prepare(node)
+    read = node.claims.read_claim
+
+    def unprepared_meanwhile(reference: ClaimReference) -> ResourceClaim:
+        claim = read(reference)
+        node.state.unprepare(reference)
+        return claim
+
+    monkeypatch.setattr(node.claims, "read_claim", unprepared_meanwhile)
+    assert node.state.recover(node.pods.values())
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+
+
 def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     half_prepare(node)

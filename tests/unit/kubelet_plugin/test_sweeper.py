@@ -9,6 +9,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S, SWEEP_EVERY_S, UNHEARD
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, claim_of, make_claim, make_pod, reference_to
@@ -237,6 +238,28 @@ def test_half_a_preparation_of_a_claim_that_is_gone_is_taken_back_at_once(tmp_pa
     node.claims.by_key.clear()
     node.sweeper.sweep()
     assert CHECKPOINT not in node.files()
+
+
+def test_a_spec_whose_claim_is_unprepared_while_it_is_read_gets_no_checkpoint_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = prepared_node(tmp_path, make_pod())
+    (tmp_path / CHECKPOINT).unlink()
+    read, state = node.claims.read_claim, node.state
+    reads: list[ClaimReference] = []
+
+    def unprepared_meanwhile(reference: ClaimReference) -> ResourceClaim:
+        claim = read(reference)
+        reads.append(reference)
+        if len(reads) == 3:  # the first two ask whose claim it is
+            state.unprepare(reference)
+        return claim
+
+    monkeypatch.setattr(node.claims, "read_claim", unprepared_meanwhile)
+    node.sweeper.sweep()
+    assert len(reads) == 3
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+    assert swept(node, "checkpoint") == 0
 
 
 def test_an_orphan_that_cannot_be_removed_is_tried_again(tmp_path: Path) -> None:
