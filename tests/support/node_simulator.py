@@ -21,7 +21,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.clock import FakeClock
 from support.plugin import (
     BEST_EFFORT,
@@ -39,6 +39,8 @@ from support.plugin import (
 
 MACHINE = "7-gpu-box"
 SWEEP_S = 300.0
+MEANWHILE = 0.2
+"""How often kubelet unprepares a claim while the plugin reads one."""
 
 
 class Crashed(BaseException):
@@ -83,7 +85,23 @@ class Container:
 
 
 class ViolationError(AssertionError):
-    """A container can reach what is not its own."""
+    """A container can reach what is not its own, or a claim holds what nobody will let go of."""
+
+
+class SlowClaims(FakeClaims):
+    """An API that takes its time: `meanwhile` happens between what it saw and its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] | None = None
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        claim = super().read_claim(reference)
+        if (happens := self.meanwhile) is not None:
+            self.meanwhile = None
+            happens()
+            self.meanwhile = happens
+        return claim
 
 
 @dataclass
@@ -107,10 +125,12 @@ class Simulator:
             for n, gpu in enumerate(gpus)
         ]
         self.minors: dict[DeviceName, int] = {gpu_device_name(g.uuid): n for n, g in enumerate(self.all_gpus)}
-        self.claims, self.pods, self.kubelet = FakeClaims(), FakePods(), FakeKubelet()
+        self.beside = random.Random(f"beside {self.seed}")
+        self.claims, self.pods, self.kubelet = SlowClaims(), FakePods(), FakeKubelet()
         self.clock = FakeClock()
         self.kubelet_up = True
         self.prepared: dict[ClaimUid, tuple[ResourceClaim, set[str]]] = {}  # what kubelet remembers on its disk
+        self.unprepared: set[ClaimUid] = set()  # what kubelet was told to be unprepared
         self.containers: list[Container] = []
         self.count = 0
         self.node: PluginNode | None = None
@@ -157,7 +177,7 @@ class Simulator:
             clock=self.clock,
             metrics=self.node.metrics,
         )
-        self.call(lambda node: node.state.recover(self.pods.values()))
+        self.beside_kubelet(lambda node: node.state.recover(self.pods.values()))
         self.look()
 
     def look(self) -> None:
@@ -176,6 +196,33 @@ class Simulator:
             self.node = None
             return False
         return True
+
+    def beside_kubelet(self, work: Callable[[PluginNode], Any]) -> None:
+        """As call(), for what the plugin does by itself: meanwhile kubelet may unprepare what it has prepared."""
+        self.claims.meanwhile = self.unprepare_meanwhile
+        self.call(work)
+        self.claims.meanwhile = None
+        again = [uid for uid in sorted(self.unprepared) if (self.folder / "claims" / f"{uid}.json").exists()]
+        if again and self.node is not None:
+            raise ViolationError(
+                f"seed {self.seed}: {again} are prepared, and kubelet has unprepared them: {self.done}"
+            )
+
+    def unprepare_meanwhile(self) -> None:
+        if not (self.kubelet_up and self.node and self.prepared) or self.beside.random() > MEANWHILE:
+            return
+        uid = self.beside.choice(sorted(self.prepared))
+        claim, users = self.prepared[uid]
+        self.containers = [each for each in self.containers if each.claim.metadata.uid != uid]
+        try:
+            self.node.state.unprepare(reference_to(claim))
+        except DracaenaError:
+            return
+        del self.prepared[uid]
+        self.unprepared.add(uid)
+        for pod in users:
+            if f"default/{pod}" in self.pods.shown:
+                self.forget_in_api(pod)
 
     def new_pod(self) -> None:
         """A claim is allocated and its pod bound here. One in ten allocations heeds nobody: the guard must."""
@@ -280,6 +327,7 @@ class Simulator:
                 if not self.call(lambda node, c=claim: node.state.unprepare(reference_to(c))):  # type: ignore[misc]
                     return False
                 del self.prepared[uid]
+                self.unprepared.add(uid)
                 self.look()
         return True
 
@@ -308,7 +356,7 @@ class Simulator:
         for _ in range(self.rng.randint(1, 4)):
             self.reconcile_kubelet()
             self.clock.advance(SWEEP_S)
-            self.call(lambda node: node.sweeper.sweep())
+            self.beside_kubelet(lambda node: node.sweeper.sweep())
 
     def renumber(self) -> None:
         """The driver is loaded anew: GPUs came or went, or were found in another order. The plugin reads it at once,

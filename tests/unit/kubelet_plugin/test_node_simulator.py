@@ -13,6 +13,7 @@ from dracaena.kubelet_plugin import claim_reconciler, last_guard
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.node_simulator import Simulator, ViolationError
@@ -76,6 +77,11 @@ def spec_of_a_claim_that_is_aside_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClaimFiles, "remove_spec", lambda self, uid: None)
 
 
+def prepares_what_was_unprepared(patch: pytest.MonkeyPatch) -> None:
+    whole = DeviceState._prepare_once
+    patch.setattr(DeviceState, "_prepare_once", lambda *given, resumes: whole(*given, resumes=False))
+
+
 @pytest.mark.parametrize(
     ("plant", "found_by"),
     [
@@ -86,6 +92,7 @@ def spec_of_a_claim_that_is_aside_stays(patch: pytest.MonkeyPatch) -> None:
         (old_recovery, 14),
         (whole_beside_share, 2),
         (spec_of_a_claim_that_is_aside_stays, 0),
+        (prepares_what_was_unprepared, 0),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, found_by: int) -> None:
