@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.child_process import kill
 from dracaena.kubelet_plugin.adapters.pci_driver_files import gpu_writing
 from dracaena.kubelet_plugin.discovery.cc_mode_tool import (
     is_unsupported,
@@ -32,8 +32,6 @@ QUERY_S: Final = 30.0
 """Longest look at a mode: it starts Python and waits until the GPU's firmware has booted, some seconds."""
 SWITCH_S: Final = 120.0
 """Longest switch of one GPU with its reset, which takes some ten seconds; the firmware then boots once more."""
-KILL_S: Final = 2.0
-"""What is killed ends within milliseconds, unless it waits in the kernel."""
 MOST_BYTES: Final = 1 << 20
 """Of its answer; it prints some lines for each device of the bus. What comes beyond is not read."""
 
@@ -101,23 +99,15 @@ class CcModeTool:
             try:
                 code = child.wait(limit_s)
             except subprocess.TimeoutExpired:
-                self._kill(child)
+                if not kill(child):
+                    raise WriteHangsError(
+                        f"process {child.pid} ({self._program}) waits in the kernel and cannot be ended: look at "
+                        "`dmesg`; a GPU whose reset does not end needs a restart of the node"
+                    ) from None
                 raise TemporaryError(
                     f"`{' '.join([Path(self._program).name, *options])}` took {limit_s:g} s and was ended"
                 ) from None
             return os.pread(said, MOST_BYTES, 0).decode("utf-8", "replace"), code
-
-    def _kill(self, child: subprocess.Popen[bytes]) -> None:
-        """End a program and what it started. Raises WriteHangsError where it cannot be ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        try:
-            child.wait(KILL_S)
-        except subprocess.TimeoutExpired:
-            raise WriteHangsError(
-                f"process {child.pid} ({self._program}) waits in the kernel and cannot be ended: look at `dmesg`; a "
-                "GPU whose reset does not end needs a restart of the node"
-            ) from None
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.kubelet_plugin.adapters import nvfm
+from dracaena.kubelet_plugin.adapters.child_process import printed_by
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import LIBRARY_FOLDERS, GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.pci_driver_files import KILL_S
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
 from dracaena.kubelet_plugin.ports import FabricCode, FabricManagerError
 
@@ -138,21 +137,10 @@ class FabricManagerLibrary:
     def _answer(self, request: dict[str, Any]) -> _Answer:
         what = f"Fabric Manager at {self._address}, asked to {request['work']} {request['ids'] or 'its partitions'},"
         try:
-            child = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                [*self._program, json.dumps(request)],
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            printed, status = printed_by([*self._program, json.dumps(request)], self._call_s)
         except OSError as error:
             raise FabricManagerError(f"{what} cannot be: no process can be started ({error.strerror})") from error
-        try:
-            printed, _ = child.communicate(timeout=self._call_s)
         except subprocess.TimeoutExpired:
-            child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.communicate(timeout=KILL_S)
             raise FabricManagerError(
                 f"{what} has not answered in {self._call_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
             ) from None
@@ -160,6 +148,6 @@ class FabricManagerLibrary:
             return msgspec.json.decode(printed, type=_Answer)
         except (msgspec.DecodeError, ValueError) as error:
             raise FabricManagerError(
-                f"{what} gave no answer that can be read (exit status {child.returncode}): its library may be broken, "
+                f"{what} gave no answer that can be read (exit status {status}): its library may be broken, "
                 "or of another version"
             ) from error

@@ -6,9 +6,6 @@ the driver for some tenths of a second, so whoever waits for the driver to be le
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
@@ -16,6 +13,7 @@ from typing import Final, Protocol
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.child_process import printed_by
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.device_kinds.time_slice_effects import interval_in
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
@@ -28,8 +26,6 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 ANSWER_S: Final = 15.0
 """Some tenths of a second, and some seconds for each GPU of the node without persistence mode. A prepare runs it
 twice within kubelet's 45 s."""
-KILL_S: Final = 1.0
-"""A process that is killed ends within milliseconds, unless it hangs in the driver."""
 
 NUMBERS: Final = {each: number for number, each in enumerate(TimeSliceInterval)}
 """What --set-timeslice takes: DEFAULT 0, SHORT 1, MEDIUM 2, LONG 3."""
@@ -137,24 +133,9 @@ class NvidiaSmi:
     def _ended(self, line: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
         """Run the program to its end; it is killed after a time limit, and left behind where even that does nothing."""
         try:
-            started = subprocess.Popen(  # noqa: S603 - the driver's own program, no shell
-                line,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            printed, status = printed_by(line, self._answer_s, environment, with_errors=True)
         except OSError as error:
             raise TemporaryError(f"cannot run {line[0]}: {error.strerror}") from error
-        try:
-            data, _ = started.communicate(timeout=self._answer_s)
         except subprocess.TimeoutExpired as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                started.wait(KILL_S)
-            if started.stdout is not None:
-                started.stdout.close()
             raise TemporaryError(f"{PROGRAM} does not answer within {self._answer_s:g} s: look at `dmesg`") from error
-        return data.decode("utf-8", "backslashreplace"), started.returncode
+        return printed.decode("utf-8", "backslashreplace"), status

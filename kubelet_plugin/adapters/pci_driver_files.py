@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.child_process import kill
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver, best_vfio_driver
@@ -28,8 +29,6 @@ WRITES: Final = "writes"
 WRITE_S: Final = 10.0
 """Longest that one write may take. The NVIDIA driver lets go of a GPU within a second or two, and VFIO resets it in as
 long; kubelet gives a call 45 s."""
-KILL_S: Final = 1.0
-"""A process that is killed ends within milliseconds, unless it waits in the kernel."""
 MOST_ALIAS_BYTES: Final = 16 << 20
 """Longest modules.alias that is read. Those of distributions have 1 to 2 MiB."""
 
@@ -109,9 +108,7 @@ class PciDriverFiles:
             try:
                 status = child.wait(self._write_s)
             except subprocess.TimeoutExpired:
-                child.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(KILL_S)
+                if kill(child):
                     raise TemporaryError(f"writing {text!r} to {file} took {self._write_s:g} s and was ended") from None
                 raise WriteHangsError(
                     f"writing {text!r} to {file} waits in the kernel: process {child.pid} cannot be ended before "

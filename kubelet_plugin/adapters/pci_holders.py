@@ -6,7 +6,6 @@ open files are looked at by a process of its own, with a deadline.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.pci_driver_files import KILL_S
+from dracaena.kubelet_plugin.adapters.child_process import printed_by
 from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER
 from dracaena.kubelet_plugin.ports import OpeningProcess
 
@@ -105,22 +104,15 @@ class PciHolders:
         words = [f"{major}:{minor}" for major, minor in sorted(numbers)]
         command = [sys.executable, "-I", "-S", "-c", _CHILD, str(self._proc), *words]
         try:
-            child = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                command, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
+            printed, status = printed_by(command, self._look_s)
         except OSError as error:
             raise TemporaryError(f"cannot start a process that looks who has a GPU open: {error.strerror}") from error
-        try:
-            printed, _ = child.communicate(timeout=self._look_s)
         except subprocess.TimeoutExpired:
-            child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.communicate(timeout=KILL_S)
             raise TemporaryError(
                 f"who has a GPU open cannot be told: a look at all open files of the node took more than "
                 f"{self._look_s:g} s; look for a file system that does not answer (NFS, FUSE), and end what uses it"
             ) from None
-        if child.returncode != 0:
+        if status != 0:
             raise TemporaryError(f"who has a GPU open cannot be told: the look at {self._proc} failed")
         yield from map(int, printed.split())
 
