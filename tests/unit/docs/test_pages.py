@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from dracaena.api import attributes
 from dracaena.api.config.v1alpha1.schemas import KINDS
 from dracaena.api.decision import part_in_words
+from dracaena.api.gpu_quota import QuotaItem, read_quota
 from dracaena.cli.main import build_parser, main
 from dracaena.controller.allocation.score.order import PARTS
+from dracaena.kubelet_plugin.discovery.mig_layouts import read_layouts
+from dracaena.kubelet_plugin.discovery.vgpu_layouts import read_vgpu_layouts
 from support.page_cluster import NODES, page_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 CLASSES = ROOT / "deploy" / "deviceclasses"
+CHART = ROOT / "deploy" / "helm" / "dracaena"
 PARSER = build_parser()
 """One for all commands: it keeps nothing of what it read, and takes longer to build than any of them to read."""
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -140,6 +146,54 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     found = json.loads(capsys.readouterr().out)
     assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule", "ClusterRole", "kind: Namespace"))
     assert all(entry["node"] in NODES and entry["devices"] for entry in found)
+
+
+FRAGMENTS = [
+    pytest.param(text, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, text in enumerate(_BLOCK.findall(page.read_text(encoding="utf-8")))
+    if not text.startswith("apiVersion: ") and "design" not in page.parts
+]
+_QUOTA = re.compile(r"^kubectl annotate namespace \S+ --overwrite gpu\.dracaena\.dev/quota='(.*)'$", re.MULTILINE)
+
+
+def _over(given: Any, defaults: Any) -> Any:
+    """Return the values of the chart with those that somebody gives, as helm merges them."""
+    if not (isinstance(given, dict) and isinstance(defaults, dict)):
+        return given
+    return {**defaults, **{key: _over(value, defaults.get(key)) for key, value in given.items()}}
+
+
+def _as_values(document: dict[str, Any]) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(_over(document, values), schema)
+
+
+READERS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "kubeletPlugin": _as_values,
+    "vgpu-configs": read_vgpu_layouts,
+    "mig-configs": read_layouts,
+}
+"""By a key that no other kind of file has: values of the chart, and layouts."""
+
+
+@pytest.mark.parametrize("text", FRAGMENTS)
+def test_values_and_layouts_of_a_page_are_taken_as_they_stand(text: str) -> None:
+    document = yaml.safe_load(text)
+    for key, read in READERS.items():
+        if key in (document or {}):
+            read(document)
+
+
+def test_pages_hold_values_and_layouts_of_each_kind() -> None:
+    texts = [str(parameters.values[0]) for parameters in FRAGMENTS]
+    assert {key for key in READERS if any(key in (yaml.safe_load(text) or {}) for text in texts)} == set(READERS)
+
+
+def test_a_quota_that_a_page_has_people_write_is_one() -> None:
+    found = [text for page in PAGES for text in _QUOTA.findall(page.read_text(encoding="utf-8"))]
+    assert [read_quota(text) for text in found] == [{QuotaItem("gpus"): 8}]
 
 
 def _users(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:

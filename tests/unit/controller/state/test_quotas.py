@@ -231,6 +231,24 @@ def test_without_any_that_could_be_read_nothing_more_is_given() -> None:
     assert isinstance(again(cluster, "p"), Allocation)
 
 
+@pytest.mark.parametrize("quota", [{"gpus": 1}, '{"gpu": 1}'])
+def test_a_quota_goes_with_its_namespace(quota: dict[str, int] | str) -> None:
+    """What it holds meanwhile counts again once a namespace of that name has a quota, and nothing counts twice."""
+    cluster = cluster_of({"gpus": 1})
+    decision = ask(cluster, "p")
+    assert isinstance(decision, Allocation)
+    write(cluster, decision, pod("p", "p"))
+    set_quota(cluster, quota)
+    gone = namespace("default", quota if isinstance(quota, str) else json.dumps(quota))
+    for _ in range(2):  # one that is not there any more does no harm
+        cluster.intake.namespace_changed(gone, None)
+        assert cluster.quotas() == ()
+    assert isinstance(ask(cluster, "q"), Allocation)
+    set_quota(cluster, {"gpus": 2})
+    assert held(cluster) == {QuotaItem("gpus"): 2}
+    assert words(ask(cluster, "r")) == "namespace default may have 2 GPUs, holds 2, the pod wants 1"
+
+
 def test_a_quota_below_what_is_held_takes_nothing_back() -> None:
     cluster = cluster_of(None)
     decision = ask(cluster, "p", request(count=4))

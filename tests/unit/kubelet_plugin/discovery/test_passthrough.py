@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from dracaena.kubelet_plugin.discovery.passthrough import (
     PciFunction,
     RefusedGpu,
     handed_through,
+    passthrough_trouble,
 )
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
@@ -72,6 +74,27 @@ def test_a_gpu_that_something_else_has_is_bound_for_no_claim_and_not_refused() -
     bus = bus_of(dataclasses.replace(GPU, driver="nvidia"))
     named = OnDemandGpus(addresses=frozenset({"0000:18:00.0"}))
     assert handed_through(bus, named, but={"0000:18:00.0"}) == HandedThrough()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        ({"has_console": True}, "it drives the display of the machine (boot_vga): use another GPU for that"),
+        ({"virtual_functions": 4}, "it has 4 virtual functions: write 0 to its sriov_numvfs first"),
+    ],
+)
+def test_a_gpu_that_the_host_needs_itself_is_not_offered_on_demand_and_the_node_says_why(
+    gpu: dict[str, Any], words: str
+) -> None:
+    """Named by the settings or not: a claim would only get it at prepare, and be refused there."""
+    bus = bus_of(dataclasses.replace(GPU, driver="nvidia", **gpu), AUDIO)
+    for on_demand in (OnDemandGpus(every=True), OnDemandGpus(addresses=frozenset({str(GPU.address)}))):
+        found = handed_through(bus, on_demand)
+        (refused,) = found.refused
+        assert (found.gpus, refused.address) == ((), str(GPU.address))
+        assert refused.reason.startswith(words)
+        assert refused.reason in passthrough_trouble(refused).text
+    assert handed_through(bus) == HandedThrough()
 
 
 def test_a_foreign_device_in_the_group_is_named_with_its_driver() -> None:
