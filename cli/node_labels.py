@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dracaena.kubelet_plugin.discovery.build import Reading
     from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
-    from dracaena.kubelet_plugin.live_machine import ReadingSource
+    from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 _STRATEGIES = ("none", "single", "mixed")
 """MIG_STRATEGIES of dracaena.kubelet_plugin.discovery.node_labels, which is not loaded for --help."""
@@ -153,7 +153,7 @@ class _WholeReadings:
         return reading.machine
 
     def _has_come_long(self, reading: Reading) -> bool:
-        from dracaena.kubelet_plugin.live_machine import POORER_S
+        from dracaena.kubelet_plugin.node.live_machine import POORER_S
 
         before, waited_s = self._poorer or (None, 0.0)
         waited_s = waited_s + (self._interval_s or 0.0) if before == reading else 0.0
@@ -162,7 +162,7 @@ class _WholeReadings:
 
 
 def _incomplete(questions: Sequence[LeftOut], interval_s: float | None) -> TemporaryError:
-    from dracaena.kubelet_plugin.live_machine import POORER_S
+    from dracaena.kubelet_plugin.node.live_machine import POORER_S
 
     seen = f"the NVIDIA driver left questions unanswered: {len(questions)} (first: {questions[0]})"
     if interval_s is not None:
@@ -186,7 +186,7 @@ def _permission(arguments: argparse.Namespace) -> Permission | None:
     if not arguments.kubelet_root:
         return None
     from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
-    from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
+    from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
     from dracaena.kubelet_plugin.paths import plugin_paths
 
     paths = plugin_paths(arguments.kubelet_root, arguments.driver_name, "")
@@ -230,7 +230,7 @@ def _put(arguments: argparse.Namespace, client: KubeClient | None, labels: Mappi
 
 
 def _patch(client: KubeClient, name: str, labels: Mapping[str, str], driver: str) -> None:
-    from dracaena.kubelet_plugin.node_label_writing import write_node_labels
+    from dracaena.kubelet_plugin.node.label_writing import write_node_labels
 
     changed = write_node_labels(client, name, labels, driver)
     print(f"Node {name}: " + (f"changed {', '.join(changed)}" if changed else "has its labels"), flush=True)

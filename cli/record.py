@@ -13,7 +13,7 @@ from dracaena.cli.commands import Commands
 from dracaena.cli.this_machine import add_driver_root, read_this_machine
 
 if TYPE_CHECKING:
-    from dracaena.kubelet_plugin.live_machine import ReadingSource
+    from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _DESCRIPTION = """\

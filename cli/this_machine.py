@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dracaena.kubelet_plugin.adapters.nvml_library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
-    from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
-    from dracaena.kubelet_plugin.live_machine import ReadingSource
+    from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
+    from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 
 def add_driver_root(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def this_machine(
     driver does not answer.
     """
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-    from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
+    from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
     from dracaena.process.clock import SystemClock
 
     source = source or NvmlMachine.of_this_node(
@@ -78,7 +78,7 @@ def read_this_machine(
 
 def _read(driver: GpuDriverThread, source: ReadingSource) -> Reading:
     from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
-    from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
+    from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S
 
     try:
         return driver.call("a reading", source.read_all, READ_DEADLINE_S)

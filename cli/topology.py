@@ -21,7 +21,7 @@ from dracaena.process.settings import NODE_NAME
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
     from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import TopoMatrix
-    from dracaena.kubelet_plugin.live_machine import ReadingSource
+    from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 _FORMS = ("tree", "matrix", "json", "resourceslices")
 _STDIN = "-"

@@ -21,8 +21,8 @@ from dracaena.exporter.series.field_file import ChosenFields, default_fields, re
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.exporter.side_by_side import side_by_side
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
-from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
-from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
+from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
+from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal

@@ -16,12 +16,12 @@ from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
 from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
-from dracaena.kubelet_plugin.from_settings import USER_AGENT, node_view
-from dracaena.kubelet_plugin.node_section import NodeSection
+from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.stale_files import remove_stale_files
-from dracaena.kubelet_plugin.wiring import Source, build_parts
+from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files
+from dracaena.kubelet_plugin.wiring.build import Source, build_parts
+from dracaena.kubelet_plugin.wiring.from_settings import USER_AGENT, node_view
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.garbage import leave_out_what_was_loaded

@@ -13,7 +13,7 @@ import grpc
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams, add_health_services
-from dracaena.kubelet_plugin.claim_calls import ClaimFailure
+from dracaena.kubelet_plugin.claims.calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
@@ -32,7 +32,7 @@ STOP_GRACE_S = 10.0
 
 
 class NodeDriver(Protocol):
-    """What answers the two calls (dracaena.kubelet_plugin.claim_calls)."""
+    """What answers the two calls (dracaena.kubelet_plugin.claims.calls)."""
 
     def prepare_claims(
         self, references: Iterable[ClaimReference], *, within_s: float

@@ -78,7 +78,7 @@ def load_library(gpu_driver_root: str) -> object:
 
 
 class Permission(Protocol):
-    """Allows NVML to be open (dracaena.kubelet_plugin.gpu_driver_release)."""
+    """Allows NVML to be open (dracaena.kubelet_plugin.gpu_driver.release)."""
 
     def refusal(self) -> str | None:
         """Return why NVML must not be open now, None if it may be. Must be cheap: it is asked once a second."""

@@ -54,7 +54,7 @@ WHOLE_PACKAGE = {
     "kubelet_plugin": {
         "bad_disk": "a full disk or a wrong folder fails one claim, in whichever file it is met",
         "beside_nvidia_ctk": "the search for driver files and the spec together, beside recorded specs of NVIDIA's",
-        "node_simulator": "a whole node in any order of events",
+        "simulated_node": "a whole node in any order of events",
         "power_cut": "each kind of file, torn",
     },
     "validation": {

@@ -32,8 +32,8 @@ from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
-from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
-from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import gpu_driver_edits
 from dracaena.process.clock import SystemClock
 from support.plugin import DRIVER, NODE, FakeClaims, PluginNode, claim_of, reference_to

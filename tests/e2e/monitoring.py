@@ -25,7 +25,7 @@ from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.gpu_driver_permission import GpuDriverPermission
+from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from e2e.cluster import Cluster
 from e2e.installation import CONTROLLER_PORT, PLUGIN_PORT
 from e2e.processes import Program

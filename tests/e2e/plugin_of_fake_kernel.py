@@ -43,7 +43,7 @@ def nvml() -> FakeNvml:
 
 if __name__ == "__main__":
     with (
-        patch("dracaena.kubelet_plugin.gpu_means.PciDriverFiles", AnsweredWrites),
+        patch("dracaena.kubelet_plugin.wiring.gpu_means.PciDriverFiles", AnsweredWrites),
         patch("dracaena.kubelet_plugin.adapters.nvml_machine.load_library", lambda _root: nvml()),
     ):
         sys.exit(main())

@@ -59,10 +59,10 @@ def node(world: World, hardware: CcHardware) -> Iterator[NvmlNode]:
         return FakeCcModes(hardware)
 
     with (
-        patch("dracaena.kubelet_plugin.cc_mode_parts.CcModeTool", program),
-        patch("dracaena.kubelet_plugin.cc_mode_parts.PciDriverFiles", lambda *_, **__: drivers),
-        patch("dracaena.kubelet_plugin.cc_mode_parts.PciHolders", lambda: drivers),
-        patch("dracaena.kubelet_plugin.cc_mode_parts.runs_confidential_guests", lambda: True),
+        patch("dracaena.kubelet_plugin.wiring.cc_mode_parts.CcModeTool", program),
+        patch("dracaena.kubelet_plugin.wiring.cc_mode_parts.PciDriverFiles", lambda *_, **__: drivers),
+        patch("dracaena.kubelet_plugin.wiring.cc_mode_parts.PciHolders", lambda: drivers),
+        patch("dracaena.kubelet_plugin.wiring.cc_mode_parts.runs_confidential_guests", lambda: True),
         nvml_node(world, cc_mode_tool=str(hardware.program)) as made,
     ):
         made.nvml = FakeNvml(MACHINE)
@@ -127,7 +127,7 @@ def test_a_gpu_that_fails_leaves_the_node_as_it_was_and_says_what_to_do(
 def test_without_the_processes_of_the_host_nothing_is_withheld_or_switched(
     world: World, node: NvmlNode, hardware: CcHardware
 ) -> None:
-    with patch("dracaena.kubelet_plugin.cc_mode_parts.sees_listener", lambda _socket: False):
+    with patch("dracaena.kubelet_plugin.wiring.cc_mode_parts.sees_listener", lambda _socket: False):
         label(world, "on")
         node.program.start()
         node.world.register()

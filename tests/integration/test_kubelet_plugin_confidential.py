@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dracaena.kubelet_plugin.health_monitor import POLL_S
-from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.node.health_monitor import POLL_S
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential

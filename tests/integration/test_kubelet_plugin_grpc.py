@@ -14,7 +14,7 @@ import pytest
 from dracaena.api.errors import PermanentError
 from dracaena.kubelet_plugin.adapters.grpc_server import WORKERS, UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.claim_calls import ClaimCalls
+from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1

@@ -18,8 +18,8 @@ from dracaena.api.objects import Node
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.adapters.health_streams import RESEND_S
-from dracaena.kubelet_plugin.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
-from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.node.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from dracaena.proto.health.v1 import api_pb2 as health_v1
 from dracaena.proto.health.v1 import api_pb2_grpc as health_v1_grpc

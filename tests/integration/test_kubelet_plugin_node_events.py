@@ -10,8 +10,8 @@ import pynvml
 import pytest
 
 from dracaena.kube.events import Event
-from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S
-from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
+from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S, POLL_S
+from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeFabric, gpu_address

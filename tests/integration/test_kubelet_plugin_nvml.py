@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
+from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world

@@ -14,7 +14,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.names import taint_key
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_nvml import FakeNvml
@@ -134,8 +134,8 @@ def kernel(world: World) -> Iterator[FakePciDrivers]:
     bus.load("vfio-pci")
     drivers = FakePciDrivers(bus)
     with (
-        patch("dracaena.kubelet_plugin.gpu_means.PciDriverFiles", lambda *_, **__: drivers),
-        patch("dracaena.kubelet_plugin.gpu_means.PciHolders", lambda: drivers),
+        patch("dracaena.kubelet_plugin.wiring.gpu_means.PciDriverFiles", lambda *_, **__: drivers),
+        patch("dracaena.kubelet_plugin.wiring.gpu_means.PciHolders", lambda: drivers),
     ):
         yield drivers
 
@@ -209,7 +209,7 @@ def test_without_the_processes_of_the_host_nothing_is_bound_and_the_node_says_wh
     world: World, kernel: FakePciDrivers
 ) -> None:
     with (
-        patch("dracaena.kubelet_plugin.gpu_means.sees_listener", lambda _socket: False),
+        patch("dracaena.kubelet_plugin.wiring.gpu_means.sees_listener", lambda _socket: False),
         nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node,
     ):
         node.program.start()

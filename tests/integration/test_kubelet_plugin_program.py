@@ -13,7 +13,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S
+from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock

@@ -2,7 +2,7 @@
 
 Whatever a reader of the slices could allocate from is looked at after each of their states, which holds more than that
 nothing was allocated from it. Interleavings that are rare here are searched for in
-tests/unit/kubelet_plugin/test_publisher_rolling_updates.py.
+tests/unit/kubelet_plugin/node/test_publisher_rolling_updates.py.
 """
 
 from __future__ import annotations

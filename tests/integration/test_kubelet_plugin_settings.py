@@ -16,7 +16,7 @@ from dracaena.api.objects import Node
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock
-from dracaena.kubelet_plugin.node_section import LAST_ASKING, LAST_SECTION, NodeSection
+from dracaena.kubelet_plugin.node.section import LAST_ASKING, LAST_SECTION, NodeSection
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import SystemClock

@@ -13,10 +13,10 @@ import pytest
 
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.health_monitor import EVENTS_S
-from dracaena.kubelet_plugin.live_machine import REREAD_S, LiveMachine
-from dracaena.kubelet_plugin.pod_limits import PodLimits
+from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S, LiveMachine
+from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import NvidiaSmiRoot

@@ -74,7 +74,7 @@ def world(server: ApiGround) -> Iterator[World]:
 def kernel(world: World) -> Iterator[Kernel]:
     made = Kernel(FakePciBus(world.folder / "sys"))
     made.add_gpu(T4, T4_TYPES)
-    parts = "dracaena.kubelet_plugin.vgpu_layout_parts"
+    parts = "dracaena.kubelet_plugin.wiring.vgpu_layout_parts"
     with (
         patch(f"{parts}.PciDriverFiles", lambda *_: made),
         patch(f"{parts}.PciHolders", lambda: made),
@@ -145,7 +145,7 @@ def test_without_the_processes_of_the_host_no_vgpu_is_removed_and_the_node_says_
     node: NvmlNode, kernel: Kernel
 ) -> None:
     choose(node, "two-2q")
-    with patch("dracaena.kubelet_plugin.vgpu_layout_parts.sees_listener", lambda _socket: False):
+    with patch("dracaena.kubelet_plugin.wiring.vgpu_layout_parts.sees_listener", lambda _socket: False):
         node.program.start()
         node.ready()
         until_told(node, "True Applied vGPU layout two-2q")

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import taint_key
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_nvml_values import gpu_address

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dracaena.kubelet_plugin.cc_mode_changes import CcModeChanges
-from dracaena.kubelet_plugin.cc_mode_journals import CcModeJournals
+from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
+from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
 from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeChange
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_pci import FakePciBus

@@ -20,7 +20,7 @@ from typing import Any
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
-from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
+from dracaena.kubelet_plugin.upkeep.sweeper import ORPHAN_GRACE_S
 from support.effects import SERVED, ServerFiles, served
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 

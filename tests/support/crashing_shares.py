@@ -30,19 +30,19 @@ from dracaena.api.mps import MpsPhase
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
-from dracaena.kubelet_plugin.checkpoints import BOOT_MARK, Checkpoints
-from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
-from dracaena.kubelet_plugin.effect_renewal import EffectRenewal
-from dracaena.kubelet_plugin.memory_limits import MemoryLimits
-from dracaena.kubelet_plugin.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
-from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
-from dracaena.kubelet_plugin.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK, Checkpoints
+from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.upkeep.sweeper import ORPHAN_GRACE_S
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.process.clock import SystemClock
 from support.crashing_plugin import KilledAt

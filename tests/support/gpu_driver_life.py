@@ -26,11 +26,11 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules
-from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
-from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthListeners, HealthMonitor, Status
-from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S, POLL_S, HealthListeners, HealthMonitor, Status
+from dracaena.kubelet_plugin.node.live_machine import POORER_S, LiveMachine
+from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeFabric

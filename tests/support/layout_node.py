@@ -13,8 +13,8 @@ from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
-from dracaena.kubelet_plugin.layout_journals import LayoutJournals
-from dracaena.kubelet_plugin.mig_layout_changes import MigLayoutChanges
+from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
+from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges
 from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine

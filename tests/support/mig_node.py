@@ -13,8 +13,8 @@ from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
-from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
-from dracaena.kubelet_plugin.mig_instances import MigInstances, WholeGpus
+from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
+from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.fake_mig import FakeMigHardware, FakeMigNvml

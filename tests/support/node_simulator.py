@@ -20,8 +20,8 @@ from dracaena.api.names import ClaimUid, DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
+from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
 from support.clock import FakeClock
 from support.plugin import (
     BEST_EFFORT,

@@ -28,10 +28,10 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
-from dracaena.kubelet_plugin.from_settings import on_demand_gpus
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
+from dracaena.kubelet_plugin.wiring.from_settings import on_demand_gpus
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
@@ -69,7 +69,7 @@ def nvml_host(folder: Path, machine: Machine) -> Iterator[None]:
         host = DevRoot(str(folder / "host"), "/")
         return DeviceNodes(roots, required=required, host=host, proc=proc, sys=sys, look=look_at_text)
 
-    with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
+    with patch("dracaena.kubelet_plugin.wiring.from_settings.DeviceNodes", nodes):
         yield
 
 

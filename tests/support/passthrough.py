@@ -17,7 +17,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
-from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.allocation import pool_slice
 from support.plugin import DRIVER, NODE, claim_of

@@ -19,28 +19,28 @@ from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
-from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.claim_effects import ClaimEffects
-from dracaena.kubelet_plugin.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
-from dracaena.kubelet_plugin.confidential_gate import ConfidentialGate
+from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.last_guard import LastGuard
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
-from dracaena.kubelet_plugin.device_state import DeviceState
-from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.last_guard import LastGuard
-from dracaena.kubelet_plugin.metadata_files import MetadataFiles
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
-from dracaena.kubelet_plugin.sweeper import Sweeper
-from dracaena.kubelet_plugin.unprepares import Unprepares
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
+from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
 from support.clock import FakeClock
 
 DRIVER = "gpu.dracaena.dev"

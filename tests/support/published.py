@@ -12,7 +12,7 @@ from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.pool import Page, devices_of
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.node_devices import NodeDevices
+from dracaena.kubelet_plugin.node.devices import NodeDevices
 from support.plugin import DRIVER, NODE
 
 

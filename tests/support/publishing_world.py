@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.adapters.lock import FileLock
 from dracaena.kubelet_plugin.adapters.writer_lock import HeldTurn, OvertakenError, WriterLock
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.publisher import Publisher
+from dracaena.kubelet_plugin.node.publisher import Publisher
 from support.clock import FakeClock
 from support.interleaver.strands import Strand
 

@@ -16,18 +16,18 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
-from dracaena.kubelet_plugin.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
-from dracaena.kubelet_plugin.gpu_means import make_whole
-from dracaena.kubelet_plugin.gpu_users import prepared_users
-from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
+from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.checkpoint import State
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
-from dracaena.kubelet_plugin.unclaimed_gpus import UnclaimedGpus
-from dracaena.kubelet_plugin.vfio_binding import VfioBinding
+from dracaena.kubelet_plugin.store.gpu_users import prepared_users
+from dracaena.kubelet_plugin.wiring.gpu_means import make_whole
 from support.fake_mig import FakeMigHardware
 from support.fake_pci import AUDIO_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers

@@ -10,7 +10,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import PoolName
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.vgpu import Vgpu
-from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.passthrough import NO_GPUS, passthrough_gpu
 from support.plugin import DRIVER, NODE, claim_of

@@ -13,7 +13,6 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
-from dracaena.kubelet_plugin import live_machine
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
@@ -23,6 +22,7 @@ from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
+from dracaena.kubelet_plugin.node import live_machine
 from support.fake_nvml import FakeNvml
 from support.fake_pci import FakePciBus
 from support.fake_sysfs import write_machine

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.from_settings import on_demand_gpus
 from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.wiring.from_settings import on_demand_gpus
 
 PAGE = Path(__file__).parents[3] / "docs" / "node.md"
 

@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.adapters import device_nodes, gpu_driver_files
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodesMissingError
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError
-from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverFilesMissingError
+from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverFilesMissingError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.driver_trees import LAYOUTS, Layout, installation_of, make_host, nodes_of

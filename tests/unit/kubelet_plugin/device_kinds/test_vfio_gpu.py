@@ -17,7 +17,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.device_state import SetAsideError
+from dracaena.kubelet_plugin.claims.device_state import SetAsideError
 from dracaena.kubelet_plugin.prepare.plan import allocated_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.fake_pci import FakePciBus
@@ -442,7 +442,7 @@ def test_in_any_order_of_events_no_gpu_is_given_twice(tmp_path: Path, seed: int)
 
 @pytest.mark.search
 def test_a_guard_that_compares_known_addresses_alone_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dracaena.kubelet_plugin.last_guard.of_unknown_address", lambda *_: ())
+    monkeypatch.setattr("dracaena.kubelet_plugin.claims.last_guard.of_unknown_address", lambda *_: ())
     with pytest.raises(AssertionError, match="two claims have GPU"):
         _run_all(tmp_path)
 

@@ -12,7 +12,7 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
-from dracaena.kubelet_plugin.node_pool import node_pool
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.holders import holders
 from dracaena.kubelet_plugin.prepare.plan import Refusal, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool

@@ -17,7 +17,7 @@ from dracaena.api.objects import (
     ExtendedResourceClaimStatus,
     Pod,
 )
-from dracaena.kubelet_plugin.pod_transform import kept_pod
+from dracaena.kubelet_plugin.pods.transform import kept_pod
 from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.podlist import (

@@ -1,0 +1,275 @@
+"""Switches all GPUs of a node to one mode of confidential computing, step by step, each journaled before it is taken.
+
+What NVIDIA's program needs is a GPU that no driver uses. So the GPU driver is lent for the whole of it, each GPU loses
+its driver, is switched and reset, and all are asked what they are in: what the program says of a switch proves nothing.
+Then each gets its driver back. Every GPU is switched, also one that is in the mode already: a write without the reset,
+by whomever, shows in no answer, and takes effect when a virtual machine resets the GPU.
+
+Where a GPU cannot be switched all are switched back. Where that is not certain either, the change is stuck: nobody gets
+a GPU of the node until an admin has acted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import structlog
+
+from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.kubelet_plugin.cc_modes.journals import OF_ANOTHER, CcModeJournals, NodeInUseError
+from dracaena.kubelet_plugin.discovery.passthrough import PciFunction
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.ports import (
+    CcModeProgram,
+    NodeLock,
+    NotOfferedError,
+    OpeningProcess,
+    PciDrivers,
+    WriteHangsError,
+)
+from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeChange, ModeStep, RefusedMode
+
+log = structlog.get_logger()
+
+
+class GpusOpenError(TemporaryError):
+    """A process has a GPU open. Nothing was changed, or what was is as before."""
+
+
+class ModeRefusedError(PermanentError):
+    """The mode cannot be had. All GPUs are as before, and the journal says why."""
+
+
+class ModeStuckError(PermanentError):
+    """The GPUs can be brought neither into the mode nor back. The text says who must act."""
+
+
+class DriverRefusedError(TemporaryError):
+    """All GPUs are in the mode, and a driver does not take one of them back."""
+
+
+class CcModeChanges:
+    """One thread at a time; another process of the plugin is kept out by `lock`."""
+
+    def __init__(
+        self,
+        program: CcModeProgram,
+        drivers: PciDrivers,
+        holders: Callable[[str, int | None], Sequence[OpeningProcess]],
+        closed: Callable[[str], AbstractContextManager[None]],
+        journals: CcModeJournals,
+        lock: NodeLock,
+    ) -> None:
+        """`holders` tells who has a GPU open, by address and IOMMU group. `closed` keeps the GPU driver closed on this
+        node for a block, which the text names (GpuDriverLending.closed).
+        """
+        self._program = program
+        self._drivers = drivers
+        self._holders = holders
+        self._closed = closed
+        self._journals = journals
+        self._lock = lock
+
+    def ask(self, addresses: Collection[str], is_held: Callable[[str], bool]) -> Mapping[str, str]:
+        """Ask GPUs that a VFIO driver has for their modes, unless a claim or a process has them; keep and return what
+        they answer.
+
+        Raises NotOfferedError for one that cannot be in any mode. One that does not answer is left out.
+        """
+        with self._lock.hold(0):
+            closed = [address for address in addresses if not self._may_be_open(address)]
+            free = self._journals.begin_asking(closed, is_held)
+            if not free:
+                return {}
+            modes: dict[str, str] = {}
+            try:
+                for address in free:
+                    try:
+                        modes[address] = self._program.query(address)
+                    except TemporaryError as error:
+                        log.warning("mode of confidential computing not known", gpu=address, error=str(error))
+            finally:
+                self._journals.asked(modes)
+        return modes
+
+    def end_asking(self) -> None:
+        """Let claims have GPUs again that another process was asking when it ended."""
+        with self._lock.hold(0):
+            self._journals.asked({})
+
+    def change(self, mode: str, addresses: Sequence[str], user: Callable[[], str | None]) -> ModeChange:
+        """Switch all GPUs, and return the change in step BINDING: its drivers are back, and CcModeJournals.end() is for
+        the caller, once what the GPUs are now was read. `user` as of CcModeJournals.begin().
+
+        Raises GpusOpenError and NodeInUseError, after which nothing is begun, and what go_on() raises.
+        """
+        with self._lock.hold(0), self._closed(f"switching the GPUs to mode {mode} of confidential computing"):
+            functions = [self._now(address) for address in addresses]
+            for function in functions:
+                self._refuse_while_open(function)
+            drivers = {str(each.address): each.driver or "" for each in functions}
+            return self._finished(self._journals.begin(mode, drivers, user))
+
+    def go_on(self, change: ModeChange) -> ModeChange:
+        """Finish a change that was begun, from whatever point; return it as change() does.
+
+        Raises ModeRefusedError and GpusOpenError, after which it is over; ModeStuckError; and other DracaenaErrors,
+        after which it is to be tried again.
+        """
+        if change.step is ModeStep.STUCK:
+            raise ModeStuckError(change.problem)
+        for address in change.drivers:
+            if self._drivers.is_writing(address):
+                raise WriteHangsError(f"an earlier step for the GPU at {address} has not ended: look at `dmesg`")
+        with self._lock.hold(0):
+            if self._journals.read().change != change:
+                raise NodeInUseError(OF_ANOTHER)
+            with self._closed(f"switching the GPUs to mode {change.mode} of confidential computing"):
+                return self._finished(self._with_drivers(change))
+
+    def _with_drivers(self, change: ModeChange) -> ModeChange:
+        """Return a change whose drivers are noted, of a change that a reboot has cut short."""
+        if change.drivers or change.step is ModeStep.BINDING:
+            return change
+        functions = self._drivers.read().functions
+        drivers = {str(address): each.driver or "" for address, each in sorted(functions.items()) if each.is_gpu}
+        return self._journals.note(replace(change, drivers=drivers))
+
+    def _finished(self, change: ModeChange) -> ModeChange:
+        if change.step is ModeStep.UNBINDING:
+            change = self._unbound(change)
+        if change.step is ModeStep.SWITCHING:
+            for address in change.drivers:
+                self._unbind(address)
+            change = self._switched(change)
+        self._give_back(change)
+        return change
+
+    def _unbound(self, change: ModeChange) -> ModeChange:
+        """Take the GPUs from their drivers and note their modes. Where that fails nothing was switched."""
+        try:
+            for address in change.drivers:
+                self._unbind(address)
+            before = {address: self._program.query(address) for address in change.drivers}
+        except WriteHangsError:
+            raise
+        except GpusOpenError:
+            self._give_back(change)
+            self._journals.end()
+            raise
+        except (TemporaryError, NotOfferedError) as error:
+            self._give_back(change)
+            self._journals.end(RefusedMode(change.mode, str(error)))
+            raise ModeRefusedError(str(error)) from error
+        return self._journals.note(replace(change, step=ModeStep.SWITCHING, before=before))
+
+    def _switched(self, change: ModeChange) -> ModeChange:
+        """Switch all GPUs and look at each, or else switch them back."""
+        try:
+            for address in change.drivers:
+                self._program.switch(address, change.mode)
+            modes = {address: self._program.query(address) for address in change.drivers}
+        except WriteHangsError:
+            raise
+        except (TemporaryError, NotOfferedError) as error:
+            return self._switched_back(change, str(error))
+        wrong = [f"the GPU at {address} is in mode {mode}" for address, mode in modes.items() if mode != change.mode]
+        if wrong:
+            return self._switched_back(change, f"{', '.join(wrong)} after it was reset, expected {change.mode}")
+        return self._journals.note(replace(change, step=ModeStep.BINDING), modes)
+
+    def _switched_back(self, change: ModeChange, problem: str) -> ModeChange:
+        """Switch all GPUs to the one mode that they had. What cannot be switched may change with its next reset, so an
+        answer alone proves nothing. Raises ModeStuckError.
+        """
+        log.warning("GPUs are switched back", mode=change.mode, problem=problem)
+        found, problems = "", []
+        for address in change.drivers:
+            before = change.before.get(address, "")
+            try:
+                if before:
+                    self._program.switch(address, before)
+                mode = self._program.query(address)
+            except WriteHangsError:
+                raise
+            except (TemporaryError, NotOfferedError) as error:
+                problems.append(str(error))
+                continue
+            found = found or mode
+            if mode not in (before, "") or mode != found:
+                problems.append(f"the GPU at {address} is in mode {mode}")
+        if found and not problems:
+            return self._journals.note(
+                replace(change, mode=found, step=ModeStep.BINDING, problem=problem, refused=change.mode),
+                dict.fromkeys(change.drivers, found),
+            )
+        words = (
+            f"{problem}; and the GPUs could not all be brought back into one mode: {'; '.join(problems) or 'none'}. No "
+            "GPU of this node is given to anybody. Bring all of them into one mode with NVIDIA's program, or restart "
+            "the node, then take the label away and set it again"
+        )
+        self._journals.note(replace(change, step=ModeStep.STUCK, problem=words))
+        raise ModeStuckError(words)
+
+    def _unbind(self, address: str) -> None:
+        if self._drivers.is_writing(address):
+            raise WriteHangsError(f"an earlier step for the GPU at {address} has not ended: look at `dmesg`")
+        function = self._now(address)
+        if function.driver is None:
+            return
+        self._refuse_while_open(function)
+        self._write(address, f"bus/pci/drivers/{function.driver}/unbind")
+        if self._now(address).driver is not None:
+            raise TemporaryError(f"the GPU at {address} was to lose driver {function.driver}, and has not")
+
+    def _give_back(self, change: ModeChange) -> None:
+        """Bind the GPUs to the drivers that they had. One that somebody else has bound meanwhile stays so."""
+        for address, driver in reversed(tuple(change.drivers.items())):
+            function = self._found(address)
+            if function is None or function.driver is not None or not driver:
+                continue
+            if not self._drivers.is_loaded(driver):
+                log.warning("the driver that a GPU had is not loaded", gpu=address, driver=driver)
+                continue
+            try:
+                self._write(address, f"bus/pci/drivers/{driver}/bind")
+            except WriteHangsError:
+                raise
+            except TemporaryError as error:
+                raise DriverRefusedError(
+                    f"the GPUs are in mode {change.mode}, and {error}. Bind it to another driver (vfio-pci), or take "
+                    "the label away and set it to the mode of before"
+                ) from error
+
+    def _write(self, address: str, path: str) -> None:
+        try:
+            self._drivers.write(address, path, f"{address}\n")
+        except OSError as error:
+            raise TemporaryError(f"the kernel refuses {address} in /sys/{path}: {error.strerror}") from error
+
+    def _may_be_open(self, address: str) -> bool:
+        """Whether a process has a GPU open, a virtual machine without a claim say, or that cannot be told."""
+        try:
+            self._refuse_while_open(self._now(address))
+        except TemporaryError as error:
+            log.info("a GPU is not asked for its mode", gpu=address, reason=str(error))
+            return True
+        return False
+
+    def _refuse_while_open(self, function: PciFunction) -> None:
+        group = function.iommu_group if function.has_vfio_driver else None
+        who = ", ".join(map(str, self._holders(str(function.address), group)))
+        if who:
+            raise GpusOpenError(f"the GPU at {function.address} is open in {who}: end them")
+
+    def _now(self, address: str) -> PciFunction:
+        found = self._found(address)
+        if found is None:
+            raise TemporaryError(f"the GPU at {address} has gone from the PCI bus")
+        return found
+
+    def _found(self, address: str) -> PciFunction | None:
+        parsed = PciAddress.parse(address)
+        return None if parsed is None else self._drivers.read().functions.get(parsed)

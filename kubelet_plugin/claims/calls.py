@@ -1,0 +1,93 @@
+"""Kubelet's two calls, for many claims at once: one result per claim, never all or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from dracaena.process.clock import Clock
+
+T = TypeVar("T")
+
+ANSWER_RESERVE_S = 10.0
+"""Time kept in reserve when waiting ends: for the API read, the disk and the answer after a late unprepare."""
+
+MAX_WAIT_S = 30.0
+"""Longest wait when a caller allows more time than kubelet does (45 s), so that no worker is tied up for longer."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFailure:
+    """One claim failed; the text goes to kubelet and from there to the pod's Events."""
+
+    error: str
+
+
+class ClaimCalls:
+    """Answers kubelet. Safe from many threads."""
+
+    def __init__(self, state: DeviceState, clock: Clock, metrics: PluginMetrics) -> None:
+        self._state = state
+        self._clock = clock
+        self._metrics = metrics
+        self._calls = itertools.count(1)
+
+    def prepare_claims(
+        self, references: Iterable[ClaimReference], *, within_s: float = 0.0
+    ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
+        """Prepare each claim; the answer has exactly the UIDs that were asked for.
+
+        within_s is the time left for the call: within it, devices that are about to become free are waited for.
+        """
+        deadline_s = self._clock.monotonic() + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
+
+        def prepare(reference: ClaimReference) -> PreparedClaim:
+            return self._state.prepare(reference, within_s=max(0.0, deadline_s - self._clock.monotonic()))
+
+        return self._each("prepare", references, prepare)
+
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
+        """Unprepare each claim; None: done."""
+        return self._each("unprepare", references, self._state.unprepare)
+
+    def _each(
+        self, operation: str, references: Iterable[ClaimReference], work: Callable[[ClaimReference], T]
+    ) -> Mapping[ClaimUid, T | ClaimFailure]:
+        call = next(self._calls)
+        wanted = {reference.uid: reference for reference in references}
+        results: dict[ClaimUid, T | ClaimFailure] = {}
+        for uid, reference in wanted.items():
+            with structlog.contextvars.bound_contextvars(
+                call=f"{operation}-{call}", claim=str(reference), claim_uid=uid
+            ):
+                results[uid] = self._one(operation, reference, work)
+        return results
+
+    def _one(self, operation: str, reference: ClaimReference, work: Callable[[ClaimReference], T]) -> T | ClaimFailure:
+        began_s = self._clock.monotonic()
+        try:
+            result: T | ClaimFailure = work(reference)
+            outcome = "ok"
+        except DracaenaError as error:
+            log.warning("claim failed", operation=operation, error=str(error))
+            outcome = "refused" if isinstance(error, PermanentError) else "failed"
+            result = ClaimFailure(str(error))
+        except Exception as error:
+            # The outermost loop of a call: a bug that hits one claim must not fail the others.
+            log.exception("claim failed by an error of the plugin", operation=operation)
+            outcome = "internal"
+            result = ClaimFailure(f"internal error of the plugin ({type(error).__name__}), see its log")
+        self._metrics.claims.seconds.labels(operation, outcome).observe(self._clock.monotonic() - began_s)
+        self._metrics.claims.calls.labels(operation, outcome).inc()
+        return result

@@ -1,0 +1,114 @@
+"""Keeps claims from GPUs that must compute confidentially and do not, or that take no work before they are attested.
+
+The driver is asked at that moment, and not believed by what was read before: with each start it forgets that the GPUs
+were attested, and comes up in whichever mode the hardware is in by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.errors import TemporaryError
+from dracaena.api.names import DeviceName
+from dracaena.api.passthrough import pci_bus_id_in
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
+from dracaena.kubelet_plugin.node.live_machine import LiveMachine
+from dracaena.kubelet_plugin.ports import ReadPool
+from dracaena.kubelet_plugin.prepare.confidential import asked_devices, why_not_ready
+from dracaena.kubelet_plugin.prepare.plan import DecodeConfig
+
+ASK_DEADLINE_S = 10.0
+"""Longest wait for the driver, which takes some microseconds, and for what it is busy with: a reading of the node."""
+
+
+RefuseUnready = Callable[[ResourceClaim], None]
+"""Asks whether the GPUs of an allocated claim can be given to containers now. Raises DracaenaError if one cannot; may
+wait for the driver, so nobody holds a lock meanwhile."""
+
+
+class NotConfidentialError(TemporaryError):
+    """A GPU is not in the mode that a claim requires, or takes no work yet. Kubelet asks again."""
+
+
+class ConfidentialSource(Protocol):
+    """Tells the state in the driver's thread (adapters.nvml_machine)."""
+
+    def confidential(self) -> ConfidentialState:
+        """Return the state of all GPUs of the driver now. Raises DracaenaError; may hang."""
+        ...
+
+
+class ConfidentialGate:
+    """Asks before a claim is prepared for the first time. From any thread, without the node's lock; holds nothing.
+
+    Where no claim requires it and no GPU computes confidentially, nobody is asked: it costs microseconds.
+    """
+
+    def __init__(
+        self,
+        read_pool: ReadPool,
+        decode_config: DecodeConfig,
+        read_state: Callable[[], ConfidentialState],
+        labels: Callable[[], Mapping[str, str]] = dict,
+        guest_modes: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`read_state` asks the driver, `labels` returns those of the Node, `guest_modes` what this plugin knows of the
+        modes of GPUs for virtual machines, by PCI address.
+        """
+        self._read_pool = read_pool
+        self._decode_config = decode_config
+        self._read_state = read_state
+        self._labels = labels
+        self._guest_modes = guest_modes
+
+    def refuse(self, claim: ResourceClaim) -> None:
+        """Raise NotConfidentialError for a claim with a GPU that no container can be given now, with all reasons; other
+        DracaenaErrors where the driver cannot be asked, or was never read.
+        """
+        asked = asked_devices(claim, self._read_pool(), self._decode_config)
+        if not asked:
+            return
+        of_guest = self._states_of_guests()
+        of_driver = ConfidentialState() if all(each.is_passthrough for each in asked) else self._read_state()
+        states = (of_guest(each.device) if each.is_passthrough else of_driver for each in asked)
+        reasons = [why for each, state in zip(asked, states, strict=True) if (why := why_not_ready(each, state))]
+        if reasons:
+            raise NotConfidentialError("; ".join(reasons))
+
+    def _states_of_guests(self) -> Callable[[DeviceName], ConfidentialState]:
+        """Return what tells the state of a device for virtual machines, of which it is the guest that attests it."""
+        by_labels, known = state_by_labels(self._labels()), self._guest_modes()
+
+        def state(device: DeviceName) -> ConfidentialState:
+            mode = known.get(pci_bus_id_in(device) or "")
+            return by_labels if mode is None else ConfidentialState(mode, ready=True)
+
+        return state
+
+
+def confidential_gate(
+    source: ConfidentialSource | None,
+    live: LiveMachine | None,
+    read_pool: ReadPool,
+    labels: Callable[[], Mapping[str, str]] = dict,
+    guest_modes: Callable[[], Mapping[str, str]] = dict,
+) -> ConfidentialGate:
+    """Return the gate of a node whose driver is asked through `source` in the thread of `live`; a recorded machine has
+    none.
+    """
+
+    def by_driver() -> ConfidentialState:
+        assert source is not None
+        assert live is not None
+        return live.ask("the state of confidential computing", source.confidential, ASK_DEADLINE_S)
+
+    def of_recording() -> ConfidentialState:
+        """It runs nothing, so its GPUs need not be attested."""
+        modes = {gpu.cc_mode for gpu in read_pool().gpus.values()}
+        return ConfidentialState(modes.pop() if len(modes) == 1 else None, ready=True)
+
+    read_state = of_recording if source is None else by_driver
+    return ConfidentialGate(read_pool, decode_config, read_state, labels, guest_modes)

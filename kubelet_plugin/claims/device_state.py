@@ -1,0 +1,499 @@
+"""Prepares and unprepares one claim: what is written in which order, so that a crash after any step is harmless.
+
+Prepare: checkpoint "started" → CDI spec → device metadata → podlist.json → checkpoint "done" → answer. Unprepare takes
+back in the reverse order, from the files of this node alone: the claim may be gone. Both may be repeated at any time.
+
+The answer for a prepared claim comes from its checkpoint without a look at the API: after a restart of kubelet the
+pods of this node must come up also while the API server is away, and a server that hangs would use up the 45 s that
+kubelet gives to all claims of a call. So a claim that was allocated anew under its UID while it is prepared gets the
+devices of its first allocation. That takes force (a pod deleted without kubelet, or a status written by hand):
+kubelet unprepares a claim before its last pod counts as ended, and only then can it be deallocated. No device is given
+to two claims by it: what the checkpoint names is held against all other claims. Where the claim is read anyway the two
+are compared, and a difference is refused by name.
+
+A kind of device may need more than files on its node, an MPS server for example (docs/design/0028-device-kinds.md).
+Such effects are journaled with the checkpoint "started", made before the CDI spec, without the lock that the calls
+share, and undone before the checkpoint goes. A claim without any, as one for whole GPUs is, holds that lock from
+"started" to "done".
+
+Before anything is granted or answered the prepared claims are brought in line with the devices as they were read last
+(claim_reconciler). What a container may be using is given back by kubelet alone: a claim that may have been answered
+and cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.confidential_gate import RefuseUnready
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.claims.unprepares import Unprepares
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
+from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
+from dracaena.kubelet_plugin.prepare.podlist import claim_names
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+
+_PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
+"""UIDs name our files."""
+
+UNPREPARE_WAIT_S = 20.0
+"""Longest wait of an unprepare for the GPUs of its claim. Kubelet gives a call 45 s, for all of its claims."""
+
+log = structlog.get_logger()
+
+
+class PrepareError(PermanentError):
+    """The claim cannot be prepared as it is; the text says why and reaches the pod's Events through kubelet."""
+
+
+class SetAsideError(TemporaryError):
+    """The claim holds its devices, and no container of it can be started as things are; the text says what helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A claim whose checkpoint says "started", or "done" where it has no effects."""
+
+    prepared: PreparedClaim
+    planned: tuple[Effect, ...]
+    """What of its effects is to be made; the rest is of an earlier plan."""
+    fresh: bool
+    """Whether it held nothing before, so that all of it can be taken back."""
+
+
+class DeviceState:
+    """The claims of this node. Calls may come from several threads; the node's lock orders them."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        read_pool: ReadPool,
+        decode_config: DecodeConfig,
+        claims: ClaimReader,
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        claim_reconciler: ClaimReconciler,
+        guard: LastGuard,
+        reporter: PodDevicesReporter,
+        unprepares: Unprepares,
+        effects: ClaimEffects,
+        lock: NodeLock,
+        kind_of: KindOf = kind_of,
+        refuse_unready: RefuseUnready = lambda _claim: None,
+    ) -> None:
+        self._driver = driver
+        self._read_pool = read_pool
+        self._decode_config = decode_config
+        self._claims = claims
+        self._checkpoints = checkpoints
+        self._files = files
+        self._metadata = files.metadata
+        self._claim_reconciler = claim_reconciler
+        self._guard = guard
+        self._reporter = reporter
+        self._unprepares = unprepares
+        self._effects = effects
+        self._kind_of = kind_of
+        self._refuse_unready = refuse_unready
+        self._lock = lock
+
+    def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
+        """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
+
+        A device of a claim that is being torn down, and a GPU on which another call makes effects, are waited for, at
+        most within_s and without the node's lock. Raises DracaenaError; then nothing of this call is left behind,
+        unless the disk refuses even removals, or another call has the GPUs of its effects: the next call or unprepare
+        goes on from there. What an earlier call left stays as it is. `resumes`: goes on with that alone, and raises
+        ClaimGoneError where kubelet, which would not do so once more, has unprepared it meanwhile.
+        """
+        _check_uid(reference)
+        deadline_s = self._unprepares.deadline_s(within_s)
+        while True:
+            torn_down = self._unprepares.count()
+            try:
+                return self._prepare_once(reference, deadline_s, resumes=resumes)
+            except DeviceHeldError as error:
+                # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
+                if error.outlasts(self._reporter.in_use):
+                    raise
+                if not self._unprepares.wait(torn_down, deadline_s):
+                    raise
+                log.debug("waited for a device that was held", claim=str(reference), held=str(error))
+
+    def _prepare_once(self, reference: ClaimReference, deadline_s: float, *, resumes: bool) -> PreparedClaim:
+        with self._lock.hold():
+            prepared = self._already_prepared(reference.uid)
+        if prepared is not None:
+            return prepared
+        # The API is read without the lock: a slow server must not hold up the other claims of the node.
+        claim = self._claims.read_claim(reference)
+        self._refuse_unready(claim)  # neither must a driver that hangs
+        self._reporter.learn_consumers(claim)
+        with self._lock.hold():
+            prepared = self._already_prepared(reference.uid)
+            if prepared is not None:
+                refuse_other_allocation(prepared, claim, self._driver)
+                return prepared
+            if resumes and self._checkpoints.load(reference.uid) is None and self._files.spec_is_gone(reference.uid):
+                raise ClaimGoneError(f"claim {reference} was unprepared meanwhile")
+            begun = self._begin(claim)
+        return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
+
+    def unprepare(self, reference: ClaimReference) -> None:
+        """Take back what prepare did. A claim that was never prepared is fine.
+
+        Raises DracaenaError; the claim then still holds its devices and kubelet asks again.
+        """
+        self._unprepare(reference, even_if_in_use=True)
+
+    def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
+        _check_uid(reference)
+        uid = reference.uid
+        with self._lock.hold():
+            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+                return
+            settled = not self._effects.of(uid)
+            if settled:
+                self._take_back(uid)
+        if not settled:
+            with self._effects.hold(uid, self._unprepares.countdown(self._unprepares.deadline_s(UNPREPARE_WAIT_S))):
+                self._undo_effects(uid, even_if_in_use=even_if_in_use)
+        self._unprepares.note()
+        self._reporter.changed()
+
+    def drop_stray_spec(self, uid: ClaimUid) -> bool:
+        """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
+        with self._lock.hold():
+            if self._checkpoints.load(uid) is not None or self._files.spec_is_gone(uid):
+                return False
+            self._files.remove_spec(uid)
+        return True
+
+    def drop_stray_metadata(self) -> int:
+        """Remove the device metadata of claims whose checkpoint speaks of none; return how many files there were."""
+        with self._lock.hold():
+            now, earlier, broken = self._checkpoints.load_by_boot()
+            known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
+            return self._metadata.remove_strays(known | {b.uid for b in broken})
+
+    def enter_boot(self) -> None:
+        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims anew.
+
+        Content is not synced (adapters.files), so a checkpoint may be torn. It would count as one that broke in this
+        boot: set aside for an operator who can do nothing with it, its devices held by a CDI spec of that boot.
+        """
+        try:
+            with self._lock.hold():
+                for broken in self._checkpoints.enter_boot():
+                    self._files.remove_spec(broken.uid)
+                    self._metadata.remove(broken)
+                    self._checkpoints.discard(broken.uid)
+                    log.info("checkpoint of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
+        except DracaenaError as error:
+            log.warning("what an earlier boot left is not looked at", error=str(error))
+
+    def follow_devices(self) -> tuple[Sequence[ClaimTrouble], Sequence[DracaenaError]]:
+        """Bring prepared claims in line with the devices as they were read last.
+
+        Returns what must be said of them, and why some could not be settled. Raises DracaenaError before the first
+        reading, and when the node's lock cannot be had.
+        """
+        with self._lock.hold():
+            before = self._checkpoints.prepared()
+            failed = self._claim_reconciler.reconcile(self._read_pool())
+            troubles = self._claim_reconciler.troubles()
+            same = self._checkpoints.prepared() is before
+            unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
+        if not same:
+            self._reporter.changed()
+        for claim in unplanned:
+            self._recover(claim)  # what hindered it may have passed
+        return troubles, list(failed.values())
+
+    def recover(self, pods: Iterable[Pod]) -> bool:
+        """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
+
+        The names of claims with broken checkpoints come from `pods`. Kubelet does not ask again for a claim whose pod
+        runs, and a container that is started anew asks the runtime alone. Returns whether nothing of this kind is left
+        that a later try could settle.
+        """
+        with self._lock.hold():
+            self._checkpoints.look_at_each()
+            good, broken = self._checkpoints.load_all()
+        settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
+        uids = {b.uid for b in broken}
+        references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
+        references += self.find_claims(uids, pods)
+        settled += [self._recover(reference) for reference in references]
+        return all(settled)
+
+    def _restore(self, reference: ClaimReference) -> bool:
+        """Write what is lost of a prepared claim; return whether it is there, or cannot be before something changes."""
+        try:
+            with self._lock.hold():
+                self._already_prepared(reference.uid)
+        except SetAsideError:
+            return True
+        except DracaenaError as error:
+            log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
+            return False
+        except Exception:
+            # As in _recover(): an error of ours in one claim must not hold up the recovery of the others.
+            log.exception("CDI spec not looked after by an error of the plugin", claim=str(reference))
+            return False
+        return True
+
+    def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
+        """Return a claim that is prepared, None for one that has to be prepared. Raises SetAsideError."""
+        checkpoint = self._prepared_in_this_boot(uid)
+        if checkpoint is None:
+            return None
+        try:
+            pool = self._read_pool()
+        except TemporaryError:
+            if checkpoint.state is not State.DONE or self._files.spec_is_gone(uid):
+                raise
+            self._guard.refuse_stale(checkpoint.prepared)
+            self._metadata.restore(checkpoint.prepared, self._read_pool)
+            return checkpoint.prepared
+        failed = self._claim_reconciler.reconcile(pool)
+        if uid in failed:
+            raise failed[uid]
+        checkpoint = self._prepared_in_this_boot(uid)
+        if checkpoint is None:
+            return None
+        if checkpoint.state is not State.DONE:
+            raise SetAsideError(f"claim {checkpoint.prepared.claim} is set aside: {checkpoint.aside}")
+        self._guard.refuse_stale(checkpoint.prepared)
+        if self._files.spec_is_gone(uid):
+            self._files.write_spec(checkpoint.prepared)
+            log.warning("CDI spec was gone, written again", claim_uid=uid)
+        self._metadata.restore(checkpoint.prepared, self._read_pool)
+        return checkpoint.prepared
+
+    def _prepared_in_this_boot(self, uid: ClaimUid) -> Checkpoint | None:
+        found = self._checkpoints.load(uid)
+        if not isinstance(found, Checkpoint) or found.boot_id != self._checkpoints.boot_id:
+            return None
+        return found if found.in_use and found.planned else None
+
+    def _begin(self, claim: ResourceClaim) -> _Begun:
+        """Take the devices of a claim, and prepare it where no effects are to be made for it."""
+        pool = self._read_pool()
+        self._claim_reconciler.reconcile(pool)
+        try:
+            plan = self._plan(claim, pool)
+        except DracaenaError as error:
+            # A container may run with what an earlier call gave. Its spec is not known to be right any more.
+            if self._checkpoints.may_be_in_use(ClaimUid(claim.metadata.uid)):
+                self._hold(claim, pool, str(error))
+            raise
+        fresh = not self._checkpoints.holds(plan.claim.uid)
+        try:
+            started = self._checkpoints.start(plan)
+            if not started.prepared.effects:
+                self._finish(started, pool)
+        except DracaenaError:
+            if fresh:
+                self._undo(plan.claim)
+            # Else an earlier call may have been answered (its checkpoint broke since) and a container may run.
+            raise
+        return _Begun(started.prepared, plan.effects, fresh)
+
+    def _finish(self, started: Checkpoint, pool: PublishedPool) -> None:
+        self._files.write(started.prepared, pool)
+        self._reporter.write_podlist(including=started.prepared)
+        self._checkpoints.finish(started)
+        self._reporter.changed()
+        log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
+
+    def _make_effects(self, begun: _Begun, deadline_s: float) -> PreparedClaim:
+        """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock.
+
+        While this waited for the GPUs, or makes effects, another call for the same claim may come: what that one has
+        answered is answered here as well, and never taken back. Where the GPUs cannot be had, what is journaled stays:
+        who has them may be at work for this claim.
+        """
+        uid = begun.prepared.claim.uid
+        with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
+            with self._lock.hold():
+                known = self._prepared_in_this_boot(uid)
+            if known is not None and known.state is State.DONE:
+                return known.prepared
+            try:
+                self._effects.apply(uid, begun.planned)
+                with self._lock.hold():
+                    return self._with_effects(uid, begun.planned)
+            except EffectPendingError:
+                raise  # what was begun stays: the next call goes on with it
+            except DracaenaError:
+                if begun.fresh:
+                    try:
+                        self._undo_effects(uid, even_if_in_use=False)
+                    except DracaenaError as error:
+                        log.warning("half a preparation cannot be taken back", claim_uid=uid, error=str(error))
+                raise
+
+    def _with_effects(self, uid: ClaimUid, planned: Sequence[Effect]) -> PreparedClaim:
+        """Prepare a claim whose effects are made, if its devices are where they were when it began."""
+        checkpoint = self._checkpoints.load(uid)
+        assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
+        prepared = checkpoint.prepared
+        if not all(is_among(effect, planned) for effect in prepared.effects):
+            raise TemporaryError(f"claim {prepared.claim} was planned anew while it was being prepared: asked again")
+        pool = self._read_pool()
+        if follow(prepared, pool) != Followed(prepared):
+            raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: asked again")
+        self._guard.refuse_stale(prepared)
+        prepared = with_made(prepared)
+        self._guard.refuse_held(prepared, pool)
+        self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
+        return prepared
+
+    def _undo_effects(self, uid: ClaimUid, *, even_if_in_use: bool) -> None:
+        """Take back a claim with effects, whose GPUs must be held. Where one cannot be undone the claim holds its
+        devices, and no container starts.
+        """
+        with self._lock.hold():
+            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+                return
+            checkpoint = self._checkpoints.load(uid)
+            if isinstance(checkpoint, Checkpoint):
+                self._reporter.forget(uid)
+                self._files.remove_spec(uid)
+                # Killed from here on, the claim is not taken for prepared: its effects may be half undone.
+                self._checkpoints.begin_again(checkpoint)
+        self._effects.undo(uid)
+        with self._lock.hold():
+            self._take_back(uid)
+
+    def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
+        """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
+        plan = plan_claim(claim, pool, self._decode_config, self._kind_of)
+        if isinstance(plan, Refusal):
+            raise PrepareError(str(plan))
+        self._guard.refuse_stale(plan)
+        plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
+        self._guard.refuse_held(plan, pool)
+        fitted = self._guard.fitted(plan, self._reporter.consumers_of(plan))
+        if isinstance(fitted, str):
+            raise PrepareError(fitted)
+        return fitted
+
+    def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
+        """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""
+        earlier = self._earlier(ClaimUid(claim.metadata.uid))
+        allocated = allocated_claim(claim, pool, earlier)
+        if allocated is None:
+            return  # what tells of its devices on this node is all that there is, and holds them
+        held = with_former(allocated, earlier)
+        known = self._checkpoints.load(held.claim.uid)
+        if isinstance(known, Checkpoint) and not known.planned and (known.prepared, known.aside) == (held, reason):
+            return
+        self._files.remove_spec(held.claim.uid)
+        self._checkpoints.set_aside(held, reason, planned=False)
+        self._reporter.changed()
+        log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
+
+    def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
+        """Return what containers of a claim may have of an earlier preparation in this boot, former nodes too."""
+        found = self._checkpoints.load(uid)
+        if isinstance(found, Broken):
+            return self._files.salvage(found).devices
+        if found is None or found.boot_id != self._checkpoints.boot_id or not found.in_use:
+            return ()
+        return (*found.prepared.devices, *found.prepared.former)
+
+    def _undo(self, reference: ClaimReference) -> None:
+        """Take back a first preparation that failed: kubelet got no answer, so no container has its devices."""
+        try:
+            self._take_back(reference.uid)
+            return
+        except DracaenaError as error:
+            log.warning("half a preparation cannot be taken back", claim=str(reference), error=str(error))
+        try:
+            if self._files.spec_is_seen(reference.uid):
+                return  # the checkpoint stays as well: it says to the next start that there is something to remove
+            self._checkpoints.remove(reference.uid)
+        except DracaenaError as error:
+            log.warning("half a preparation stays until the next try", claim=str(reference), error=str(error))
+
+    def _take_back(self, uid: ClaimUid) -> None:
+        known = self._checkpoints.load(uid)
+        if known is not None:
+            self._reporter.forget(uid)
+        self._files.remove_spec(uid)
+        if known is not None:
+            self._metadata.remove(known)
+            self._checkpoints.remove(uid)
+            log.info("claim unprepared", claim_uid=uid)
+
+    def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
+        """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
+        named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
+        candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
+        return [reference for reference in candidates if self._exists(reference)]
+
+    def _exists(self, reference: ClaimReference) -> bool:
+        try:
+            self._claims.read_claim(reference)
+        except ClaimGoneError:
+            return False
+        return True
+
+    def _recover(self, reference: ClaimReference) -> bool:
+        """Settle one claim; return whether that is done."""
+        try:
+            self._prepare_or_take_back(reference)
+        except SetAsideError:
+            return True
+        except EffectPendingError as error:
+            log.info("claim waits for kubelet to ask again", claim=str(reference), reason=str(error))
+        except DracaenaError as error:
+            log.warning("claim not recovered yet", claim=str(reference), error=str(error))
+            return False
+        except Exception:
+            # An error of ours in one claim must not hold up the others, nor the start. It is tried again.
+            log.exception("claim not recovered by an error of the plugin", claim=str(reference))
+            return False
+        return True
+
+    def _prepare_or_take_back(self, reference: ClaimReference) -> None:
+        try:
+            self.prepare(reference, resumes=True)
+        except (ClaimGoneError, PrepareError) as error:
+            with self._lock.hold():
+                if self._checkpoints.may_be_in_use(reference.uid):
+                    return  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
+            log.info("half a preparation taken back", claim=str(reference), reason=str(error))
+            self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
+
+
+def _check_uid(reference: ClaimReference) -> None:
+    """Refuse a claim UID that could name a file elsewhere; the API server makes UUIDs."""
+    if _PLAIN_UID.fullmatch(reference.uid) is None:
+        raise PrepareError(
+            f"claim {reference} has UID {reference.uid[:100]!r}, expected 1 to 63 letters, digits and '-': "
+            "kubelet must ask with the UID that the API server gave"
+        )

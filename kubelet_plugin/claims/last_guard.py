@@ -1,0 +1,211 @@
+"""The last guard: no container gets a device that another claim holds, whoever allocated it, nor a node of one.
+
+It knows what was prepared on this node, and believes nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.ports import ReadMinors
+from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
+from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
+from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
+from dracaena.kubelet_plugin.prepare.mps_containers import crowded_container
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+
+log = structlog.get_logger()
+
+
+class DeviceHeldError(TemporaryError):
+    """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
+
+    def __init__(
+        self, text: str, holders: tuple[PreparedClaim, ...] = (), *, overdrawn: tuple[Overdrawn, ...] = ()
+    ) -> None:
+        """`holders` must all give back what they hold; of each that is overdrawn, as many as make room."""
+        super().__init__(text)
+        self.holders = holders
+        self.overdrawn = overdrawn
+
+    def outlasts(self, in_use: Callable[[PreparedClaim], bool]) -> bool:
+        """Whether it stays as long as those claims live that are in use, whoever else is unprepared."""
+        if any(in_use(holder) for holder in self.holders):
+            return True
+        return any(each.is_by([holder for holder in each.holders if in_use(holder)]) for each in self.overdrawn)
+
+
+class AllocatedAnewError(TemporaryError):
+    """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
+
+
+class LastGuard:
+    """Refuses, by raising TemporaryError: all of it may pass. Holds nothing."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        claim_reconciler: ClaimReconciler,
+        read_minors: ReadMinors,
+        changing: Callable[[], Collection[str]] = tuple,
+        guest_runtimes: GuestRuntimes = NO_GUESTS,
+        refusal: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`changing` returns, with the lock held, the GPUs of which nothing is given to anybody now: names of
+        devices, or PCI addresses; `refusal`, with the lock held, why none of the node is.
+        """
+        self._checkpoints = checkpoints
+        self._files = files
+        self._claim_reconciler = claim_reconciler
+        self._read_minors = read_minors
+        self._changing = changing
+        self._guest_runtimes = guest_runtimes
+        self._refusal = refusal
+
+    def refuse_stale(self, prepared: PreparedClaim) -> None:
+        """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
+
+        The last reading may be a minute old, and the driver may have been loaded anew since. GPUs for virtual machines,
+        of which that driver knows nothing, are compared where their nodes are looked at (ReadClaimNodes).
+        """
+        try:
+            minors = self._read_minors()
+        except TemporaryError as error:
+            # A driver that hangs is not loaded anew meanwhile: what was read last holds.
+            log.warning("minors of the GPUs are not compared", error=str(error))
+            return
+        for device in (d for d in prepared.devices if not d.is_passthrough) if minors else ():
+            minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
+            if device.pci_bus_id is not None and minor != device.minor:
+                seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"
+                raise TemporaryError(
+                    f"GPU {device.parent_uuid or device.uuid} at {device.pci_bus_id} was /dev/nvidia{device.minor} "
+                    f"when the GPUs were last read, the driver has {seen} now: waiting for the next reading"
+                )
+
+    def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
+        """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
+        refusal = self._refusal()
+        if refusal is not None:
+            raise TemporaryError(refusal)
+        changing = self._changing()
+        for device in plan.devices if changing else ():
+            if device.physical_gpu in changing or device.pci_bus_id in changing:
+                gpu = device.pci_bus_id if device.is_vgpu else device.physical_gpu
+                raise TemporaryError(
+                    f"request {device.request}: {gpu} is being divided into another layout, and "
+                    f"{device.device} may go with that: delete the pod if it does not start within minutes"
+                )
+        _, broken = self._checkpoints.load_all()
+        others = [*self._claim_reconciler.holders(pool)]
+        for each in broken:
+            if each.uid == plan.claim.uid:
+                continue
+            salvaged = self._files.salvage(each)
+            if not salvaged.devices:
+                raise TemporaryError(
+                    f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "
+                    "holds: nothing is granted until it was rebuilt from the claim, or taken back"
+                )
+            others.append(salvaged)
+        held = holders(plan, others)
+        if held:
+            text = "; ".join(_held(plan, *entry) for entry in held)
+            raise _device_held(plan, text, tuple(holder for _, _, holder in held))
+        lost = of_unknown_address(plan, others, pool)
+        if lost:
+            text = "; ".join(_lost(plan, *entry) for entry in lost)
+            raise _device_held(plan, text, tuple(holder for _, _, holder in lost))
+        short = overdrawn(plan, others, pool)
+        if short:
+            _log_held(plan, tuple(holder for each in short for holder in each.holders))
+            raise DeviceHeldError(_short(plan, short), overdrawn=short)
+        unlike = of_another_mode(plan, others)
+        if unlike:
+            text = "; ".join(
+                f"{device} has a share of {holder.claim.told_to(plan.claim)}, and {difference}"
+                for device, holder, difference in unlike
+            )
+            raise _device_held(plan, text, tuple(holder for _, holder, _ in unlike))
+        nodes = held_nodes(plan, others)
+        if nodes:
+            raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+    def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
+        """Return the plan as the pods of its claim need it, or why they cannot be given it: a container would have too
+        much at a time, or is in a virtual machine without what it would need. The caller holds the lock.
+
+        What a GPU for virtual machines needs depends on the RuntimeClass, so none is given to pods that are not known.
+        """
+        unknown = set(plan.consumers).difference(pod.metadata.uid for pod in pods)
+        if unknown and any(device.is_passthrough for device in plan.devices):
+            raise TemporaryError(
+                f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, was not read yet: what it gets "
+                "depends on its RuntimeClass"
+            )
+        others = (c.prepared for c in self._checkpoints.load_all()[0]) if plan.effects else ()
+        return crowded_container(plan, others, pods) or fitted_to_pods(plan, pods, self._guest_runtimes)
+
+
+def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:
+    """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
+    allocation = claim.status.allocation
+    results = () if allocation is None else allocation.devices.results
+    wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == driver}
+    held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
+    if wanted != held:
+        raise AllocatedAnewError(
+            f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
+            f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
+            "Delete the pods of this node that use it: kubelet must unprepare it first"
+        )
+
+
+def _names(devices: Iterable[str]) -> str:
+    return ", ".join(sorted(devices)) or "none"
+
+
+def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:
+    _log_held(plan, by)
+    return DeviceHeldError(text, by)
+
+
+def _log_held(plan: PreparedClaim, by: tuple[PreparedClaim, ...]) -> None:
+    """kubelet tells the pod the text of the error; the log, which is for admins, names who holds the devices."""
+    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
+
+
+def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    name = holder.claim.told_to(plan.claim)
+    of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
+    return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"
+
+
+def _lost(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    held = f"which is still held by {holder.claim.told_to(plan.claim)}"
+    if theirs.is_vgpu:
+        return (
+            f"request {device.request}: device {device.device} may have been the GPU of {theirs.device}, {held}: that "
+            "vGPU is gone, and nobody knows any more whose it was. Delete the pods of that claim"
+        )
+    return (
+        f"request {device.request}: device {device.device} may be {theirs.device}, {held}: its PCI address is not "
+        "known any more, and the NVIDIA driver, which could tell, does not have it. Delete the pods of that claim, or "
+        "bind its GPU to the NVIDIA driver again"
+    )
+
+
+def _short(plan: PreparedClaim, short: Sequence[Overdrawn]) -> str:
+    return "; ".join(
+        f"{each} (held by {', '.join(holder.claim.told_to(plan.claim) for holder in each.holders)})" for each in short
+    )

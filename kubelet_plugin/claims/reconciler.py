@@ -1,0 +1,190 @@
+"""Reconciles prepared claims with where their devices are now.
+
+It runs at the start before anything is served, in prepare before any device is given, and after each change, for
+DeviceWatch. If a claim's device has new numbers, the claim's files are rewritten in an order that makes a crash after
+any step harmless: remove the CDI spec → checkpoint "aside" with the new and the former numbers → CDI spec → device
+metadata → checkpoint "done". A claim stays aside, without a CDI spec, while one of its devices is gone, and while
+containers of another claim hold a node that it would get. Meanwhile the runtime starts none of its containers, and
+kubelet says so on the pod. If the nodes are the same and only other facts about the devices changed, the files are
+replaced and there is a spec all the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.moved_devices import (
+    Followed,
+    follow,
+    held_nodes,
+    mig_device_gone,
+    moves,
+    same_nodes,
+)
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+
+REWRITING = "its files are being written anew"
+"""Why a claim is aside although nothing stands in its way."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTrouble:
+    """What somebody must know of a prepared claim whose devices moved."""
+
+    prepared: PreparedClaim
+    aside: str | None
+    """Why none of its containers can be started; None: they can."""
+    moved: tuple[str, ...]
+    """In words: which device nodes its containers may have that are other devices by now; not those of `vanished`, nor
+    of GPUs that have left VFIO, of which `aside` tells."""
+    vanished: tuple[str, ...] = ()
+    """MIG devices that were made for it and have gone, by UUID."""
+
+    @property
+    def aside_besides(self) -> str | None:
+        """Why none of its containers can be started, besides that `vanished` are gone."""
+        gone = set(map(mig_device_gone, self.vanished))
+        return "; ".join(one for one in (self.aside or "").split("; ") if one not in gone) or None
+
+
+class ClaimReconciler:
+    """Keeps prepared claims in line with their devices. Callers hold the node's lock."""
+
+    def __init__(self, checkpoints: Checkpoints, files: ClaimFiles) -> None:
+        self._checkpoints = checkpoints
+        self._files = files
+        self._pool: PublishedPool | None = None
+        self._now: tuple[Checkpoint, ...] | None = None  # the same object as long as nothing changed
+        self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
+        self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
+
+    def reconcile(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
+        """Bring all prepared claims of this boot in line with a pool; return those for which that failed, and why."""
+        claims = self._look(pool)
+        failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
+        formers = [followed.prepared for _, followed in claims if followed.prepared.former]
+        # A broken checkpoint cannot be followed: its containers may have every node that its spec names.
+        formers += [self._files.salvage(broken) for broken in self._checkpoints.load_all()[1]]
+        for checkpoint, followed in claims:
+            uid = checkpoint.prepared.claim.uid
+            if not checkpoint.in_use or not checkpoint.planned or uid in failed:
+                continue
+            unchanged = followed.prepared is checkpoint.prepared and not followed.missing
+            if unchanged and checkpoint.state is State.DONE and not formers:
+                continue  # the usual case, and every prepare asks it about every claim of the node
+            try:
+                held = held_nodes(followed.prepared, formers) if formers else ()
+                problems = (*followed.missing, *map(str, held))
+                names = sorted({str(node.holder.claim) for node in held})
+                self._bring(checkpoint, followed.prepared, "; ".join(problems) or None, pool, held_by=names)
+            except DracaenaError as error:
+                failed[uid] = error
+                log.warning(
+                    "claim of a moved device is not settled yet", claim=str(followed.prepared.claim), error=str(error)
+                )
+            except Exception as error:
+                # A bug that hits one claim must not fail the others.
+                log.exception("claim not settled by an error of the plugin", claim=str(checkpoint.prepared.claim))
+                failed[uid] = _internal_error(checkpoint.prepared, error)
+        return failed
+
+    def holders(self, pool: PublishedPool) -> Sequence[PreparedClaim]:
+        """Return all claims of this boot that hold devices, as they should be by a pool, whatever the disk says."""
+        return [followed.prepared for _, followed in self._look(pool)]
+
+    def troubles(self) -> Sequence[ClaimTrouble]:
+        """Return what has to be told about prepared claims, according to their checkpoints."""
+        now, _ = self._checkpoints.load_all()
+        gone = {} if self._pool is None else self._pool.vanished
+        lost = {
+            c.prepared.claim.uid: [d.uuid for d in c.prepared.devices if gone.get(d.device) == d.uuid]
+            for c in now
+            if gone
+        }
+        return [
+            ClaimTrouble(
+                c.prepared, c.aside, moves(c.prepared, told=[*vanished, *_out_of_vfio(c.prepared)]), tuple(vanished)
+            )
+            for c, vanished in ((c, lost.get(c.prepared.claim.uid, [])) for c in now)
+            if c.aside not in (None, REWRITING) or c.prepared.former or vanished
+        ]
+
+    def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:
+        now, _ = self._checkpoints.load_all()
+        if pool is self._pool and now is self._now:
+            return tuple(self._followed.values())
+        known = self._followed if pool is self._pool else {}
+        for uid in self._not_followed:
+            known.pop(uid, None)
+        self._followed, self._not_followed = {}, {}
+        for checkpoint in now:
+            uid = checkpoint.prepared.claim.uid
+            seen = known.get(uid)
+            # A checkpoint that nobody has written since then is the same object.
+            same = seen is not None and seen[0] is checkpoint
+            self._followed[uid] = seen if same and seen is not None else (checkpoint, self._follow(checkpoint, pool))
+        self._pool, self._now = pool, now
+        return tuple(self._followed.values())
+
+    def _follow(self, checkpoint: Checkpoint, pool: PublishedPool) -> Followed:
+        """Follow one claim. If a bug keeps us from following it, it holds all that it had."""
+        prepared = checkpoint.prepared
+        try:
+            return follow(prepared, pool)
+        except Exception as error:
+            log.exception("claim not followed by an error of the plugin", claim=str(prepared.claim))
+            self._not_followed[prepared.claim.uid] = _internal_error(prepared, error)
+            return Followed(dataclasses.replace(prepared, former=(*prepared.former, *prepared.devices)))
+
+    def _bring(
+        self,
+        checkpoint: Checkpoint,
+        prepared: PreparedClaim,
+        problem: str | None,
+        pool: PublishedPool,
+        held_by: Sequence[str],
+    ) -> None:
+        """`held_by` names claims for the log, where `problem` may not (ClaimReference.told_to)."""
+        settled = problem is not None or checkpoint.state is State.DONE
+        if settled and checkpoint.prepared == prepared and checkpoint.aside == problem:
+            return
+        uid = prepared.claim.uid
+        if problem is None and checkpoint.state is State.DONE and same_nodes(checkpoint.prepared, prepared):
+            # Its pod may be running and the spec names the right nodes, so it is replaced: there is always one.
+            self._files.write(prepared, pool)
+            self._checkpoints.finish(dataclasses.replace(checkpoint, prepared=prepared))
+            log.info("what is known of a claim's devices brought up to date", claim=str(prepared.claim), claim_uid=uid)
+            return
+        self._files.remove_spec(uid)
+        aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
+        if problem is not None:
+            log.error(
+                "claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem, held_by=held_by or None
+            )
+            return
+        self._files.write(prepared, pool)
+        self._checkpoints.finish(aside)
+        log.warning("files of a claim written anew", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
+
+
+def _out_of_vfio(prepared: PreparedClaim) -> list[str]:
+    """Return the GPUs for virtual machines that no VFIO driver has now, by UUID: nothing was numbered anew."""
+    return [device.uuid for device in prepared.devices if device.is_passthrough and device.iommu_group is None]
+
+
+def _internal_error(prepared: PreparedClaim, error: Exception) -> TemporaryError:
+    return TemporaryError(
+        f"claim {prepared.claim} cannot be brought in line with its devices: internal error of the plugin "
+        f"({type(error).__name__}), see its log"
+    )

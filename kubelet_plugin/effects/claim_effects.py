@@ -1,0 +1,249 @@
+"""Makes the effects of claims and undoes them, each journaled in its claim's checkpoint for as long as it may be there.
+
+They may take long, an MPS server some seconds, so they are made without the lock that guards kubelet's calls, and
+ordered by one lock a GPU: taken before that of the calls, several of them by name. The journal is written under the
+lock of the calls, before an effect is made and after it was undone. So what is journaled is at all times at least what
+is there, and it is all that a restart, or the other instance during an upgrade, needs to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.ports import EffectMeans, JoinedEffectMeans, NodeLock, NotingEffectMeans
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+
+MAX_WAITING = 8
+"""Most calls that wait for GPUs at a time, a quarter of the workers (adapters.grpc_server): an effect that takes its
+time must leave some for claims of other GPUs. A call beyond that fails at once, and kubelet asks again."""
+
+log = structlog.get_logger()
+
+
+class ClaimEffects:
+    """Callers of hold(), apply() and undo() do not hold the lock of the calls; these take it for each write."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        means: Mapping[str, EffectMeans | NotingEffectMeans],
+        lock: NodeLock,
+        gpu_lock: Callable[[DeviceName], NodeLock],
+        salvage: Callable[[Broken], PreparedClaim],
+    ) -> None:
+        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name.
+
+        `salvage` returns what is known of a claim whose checkpoint is broken, without devices where that is nothing.
+        """
+        self._checkpoints = checkpoints
+        self._means = means
+        self._lock = lock
+        self._gpu_lock = gpu_lock
+        self._salvage = salvage
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+
+    def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
+        """Return what is journaled of a claim in this boot. The caller holds the lock of the calls."""
+        found = self._checkpoint(uid)
+        return () if found is None else found.prepared.effects
+
+    @contextlib.contextmanager
+    def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:
+        """Hold the GPUs of what is journaled of a claim for a block, for apply() and undo().
+
+        `left_s` returns how long they may still be waited for. Raises TemporaryError where another call keeps one for
+        longer, where too many wait already, or where another call settled the claim otherwise meanwhile.
+        """
+        gpus = self._gpus(uid)
+        with contextlib.ExitStack() as stack:
+            for gpu in gpus:
+                self._enter(stack, gpu, left_s)
+            if self._gpus(uid) != gpus:
+                raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
+            yield
+
+    def _enter(self, stack: contextlib.ExitStack, gpu: DeviceName, left_s: Callable[[], float]) -> None:
+        lock = self._gpu_lock(gpu)
+        with contextlib.suppress(TemporaryError):
+            stack.enter_context(lock.hold(0.0))
+            return
+        if not self._waiting.acquire(blocking=False):
+            raise TemporaryError(f"{gpu} is busy with another claim, and {MAX_WAITING} calls wait already: asked again")
+        try:
+            stack.enter_context(lock.hold(left_s()))
+        except TemporaryError as error:
+            raise TemporaryError(f"{gpu} is busy with another claim: {error}") from error
+        finally:
+            self._waiting.release()
+
+    def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
+        """Return them sorted: two claims that wait for each other's GPUs would wait for ever."""
+        with self._lock.hold():
+            return sorted({effect.gpu for effect in self.of(uid)})
+
+    def apply(self, uid: ClaimUid, planned: Sequence[Effect]) -> None:
+        """Bring the effects of a claim to what is planned, in its order; all must be journaled, and their GPUs held.
+
+        What else is journaled, of an earlier plan, is undone first. Raises DracaenaError; what may have been made by
+        then stays journaled. Nothing is made where another call, with another plan, has undone what was journaled.
+        """
+        with self._lock.hold():
+            known = self.of(uid)
+        if not all(is_among(effect, known) for effect in planned):
+            raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
+        self._undo(uid, keep=planned)
+        for effects in _in_runs(next(each for each in known if each.is_same(one)) for one in planned):
+            for effect, outcome in zip(effects, self._apply_run(uid, effects), strict=True):
+                self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+                log.info("effect made", effect=str(effect), claim_uid=uid)
+
+    def _apply_run(self, uid: ClaimUid, effects: Sequence[Effect]) -> Iterable[Mapping[str, Scalar]]:
+        """Make effects of one kind, joined where their means can, and return the outcome of each as it is made."""
+        means = self._means_of(effects[0])
+        if not isinstance(means, JoinedEffectMeans):
+            return (self._apply(uid, effect) for effect in effects)
+
+        def note(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+
+        return means.apply_joined(effects, note)
+
+    def _apply(self, uid: ClaimUid, effect: Effect) -> Mapping[str, Scalar]:
+        others, means = self._others(uid, effect), self._means_of(effect)
+        if not isinstance(means, NotingEffectMeans):
+            return means.apply(effect, others)
+
+        def note(outcome: Mapping[str, Scalar]) -> None:
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+
+        return means.apply_noting(effect, others, note)
+
+    def undo(self, uid: ClaimUid) -> None:
+        """Undo all that is journaled of a claim, the last first; their GPUs must be held.
+
+        Raises DracaenaError at the first that cannot be undone: it and those before it stay journaled.
+        """
+        self._undo(uid, keep=())
+
+    def follow(
+        self,
+        uid: ClaimUid,
+        wanted: Sequence[Effect],
+        of_kind: Callable[[Effect], bool],
+        is_settled: Callable[[Effect], bool],
+    ) -> None:
+        """Bring the effects of one kind, that containers know nothing of, to what is wanted now; its GPUs must be held.
+
+        For a claim that is prepared; of others nothing is changed. Effects that are not settled are made (again).
+        Raises DracaenaError at the first that cannot be.
+        """
+        with self._lock.hold():
+            checkpoint = self._checkpoint(uid)
+            if checkpoint is None or checkpoint.state is not State.DONE:
+                return
+            known = checkpoint.prepared.effects
+            new = [effect for effect in wanted if not is_among(effect, known)]
+            if new:
+                self._checkpoints.journal(checkpoint, [*known, *new])
+        due = [effect for effect in (*known, *new) if is_among(effect, wanted) and not is_settled(effect)]
+        for effect in due:
+            outcome = self._apply(uid, effect)
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+        self._undo_each(uid, [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)])
+
+    def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
+        with self._lock.hold():
+            left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
+        self._undo_each(uid, left)
+
+    def _undo_each(self, uid: ClaimUid, left: Sequence[Effect]) -> None:
+        for effects in _in_runs(reversed(left)):
+            means = self._means_of(effects[0])
+            if isinstance(means, JoinedEffectMeans):
+                for effect in effects:
+                    self._others_to_undo(uid, effect)
+                means.undo_joined(effects, partial(self._note_undone, uid))
+                continue
+            for effect in effects:
+                means.undo(effect, self._others_to_undo(uid, effect))
+                self._note_undone(uid, effect)
+
+    def _others_to_undo(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
+        """Return the effects beside one that is to be undone. Raises TemporaryError where there may be more of them."""
+        others = self._others(uid, effect)
+        if all(other.outcome is None for other in others):
+            self._refuse_beside_broken(effect)
+        return others
+
+    def _note_undone(self, uid: ClaimUid, effect: Effect) -> None:
+        self._note(uid, effect, None)
+        log.info("effect undone", effect=str(effect), claim_uid=uid)
+
+    def _means_of(self, effect: Effect) -> EffectMeans | NotingEffectMeans:
+        means = self._means.get(effect.kind)
+        if means is None:
+            raise TemporaryError(
+                f"{effect} cannot be made or undone: this release, or its settings on this node, know nothing of "
+                f"{effect.kind!r}. Run the release that prepared the claim; its devices stay held until then"
+            )
+        return means
+
+    def _others(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
+        """Return the effects of its kind on its GPU that are journaled beside it, by claim UID."""
+        with self._lock.hold():
+            now, _ = self._checkpoints.load_all()
+        return tuple(
+            other
+            for checkpoint in now
+            for other in checkpoint.prepared.effects
+            if (other.kind, other.gpu) == (effect.kind, effect.gpu)
+            and not (checkpoint.prepared.claim.uid == uid and other.is_same(effect))
+        )
+
+    def _refuse_beside_broken(self, effect: Effect) -> None:
+        """Refuse to undo the last effect of its kind that is known on a GPU while a broken checkpoint may name another:
+        containers may use what the two have in common.
+        """
+        with self._lock.hold():
+            _, broken = self._checkpoints.load_all()
+            for each in broken:
+                gpus = {device.physical_gpu for device in self._salvage(each).devices}
+                if not gpus or effect.gpu in gpus:
+                    raise TemporaryError(
+                        f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that "
+                        f"claim may share what stands behind it on {effect.gpu}. Waiting until it was rebuilt from the "
+                        "claim, or taken back"
+                    )
+
+    def _note(self, uid: ClaimUid, effect: Effect, now: Effect | None) -> None:
+        """Journal how far an effect got; None: it is undone."""
+        with self._lock.hold():
+            checkpoint = self._checkpoint(uid)
+            if checkpoint is None or not is_among(effect, checkpoint.prepared.effects):
+                raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while {effect} was being settled")
+            journal = [now if each.is_same(effect) else each for each in checkpoint.prepared.effects]
+            self._checkpoints.journal(checkpoint, [each for each in journal if each is not None])
+
+    def _checkpoint(self, uid: ClaimUid) -> Checkpoint | None:
+        found = self._checkpoints.load(uid)
+        ours = isinstance(found, Checkpoint) and found.boot_id == self._checkpoints.boot_id
+        return found if ours and isinstance(found, Checkpoint) else None
+
+
+def _in_runs(effects: Iterable[Effect]) -> Iterator[Sequence[Effect]]:
+    """Yield effects in their order, those of one kind that follow each other together."""
+    for _, run in itertools.groupby(effects, key=lambda effect: effect.kind):
+        yield tuple(run)

@@ -1,0 +1,405 @@
+"""Activates Fabric Manager's partitions for claims, and deactivates them; tells readings which there are.
+
+What is active and was activated here is in the journals of claims, before it is. So what Fabric Manager says is active
+and no journal names is somebody else's, and what journals name and it says is not active was lost when it was started
+anew. A file keeps what was activated here as well, for claims whose checkpoint breaks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.fabric_partitions import (
+    FabricAnswer,
+    ToldPartition,
+    place_troubles,
+    places_read,
+    with_partitions,
+    without_partitions,
+    without_places,
+)
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.ports import (
+    DocumentStore,
+    FabricCode,
+    FabricManager,
+    FabricManagerError,
+    NodeLock,
+)
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
+from dracaena.kubelet_plugin.prepare.partition_effects import MODULES, PARTITION
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+
+STATE: Final = "state"
+ACTIVATING: Final = "activating"
+"""It may be active by our doing."""
+ACTIVE: Final = "active"
+
+LOCK_WAIT_S: Final = 15.0
+"""Longest wait for another call that changes partitions: one of them takes some seconds, one that hangs 10 s."""
+
+PLACES: Final = "modules.json"
+"""File that keeps the module ids that were read in this boot, by PCI address."""
+
+ACTIVATED: Final = "activated.json"
+"""File that keeps the partitions that may be active by our doing in this boot, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """The effect of a partition."""
+
+    claim_uid: str
+    effect: Effect
+    in_use: bool
+    """Whether containers may have the claim's devices. Not so while the effect is being undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What checkpoints of this boot say of partitions."""
+
+    entries: tuple[Journaled, ...] = ()
+    is_whole: bool = True
+    """Whether no checkpoint is broken: those may name more partitions."""
+
+    @property
+    def named(self) -> frozenset[int]:
+        """Return the partitions of all claims, whether they were tried or not."""
+        return frozenset(_number(each.effect) for each in self.entries)
+
+    @property
+    def may_be_active(self) -> frozenset[int]:
+        """Return those that may be active by our doing."""
+        return frozenset(_number(each.effect) for each in self.entries if _may_be_active(each.effect))
+
+    @property
+    def active(self) -> Mapping[int, frozenset[int]]:
+        """Return those that prepared claims have, with the module ids of their GPUs."""
+        return {
+            _number(each.effect): _modules(each.effect)
+            for each in self.entries
+            if each.in_use and (each.effect.outcome or {}).get(STATE) == ACTIVE
+        }
+
+    def claims(self, partition: int) -> str:
+        """Return the UIDs of the claims for which a partition may be active."""
+        return ", ".join(
+            sorted({e.claim_uid for e in self.entries if _number(e.effect) == partition and _may_be_active(e.effect)})
+        )
+
+
+log = structlog.get_logger()
+
+
+class FabricPartitions:
+    """Implements NotingEffectMeans for FABRIC_PARTITION. From any thread; read() from one at a time."""
+
+    def __init__(self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str) -> None:
+        """`lock` orders what changes partitions, in all instances of the plugin; it is taken before that of the calls.
+        `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active by our
+        doing.
+        """
+        self._manager = manager
+        self._lock = lock
+        self._files = files
+        self._boot_id = boot_id
+        self._journal: Callable[[], Journal] = _unknown
+
+    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
+        """Take these journals from now on. Before, all calls raise TemporaryError: without them Fabric Manager would be
+        told that nothing is active.
+        """
+
+        def journal() -> Journal:
+            with lock.hold():
+                now, broken = checkpoints.load_all()
+            entries = (
+                Journaled(each.prepared.claim.uid, effect, each.in_use)
+                for each in now
+                for effect in each.prepared.effects
+                if effect.kind == FABRIC_PARTITION
+            )
+            return Journal(tuple(entries), is_whole=not broken)
+
+        self._journal = journal
+
+    def apply_noting(
+        self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
+    ) -> Mapping[str, Scalar]:
+        """See NotingEffectMeans. Raises TemporaryError where Fabric Manager refuses or does not answer, where its
+        partitions are others than the claim was planned with, and where somebody else has one of the GPUs.
+        """
+        number = _number(effect)
+        with self._lock.hold(LOCK_WAIT_S):
+            answer = self._answer()
+            partition = answer.partition(number)
+            if partition is None or _modules(effect) != partition.modules or number in answer.unsupported:
+                raise TemporaryError(
+                    f"Fabric Manager's partition {number} is not that of modules {effect.parameters[MODULES]} any "
+                    "more: waiting until its partitions were read again"
+                )
+            is_ours = any(_may_be_active(each) and _number(each) == number for each in (effect, *others))
+            if partition.is_active and (is_ours or self._is_left(number)):
+                note({STATE: ACTIVATING})
+                return {STATE: ACTIVE}
+            self._refuse_overlap(partition, answer)
+            note({STATE: ACTIVATING})
+            try:
+                self._activate(number)
+            except FabricManagerError as error:
+                # Somebody else was quicker: it is not ours to deactivate. Unless it is an earlier call of ours, which
+                # got no answer in time.
+                if error.code == FabricCode.IN_USE and not is_ours:
+                    self._forget({number})
+                    note({})
+                raise
+        return {STATE: ACTIVE}
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        """See NotingEffectMeans. What was never tried is not deactivated, nor what another share of the GPU needs."""
+        number = _number(effect)
+        if not _may_be_active(effect) or any(_may_be_active(each) and _number(each) == number for each in others):
+            return
+        with self._lock.hold(LOCK_WAIT_S):
+            try:
+                answer = self._answer()
+            except FabricManagerError as error:
+                if error.code != FabricCode.NOT_SUPPORTED:
+                    raise
+                log.warning("Fabric Manager has no partitions any more", partition=number, answer=str(error))
+                self._forget({number})
+                return
+            partition = answer.partition(number)
+            if partition is None or partition.modules != _modules(effect):
+                log.warning("Fabric Manager has another partition now, which stays as it is", partition=number)
+                self._forget({number})
+                return
+            self._deactivate(number)  # whatever the list says: an activation without an answer may still be under way
+
+    def read(self, reading: Reading) -> Reading:
+        """Return a reading with the partitions as they are now, or without NVLinks and with a trouble where Fabric
+        Manager does not tell. Raises TemporaryError where the journals cannot be read.
+        """
+        machine = reading.machine
+        remembered = self._remember(machine)
+        try:
+            answer, foreign, found = self._look()
+        except FabricManagerError as error:
+            if error.code == FabricCode.NOT_SUPPORTED:
+                text = (
+                    f"setting `fabric-partitions` is on, and Fabric Manager is not in its shared NVSwitch mode "
+                    f"(FABRIC_MODE=1): no partitions are activated ({error})"
+                )
+                return _with(reading, without_places(machine), trouble(TroubleKind.FABRIC_MANAGER, text))
+            text = f"GPUs are published without NVLinks, and claims for them wait: {error}"
+            machine = without_partitions(machine, str(error))
+            return _with(reading, machine, trouble(TroubleKind.FABRIC_MANAGER, text))
+        machine = with_partitions(machine, answer, remembered, foreign)
+        return _with(reading, machine, *found, *place_troubles(machine))
+
+    def _look(self) -> tuple[FabricAnswer, frozenset[int], list[Trouble]]:
+        """Return what Fabric Manager says, with what is active and nobody's, and what to tell."""
+        # What is active before it is in the second journal was in the first one, and the other way round.
+        before = self._journal()
+        answer = self._read_or_tell()
+        after = self._journal()
+        troubles = []
+        lost = (before.active.keys() & after.active.keys()) - answer.active
+        unnamed = self._activated() - before.named - after.named
+        is_whole = before.is_whole and after.is_whole
+        if lost or (unnamed and is_whole):
+            with self._lock.hold(LOCK_WAIT_S):
+                self._end_left()
+                troubles += self._renew()
+                answer, after = self._manager.read(), self._journal()
+        foreign = answer.active - before.may_be_active - after.may_be_active
+        if not is_whole:
+            foreign -= unnamed  # a claim whose checkpoint is broken may have it
+        troubles += [
+            trouble(
+                TroubleKind.FABRIC_PARTITION,
+                f"partition {number} (modules {_text(answer.gpus_of([number]))}) is active, and no claim of this node "
+                "has it: its GPUs are given to nobody until whoever activated it deactivates it",
+                f"partition {number}",
+            )
+            for number in sorted(foreign)
+        ]
+        return answer, foreign, troubles
+
+    def _read_or_tell(self) -> FabricAnswer:
+        """As _answer, by a caller without the lock, which is taken where there is something to tell."""
+        try:
+            return self._manager.read()
+        except FabricManagerError as error:
+            if error.code != FabricCode.NOT_CONFIGURED:
+                raise
+        with self._lock.hold(LOCK_WAIT_S):
+            return self._answer()
+
+    def _answer(self) -> FabricAnswer:
+        """Return what Fabric Manager says; tell it before which partitions are active, where it waits for that. The
+        caller holds the lock: what another call activates meanwhile would not be among them.
+        """
+        try:
+            return self._manager.read()
+        except FabricManagerError as error:
+            if error.code != FabricCode.NOT_CONFIGURED:
+                raise
+        journal = self._journal()
+        active = sorted(journal.may_be_active if journal.is_whole else journal.may_be_active | self._activated())
+        self._keep_activated(active)
+        try:
+            self._manager.set_active(active)
+        except FabricManagerError as error:
+            # With the code of the question: "not supported" says here that it does not wait, nothing of its mode.
+            raise FabricManagerError(
+                f"Fabric Manager is starting, and does not take yet which partitions are active: {error}",
+                FabricCode.NOT_CONFIGURED,
+            ) from error
+        log.warning("Fabric Manager was started anew and told which partitions are active", partitions=active)
+        return self._manager.read()
+
+    def _renew(self) -> list[Trouble]:
+        """Activate anew what claims have and Fabric Manager has forgotten; the caller holds the lock."""
+        troubles = []
+        journal, answer = self._journal(), self._manager.read()
+        for number, modules in sorted(journal.active.items()):
+            if number in answer.active:
+                continue
+            text = f"Fabric Manager was started anew, and partition {number} was not active any more"
+            partition = answer.partition(number)
+            if partition is None or partition.modules != modules:
+                text += f", and cannot be activated: it is not that of modules {_text(modules)} any more"
+            else:
+                try:
+                    self._activate(number)
+                    text += ": it is again. Programs that use its NVLinks have to be started anew"
+                except FabricManagerError as error:
+                    text += f", and cannot be activated: {error}"
+            text += f" (claims with UID {journal.claims(number)})"
+            troubles.append(trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {number}"))
+        return troubles
+
+    def _end_left(self) -> None:
+        """Deactivate what is active by our doing for claims that ended while their checkpoint was broken, or by what
+        Fabric Manager was told in the moment before a journal ended; the caller holds the lock.
+        """
+        journal = self._journal()
+        for number in sorted(self._activated() - journal.named) if journal.is_whole else ():
+            try:
+                self._deactivate(number)
+                log.warning("a partition that no claim has any more is not active any more", partition=number)
+            except FabricManagerError as error:
+                log.warning("a partition that no claim has any more stays", partition=number, error=str(error))
+
+    def _is_left(self, number: int) -> bool:
+        """Whether a partition is active by our doing, for a claim whose journal was lost."""
+        return number in self._activated() - self._journal().may_be_active
+
+    def _activate(self, number: int) -> None:
+        self._keep_activated({*self._activated(), number})
+        self._manager.activate(number)
+
+    def _deactivate(self, number: int) -> None:
+        """Deactivate a partition; that it is not active is fine."""
+        try:
+            self._manager.deactivate(number)
+        except FabricManagerError as error:
+            if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED):
+                raise  # the second one: in its mode for vGPUs, where it did not activate it either
+        self._forget({number})
+
+    def _forget(self, numbers: Collection[int]) -> None:
+        self._keep_activated(self._activated().difference(numbers))
+
+    def _refuse_overlap(self, partition: ToldPartition, answer: FabricAnswer) -> None:
+        busy = [each for each in answer.partitions if each.is_active and each.modules & partition.modules]
+        if not busy:
+            return
+        journal = self._journal()
+        texts = []
+        for each in busy:
+            claims = journal.claims(each.id)
+            whose = f"of the claims with UID {claims}" if claims else "of no claim of this node"
+            texts.append(f"partition {each.id} {whose} (modules {_text(each.modules)})")
+        raise TemporaryError(
+            f"Fabric Manager's partition {partition.id} (modules {_text(partition.modules)}) cannot be activated while "
+            f"its GPUs are in {'; '.join(texts)}"
+        )
+
+    def _remember(self, machine: Machine) -> Mapping[str, int]:
+        """Return the module ids that were read since the node came up, with those of this machine."""
+        known = self._remembered()
+        now = places_read(machine)
+        # A place that another GPU has now is no longer that of the one that had it before.
+        kept = {address: module for address, module in known.items() if module not in now.values()}
+        joined = {**kept, **now}
+        if joined != known:
+            self._write(PLACES, modules=dict(sorted(joined.items())))
+        return joined
+
+    def _remembered(self) -> Mapping[str, int]:
+        try:
+            modules = self._kept(PLACES).get("modules", {})
+            return {str(address): int(module) for address, module in modules.items()}
+        except (DracaenaError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            log.warning("module ids that were read before are not known", error=str(error))
+            return {}
+
+    def _activated(self) -> frozenset[int]:
+        """Return what may be active by our doing; empty where that is not known."""
+        try:
+            return frozenset(map(int, self._kept(ACTIVATED).get("partitions", ())))
+        except (DracaenaError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            log.warning("partitions that were activated before are not known", error=str(error))
+            return frozenset()
+
+    def _keep_activated(self, partitions: Collection[int]) -> None:
+        """The caller holds the lock."""
+        if self._activated() != frozenset(partitions):
+            self._write(ACTIVATED, partitions=sorted(partitions))
+
+    def _kept(self, file: str) -> Mapping[str, Any]:
+        """Return what a file of this boot says; empty where there is none."""
+        document: Mapping[str, Any] = json.loads(self._files.read(file) or b"{}")
+        return document if document.get("boot") == self._boot_id else {}
+
+    def _write(self, file: str, **fields: Any) -> None:
+        try:
+            self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
+        except DracaenaError as error:
+            log.warning("what is known of the fabric is not kept for the next start", file=file, error=str(error))
+
+
+def _unknown() -> Journal:
+    raise TemporaryError("the checkpoints of this node are not known yet, so neither is which partitions claims have")
+
+
+def _with(reading: Reading, machine: Machine, *troubles: Trouble) -> Reading:
+    return dataclasses.replace(reading, machine=machine, troubles=(*reading.troubles, *troubles))
+
+
+def _number(effect: Effect) -> int:
+    return int(effect.parameters[PARTITION])
+
+
+def _modules(effect: Effect) -> frozenset[int]:
+    return frozenset(map(int, str(effect.parameters[MODULES]).split()))
+
+
+def _may_be_active(effect: Effect) -> bool:
+    return STATE in (effect.outcome or {})
+
+
+def _text(modules: Collection[int]) -> str:
+    return " ".join(map(str, sorted(modules)))

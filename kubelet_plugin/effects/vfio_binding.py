@@ -1,0 +1,305 @@
+"""Binds GPUs to a VFIO driver when claims get them, and back to the drivers that they had.
+
+Which driver each function of a GPU's IOMMU group had is journaled before the first write, and how far the binding got
+after each phase. What is there now is read before each write, so every step may be repeated. All functions of the
+group are bound or none: what cannot be finished is undone by who called (ClaimEffects). The drivers are written down
+beside the claim too (BoundGpus): a journal whose checkpoint breaks is taken up again from there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER, PciFunction, functions_of_gpu, why_not_on_demand
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
+from dracaena.kubelet_plugin.prepare.device_nodes import IOMMU_NODE
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+
+FUNCTIONS: Final = "functions"
+"""In the journal: `0000:18:00.0=nvidia 0000:18:00.1=`, each function that is bound, with the driver that it had."""
+STATE: Final = "state"
+UNBINDING: Final = "unbinding"
+UNBOUND: Final = "unbound"
+BOUND: Final = "bound"
+
+Note = Callable[[Mapping[str, Scalar]], None]
+
+log = structlog.get_logger()
+
+
+WithoutGpuDriver = Callable[[str, Callable[[], None]], None]
+"""Runs work, which the text names, while no process of ours has the GPU driver open: the kernel would wait for it.
+Raises what the work raises, and TemporaryError where the driver is not let go of (gpu_driver_lending); after
+EffectPendingError the work may still come, in another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A GPU on its way to VFIO."""
+
+    effect: Effect
+    gpu: str
+    """Its PCI address."""
+    functions: tuple[PciFunction, ...]
+    noted: Mapping[str, Scalar]
+    """What is journaled, without how far it got."""
+
+
+class VfioBinding:
+    """Implements NotingEffectMeans and JoinedEffectMeans for VFIO_BIND. From any thread; holds nothing itself."""
+
+    def __init__(
+        self,
+        drivers: PciDrivers,
+        holders: Callable[[str, int | None], Sequence[OpeningProcess]],
+        without_gpu_driver: WithoutGpuDriver,
+        bound: BoundGpus,
+        make_whole: Callable[[str], None] = lambda _address: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`holders` tells who has a GPU open, by address and IOMMU group (adapters.pci_holders). `make_whole` takes a
+        GPU out of MIG mode; it raises TemporaryError where that cannot be. `changed` is told when a GPU has moved.
+        """
+        self._drivers = drivers
+        self._holders = holders
+        self._without_gpu_driver = without_gpu_driver
+        self._bound = bound
+        self._make_whole = make_whole
+        self._changed = changed
+
+    def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
+        """See NotingEffectMeans; as apply_joined()."""
+        return self.apply_joined([effect], lambda _effect, outcome: note(outcome))[0]
+
+    def apply_joined(
+        self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
+    ) -> Sequence[Mapping[str, Scalar]]:
+        """See JoinedEffectMeans: the GPU driver is let go of once for all GPUs. One that an admin has bound to VFIO
+        stays so: nothing is journaled of it. One that was bound for a claim before, whose journal is lost, is journaled
+        as it was then.
+
+        Raises TemporaryError while somebody has one open or its group is not all of one GPU, EffectPendingError while a
+        write waits in the kernel.
+        """
+        begun = [self._begin(effect, note) for effect in effects]
+        moving = [each for each in begun if each is not None]
+        try:
+            self._unbind_for_vfio(moving)
+            for each in moving:
+                note(each.effect, {**each.noted, STATE: UNBOUND})
+            for each in moving:
+                for function in each.functions:
+                    self._bind_to_vfio(each.gpu, function)
+        except WriteHangsError as error:
+            raise EffectPendingError(f"{', '.join(map(str, effects))} is not ready yet: {error}") from error
+        if moving:
+            self._changed()
+        return [{} if each is None else {**each.noted, STATE: BOUND} for each in begun]
+
+    def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
+        """See NotingEffectMeans; as undo_joined()."""
+        self.undo_joined([effect], lambda _effect: None)
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
+        """See JoinedEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
+        driver takes it when it comes. Raises TemporaryError while somebody has a GPU open, naming who.
+        """
+        moved = False
+        try:
+            for effect in effects:
+                moved |= self._undo(effect)
+                undone(effect)
+        finally:
+            if moved:
+                self._changed()
+
+    def _undo(self, effect: Effect) -> bool:
+        """Give one GPU back; return whether there was anything to give back."""
+        gpu, outcome = _gpu_of(effect), effect.outcome or {}
+        noted = _functions_in(outcome if FUNCTIONS in outcome else {FUNCTIONS: self._bound.functions(gpu)})
+        if not noted:
+            return False
+        self._refuse_while_writing(gpu, effect)
+        for address, driver in reversed(noted):
+            self._give_back(gpu, address, driver)
+        self._bound.forget(gpu)
+        return True
+
+    def _begin(self, effect: Effect, note: Callable[[Effect, Mapping[str, Scalar]], None]) -> _Moving | None:
+        """Journal which drivers the functions of a GPU have, before anything is written; None: an admin bound it."""
+        gpu, noted = _gpu_of(effect), dict(effect.outcome or {})
+        self._refuse_while_writing(gpu, effect)
+        functions = self._functions(gpu)
+        if FUNCTIONS not in noted:
+            kept = self._bound.functions(gpu)
+            if not kept and _are_in_vfio(gpu, functions):
+                return None
+            noted = {FUNCTIONS: kept or " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
+            if effect.parameters.get("iommufd") and not self._drivers.has_iommufd():
+                raise TemporaryError(f"/dev/iommu is missing, so {effect.device} is not bound: {IOMMU_NODE.remedy}")
+            self._check_targets(functions)
+            self._make_whole(gpu)
+            note(effect, {**noted, STATE: UNBINDING})
+        self._bound.note(gpu, str(noted[FUNCTIONS]))
+        return _Moving(effect, gpu, functions, noted)
+
+    def _functions(self, gpu: str) -> tuple[PciFunction, ...]:
+        """Return the functions of a GPU's group as they are now, the GPU itself first."""
+        bus = self._drivers.read()
+        address = PciAddress.parse(gpu)
+        function = None if address is None else bus.functions.get(address)
+        if function is None:
+            raise TemporaryError(f"there is no GPU at {gpu} on the PCI bus")
+        problem = why_not_on_demand(function, bus)
+        if problem is not None:
+            raise TemporaryError(f"the GPU at {gpu} cannot be bound to VFIO: {problem}")
+        return functions_of_gpu(function, bus)
+
+    def _check_targets(self, functions: Sequence[PciFunction]) -> None:
+        for each in functions:
+            target = self._drivers.vfio_driver(str(each.address))
+            if not self._drivers.is_loaded(target.name):
+                raise TemporaryError(
+                    f"{each.address} needs kernel driver {target.name}, which is not loaded: run `modprobe "
+                    f"{target.module}` as root on the node, and have it loaded at boot (/etc/modules-load.d)"
+                )
+
+    def _unbind_for_vfio(self, moving: Sequence[_Moving]) -> None:
+        """Take all functions from their drivers, the GPUs first: those while the GPU driver is let go of once."""
+        found = [(each.gpu, self._now(function.address)) for each in moving for function in each.functions]
+        found = [(gpu, now) for gpu, now in found if not now.has_vfio_driver]
+        lent = [(gpu, now) for gpu, now in found if now.is_gpu and now.driver is not None]
+        given_up = threading.Event()
+
+        def unbind_gpus() -> None:
+            for gpu, now in lent:
+                self._unbind(gpu, now, given_up)
+
+        if lent:
+            names = ", ".join(f"{now.address} from {now.driver}" for _, now in lent)
+            try:
+                self._without_gpu_driver(f"unbinding {names}", unbind_gpus)
+            except EffectPendingError:
+                # The claim may end before a late work comes, and its journal with it: nobody would give the GPU back.
+                # What is being written at this moment is known to all by its lock.
+                given_up.set()
+                raise
+        for gpu, now in found:
+            if (gpu, now) not in lent:
+                self._unbind(gpu, now, given_up)
+        for _, now in found:
+            self._expect(now.address, None)
+
+    def _unbind(self, gpu: str, now: PciFunction, given_up: threading.Event) -> None:
+        address = str(now.address)
+
+        def write(path: str, text: str) -> None:
+            if given_up.is_set():
+                raise TemporaryError(f"{address} is not taken from driver {now.driver}: nobody waits for that any more")
+            self._write(gpu, path, text)
+
+        self._refuse_while_open(now)
+        target = self._drivers.vfio_driver(address).name
+        write(f"bus/pci/devices/{address}/driver_override", f"{target}\n")
+        if now.driver is not None:
+            write(f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
+
+    def _bind_to_vfio(self, gpu: str, function: PciFunction) -> None:
+        now = self._now(function.address)
+        if now.has_vfio_driver:
+            return
+        address = str(function.address)
+        target = self._drivers.vfio_driver(address).name
+        self._write(gpu, f"bus/pci/drivers/{target}/bind", f"{address}\n")
+        self._expect(function.address, target)
+
+    def _give_back(self, gpu: str, address: str, driver: str) -> None:
+        now = self._found(address)
+        if now is None or VFIO_DRIVER.fullmatch(driver) is not None:
+            return
+        if self._drivers.override(address) is not None:
+            self._write(gpu, f"bus/pci/devices/{address}/driver_override", "\n")
+        if now.driver == (driver or None):
+            return
+        if now.has_vfio_driver:
+            self._refuse_while_open(now)
+            self._write(gpu, f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
+        elif now.driver is not None:
+            log.warning("a function has another driver than it was given", function=str(now), had=driver)
+            return
+        if driver and self._drivers.is_loaded(driver):
+            self._write(gpu, f"bus/pci/drivers/{driver}/bind", f"{address}\n")
+            self._expect(now.address, driver)
+        elif driver:
+            log.warning("the driver that a function had is not loaded", function=address, driver=driver)
+
+    def _found(self, address: str) -> PciFunction | None:
+        parsed = PciAddress.parse(address)
+        return None if parsed is None else self._drivers.read().functions.get(parsed)
+
+    def _now(self, address: PciAddress) -> PciFunction:
+        found = self._drivers.read().functions.get(address)
+        if found is None:
+            raise TemporaryError(f"{address} has gone from the PCI bus")
+        return found
+
+    def _expect(self, address: PciAddress, driver: str | None) -> None:
+        found = self._now(address)
+        if found.driver != driver:
+            raise TemporaryError(f"{found} was to get {f'driver {driver}' if driver else 'no driver'}, and has not")
+
+    def _refuse_while_writing(self, gpu: str, effect: Effect) -> None:
+        if self._drivers.is_writing(gpu):
+            functions = [address for address, _ in _functions_in(effect.outcome or {})] or [gpu]
+            try:
+                who = ", ".join(found for found in (self._who(address, None) for address in functions) if found)
+            except TemporaryError as error:
+                who = str(error)
+            raise EffectPendingError(
+                f"{effect} waits for an earlier write to /sys, which the kernel answers once everything that has the "
+                f"GPU at {gpu} open is closed: {who or 'no process is seen to have it open'}"
+            )
+
+    def _refuse_while_open(self, function: PciFunction) -> None:
+        who = self._who(str(function.address), function.iommu_group if function.has_vfio_driver else None)
+        if who:
+            raise TemporaryError(
+                f"{function.address} is open in {who}: the kernel would wait for them without end, so it stays with "
+                f"driver {function.driver}; end them"
+            )
+
+    def _who(self, address: str, group: int | None) -> str:
+        return ", ".join(map(str, self._holders(address, group)))
+
+    def _write(self, gpu: str, path: str, text: str) -> None:
+        try:
+            self._drivers.write(gpu, path, text)
+        except OSError as error:
+            raise TemporaryError(
+                f"the kernel refuses {text.strip() or 'nothing'} in /sys/{path}: {error.strerror}; look at `dmesg`"
+            ) from error
+
+
+def _gpu_of(effect: Effect) -> str:
+    return str(effect.parameters["address"])
+
+
+def _are_in_vfio(gpu: str, functions: Sequence[PciFunction]) -> bool:
+    """Whether a VFIO driver has a GPU, and no other driver any function of its group."""
+    return all(each.driver is None or each.has_vfio_driver for each in functions) and any(
+        each.has_vfio_driver and str(each.address) == gpu for each in functions
+    )
+
+
+def _functions_in(outcome: Mapping[str, Scalar]) -> Sequence[tuple[str, str]]:
+    """Return the functions that were noted with their drivers, in the order in which they were taken."""
+    pairs = (word.partition("=") for word in str(outcome.get(FUNCTIONS, "")).split())
+    return [(address, driver) for address, _, driver in pairs]

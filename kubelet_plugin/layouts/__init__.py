@@ -1,0 +1,1 @@
+"""GPUs in the layouts that a label of the Node names: static MIG layouts and vGPU layouts."""

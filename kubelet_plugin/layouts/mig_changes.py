@@ -1,0 +1,275 @@
+"""Brings one GPU into a static MIG layout, step by step, each journaled before the driver is asked for it.
+
+`changing` is noted first: from then on until it is taken back no claim gets anything of the GPU here, and whoever
+starts next goes on to the same end. It stays until the GPU was read again, or claims would be prepared by a reading of
+before. An instance is noted before it is made and forgotten after it is gone, so what the
+journal has is at all times at least what is ours. Instances that it does not have are somebody else's: they stay, and
+the GPU stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout, layout_problem, mode_obstacle
+from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.mig_packing import Placed, packed
+from dracaena.kubelet_plugin.effects.mig_instances import STEP_S, MigControl
+from dracaena.kubelet_plugin.layouts.journals import (
+    GpuInUseError,
+    LayoutBlockedError,
+    LayoutJournals,
+    MadeByOthersError,
+)
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, MadeInstance
+
+T = TypeVar("T")
+
+_Found = tuple[GpuInstance, MadeInstance | None]
+"""An instance, and the entry that it is of; None: somebody else made it."""
+
+log = structlog.get_logger()
+
+
+@runtime_checkable
+class LayoutControl(MigControl, Protocol):
+    """Tells, too, what a GPU is and who uses it (adapters.nvml_mig_control)."""
+
+    def processes(self, gpu: str) -> tuple[int, ...]:
+        """Return the PIDs of what runs on a GPU and its MIG devices."""
+        ...
+
+    def device_id(self, gpu: str) -> int:
+        """Return the PCI ID of a GPU, as device filters of MIG layouts have it."""
+        ...
+
+
+class MigLayoutChanges:
+    """For one thread. Two instances of the plugin take turns by the lock of the GPU."""
+
+    def __init__(
+        self,
+        control: LayoutControl,
+        ask: Callable[[str, Callable[[], object], float], object],
+        journals: LayoutJournals[GpuRecord],
+        gpu_lock: Callable[[DeviceName], NodeLock],
+    ) -> None:
+        """`ask` runs a step in the driver's thread (LiveMachine.ask)."""
+        self._control = control
+        self._ask = ask
+        self._journals = journals
+        self._gpu_lock = gpu_lock
+
+    def change(self, gpu: Gpu, layout: GpuLayout, user: Callable[[], str | None]) -> None:
+        """Bring a GPU into a layout, from wherever an earlier try left it.
+
+        `user` says, with the lock of the calls held, which claim has something of it. Raises GpuInUseError where a
+        claim or a process has, LayoutBlockedError, and TemporaryError where a step failed: then the GPU stays
+        `changing`, and the next try goes on. Where the driver refused the first step, it is as it was, and at rest.
+        Done, it is `changing` until rest().
+        """
+        with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
+            enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+            as_read = bool(gpu.mig_enabled) == enabled
+            gpu = replace(gpu, mig_enabled=enabled)
+            self._refuse(gpu, layout)
+            at_rest = self._journals.read().of(gpu.uuid).changing is None
+            record = self._journals.begin(gpu.uuid, layout, user)
+            if layout.enabled:
+                record = self._divide(gpu, layout, record, as_it_was=at_rest or as_read)
+            else:
+                record = self._join(gpu, record, as_it_was=at_rest)
+            self._journals.note(gpu.uuid, record)
+        log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
+
+    def rest(self, gpu: str, layout: GpuLayout) -> None:
+        """Give a GPU back, by UUID, that was brought into a layout and read since."""
+        self._journals.rest(gpu, layout)
+
+    def refuse_beside_others(self, gpu: Gpu) -> None:
+        """Raise MadeByOthersError where a GPU has instances that are not ours, by what the driver says now. Changes
+        nothing. What has no compute instance is in no reading, so nothing else tells that it is gone.
+        """
+        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        if not enabled:
+            return
+        record = self._journals.read().of(gpu.uuid)
+        others = [each for each, owner in self._found(gpu, record) if owner is None]
+        if others:
+            raise MadeByOthersError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
+
+    def device_id(self, gpu: str) -> int:
+        """Return the PCI ID of a GPU. Raises DracaenaError."""
+        return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
+
+    def _refuse(self, gpu: Gpu, layout: GpuLayout) -> None:
+        """Refuse what must be known before anything is begun."""
+        obstacle = mode_obstacle(gpu, layout)
+        if obstacle is not None:
+            raise LayoutBlockedError(obstacle)
+        self.refuse_beside_others(gpu)
+        pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
+        if pids:
+            shown = ", ".join(map(str, pids[:5]))
+            raise GpuInUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
+
+    def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
+        """Divide a GPU. `as_it_was`: without a further step it is what was last read of it."""
+        if not gpu.mig_enabled:
+            self._set_mode(gpu, record, enabled=True, as_it_was=as_it_was)
+        profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
+        gpu = replace(gpu, mig_profiles=profiles)
+        places = self._places(gpu, layout, record)
+        found = self._found(gpu, record)
+        kept: set[Placed] = set()
+        for entry in record.made:
+            instance = _of(entry, found)
+            place = next((each for each in places if _names(entry, each)), None)
+            if instance is not None and instance.has_compute and place is not None and place not in kept:
+                kept.add(place)
+                uuid = entry.uuid or self._uuid(gpu, instance.number)
+                record = self._noted(gpu, record.without(entry).making(*place).identified(instance.number, uuid))
+            else:
+                record = self._destroy(gpu, record, entry, instance)
+        for place in places:
+            if place not in kept:
+                record = self._make(gpu, record, place)
+        return record
+
+    def _places(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> tuple[Placed, ...]:
+        """Return where the instances are to lie. Some drivers tell it in MIG mode only: only now it is sure."""
+        if layout.counts and not gpu.mig_profiles:
+            raise TemporaryError(f"the NVIDIA driver does not tell how GPU {gpu.index} can be divided")
+        problem = layout_problem(gpu, layout)
+        if problem is None:
+            found = packed(layout.counts, gpu.mig_profiles)
+            assert found is not None  # else there would be a problem
+            return found
+        if not gpu.mig_enabled and not record.made:
+            self._step("leaving MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=False))
+        self._noted(gpu, replace(record, changing=None))
+        raise LayoutBlockedError(f"layout {layout.name}: {problem}")
+
+    def _join(self, gpu: Gpu, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
+        """Make a GPU whole. `as_it_was` as in _divide()."""
+        if not gpu.mig_enabled:
+            return replace(record, made=())
+        found = self._found(gpu, record)
+        as_it_was = as_it_was and not record.made
+        for entry in record.made:
+            record = self._destroy(gpu, record, entry, _of(entry, found))
+        if changes_mode_at_once(gpu):
+            self._set_mode(gpu, record, enabled=False, as_it_was=as_it_was)
+        return record
+
+    def _set_mode(self, gpu: Gpu, record: GpuRecord, *, enabled: bool, as_it_was: bool) -> None:
+        """Change the mode. Refused as the first step it leaves the GPU at rest: else a GPU that a monitor holds open
+        would be out of service for as long, even after its label was taken away.
+        """
+        what = "entering MIG mode" if enabled else "leaving MIG mode"
+        try:
+            self._step(what, lambda: self._control.set_mode(gpu.uuid, enabled=enabled))
+        except MigRefusedError as error:
+            if as_it_was and error.did_nothing:
+                self._noted(gpu, replace(record, changing=None))
+            raise
+
+    def _make(self, gpu: Gpu, record: GpuRecord, place: Placed) -> GpuRecord:
+        profile, placement = place
+        before, what = record, f"making {profile.name} at {placement.start} of GPU {gpu.index}"
+        record = self._noted(gpu, record.making(profile, placement))
+        try:
+            number = self._step(what, lambda: self._control.create_gpu_instance(gpu.uuid, profile, placement))
+        except MigRefusedError as error:
+            if error.did_nothing and error.call.startswith("nvmlDeviceCreate"):
+                self._noted(gpu, before)
+            raise
+        record = self._noted(gpu, record.identified(number))
+        slices = profile.compute_slices
+        try:
+            self._step(what, lambda: self._control.create_compute_instance(gpu.uuid, number, slices))
+        except MigRefusedError:
+            self._roll_back(gpu, before, number)
+            raise
+        return self._noted(gpu, record.identified(number, self._uuid(gpu, number)))
+
+    def _roll_back(self, gpu: Gpu, before: GpuRecord, number: int) -> None:
+        """Destroy a GPU instance that gets no compute instance. If that fails it stays noted, for the next try."""
+        try:
+            self._step("undoing a GPU instance", lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
+        except DracaenaError as error:
+            log.warning("GPU instance without a compute instance stays", gpu=gpu.uuid, error=str(error))
+            return
+        self._noted(gpu, before)
+
+    def _destroy(self, gpu: Gpu, record: GpuRecord, entry: MadeInstance, found: GpuInstance | None) -> GpuRecord:
+        if found is not None:
+            number, what = found.number, f"destroying {entry.profile} at {entry.start} of GPU {gpu.index}"
+            try:
+                self._step(what, lambda: self._control.destroy_compute_instances(gpu.uuid, number))
+                self._step(what, lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
+            except MigRefusedError as error:
+                if not error.instance_is_gone:
+                    raise
+        return self._noted(gpu, record.without(entry))
+
+    def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_Found]:
+        """Return the instances of a GPU in MIG mode, and of which entry each is. Raises TemporaryError where some of
+        ours would be overlooked.
+        """
+        profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
+        untold = sorted({each.profile for each in record.made} - {each.name for each in profiles})
+        if untold:
+            raise TemporaryError(
+                f"the NVIDIA driver does not tell MIG profile {untold[0]} of GPU {gpu.index} now, so it is not known "
+                "whether its instances are there"
+            )
+        found = self._step("reading GPU instances", lambda: self._control.instances(gpu.uuid, profiles))
+        return [(each, self._owner(gpu, record, each)) for each in found]
+
+    def _owner(self, gpu: Gpu, record: GpuRecord, found: GpuInstance) -> MadeInstance | None:
+        """Return the entry of an instance. Where the UUID of its MIG device was noted, another UUID is another's: the
+        driver gives number and place to whoever makes the next one.
+        """
+        entry = record.candidate(found)
+        if entry is None or entry.uuid is None:
+            return entry
+        uuid = self._uuid(gpu, found.number)
+        return entry if uuid in (None, entry.uuid) else None
+
+    def _uuid(self, gpu: Gpu, number: int) -> str | None:
+        """Return the UUID of the MIG device of a GPU instance, None where it has none."""
+        device = self._step("reading a MIG device", lambda: self._control.mig_device(gpu.uuid, number))
+        return None if device is None else device[1]
+
+    def _noted(self, gpu: Gpu, record: GpuRecord) -> GpuRecord:
+        return self._journals.note(gpu.uuid, record)
+
+    def _step(self, what: str, work: Callable[[], T]) -> T:
+        return self._ask(what, work, STEP_S)  # type: ignore[return-value]
+
+
+def others_made(gpu: Gpu, instances: Sequence[tuple[str, int]]) -> str:
+    """Say that a GPU has instances that are not ours: (profile, start)."""
+    shown = ", ".join(f"{profile} at {start}" for profile, start in instances)
+    return (
+        f"GPU {gpu.index} has MIG instances that no layout made ({shown}): they stay, and so does the GPU, until you "
+        f"destroy them (`nvidia-smi mig -i {gpu.index} -dci`, then `-dgi`)"
+    )
+
+
+def _of(entry: MadeInstance, found: Sequence[_Found]) -> GpuInstance | None:
+    return next((instance for instance, owner in found if owner == entry), None)
+
+
+def _names(entry: MadeInstance, place: Placed) -> bool:
+    return (entry.profile, entry.placement) == (place[0].name, place[1])

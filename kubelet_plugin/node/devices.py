@@ -1,0 +1,306 @@
+"""The devices of this node as its machine was last read: what prepare works with, and what is published of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+import structlog
+
+from dracaena.api import limits
+from dracaena.api.confidential import MODE_STATE_LABEL, cc_mode_label
+from dracaena.api.errors import TemporaryError
+from dracaena.api.machine import Machine
+from dracaena.api.mig_geometry import MigPlace
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
+from dracaena.api.objects import Taint
+from dracaena.api.passthrough import pci_bus_id_in
+from dracaena.api.resource_objects import CounterSet, Device
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
+from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig_on_demand import (
+    DividedGpus,
+    as_published,
+    divided_gpus,
+    taken_by_others,
+    vanished,
+)
+from dracaena.kubelet_plugin.discovery.passthrough import divided_by_mig, passthrough_trouble
+from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
+from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+
+_TAKEN = (
+    "GPU {gpu} has MIG devices that no claim made: claims do not get their slices, nor the GPU whole. To use them as "
+    "they are, leave the GPU out of `mig-gpus`; else destroy them (`nvidia-smi mig -dci`, then `-dgi`)"
+)
+
+GONE = "mig-device"
+"""Key of the taint of a place whose claim's MIG device has gone, behind the driver's name."""
+
+FABRIC_PARTITION = "fabric-partition"
+"""Key of the taint of GPUs in a partition of Fabric Manager's that is active, and that no claim has."""
+
+FOREIGN = "foreign"
+
+PENDING = "pending"
+"""Value of the taint on devices of GPUs whose layout is about to change."""
+
+CHANGING = "changing"
+"""Value of the taint on all devices while the mode of confidential computing of the GPUs is about to change."""
+
+EVERY_GPU = "*"
+"""In place of what gpu_of() names: all devices of the node are withheld."""
+
+_Modes = tuple[Mapping[str, str], Mapping[str, str]]
+"""Labels of the Node that speak of modes, and modes of GPUs for virtual machines by PCI address."""
+
+log = structlog.get_logger()
+
+
+class DevicesUnknownError(TemporaryError):
+    """The machine has not been read yet."""
+
+
+class NodeDevices:
+    """Keeps the pool of the last reading. From any thread; nothing waits.
+
+    With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
+    offered for the second until its health is looked at. With `laid_out` nothing before the first withhold() with each
+    of these keys: a GPU that waits for its layout must not be offered when the plugin is started anew. With
+    `guest_modes` modes of confidential computing are switched, and who does tells of those that differ.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        name: PoolName,
+        tainted: bool,
+        publish: Callable[[Sequence[Page]], None],
+        waiting_for: Callable[[], str | None],
+        metrics: PluginMetrics,
+        watched: bool = False,
+        laid_out: Collection[str] = (),
+        sharing: str = "",
+        mig_gpus: str = "",
+        own_places: Callable[[], Collection[DeviceName]] = tuple,
+        made_devices: Callable[[], Mapping[DeviceName, MadeDevice]] = dict,
+        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
+        labels: Callable[[], Mapping[str, str]] = dict,
+        guest_modes: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        """`sharing` and `mig_gpus` are the settings, the latter where `mig` is onDemand. `own_places` returns where MIG
+        devices of claims may lie, `made_devices` those that must be there. `on_troubles` is told at each take() what is
+        wrong. `labels` are the Node's, `guest_modes` modes of confidential computing by PCI address, None: see above.
+        """
+        self._driver, self._name, self._tainted = driver, name, tainted
+        self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics
+        self._sharing, self._mig_gpus, self._own_places, self._guest_modes = sharing, mig_gpus, own_places, guest_modes
+        self._made_devices, self._labels, self._on_troubles = made_devices, labels, on_troubles
+        self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
+        # Only for the thread that calls take() and look_again():
+        self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
+        self._taken: Mapping[str, Mapping[str, int]] = {}
+        self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
+        self._modes: _Modes = ({}, {})  # what says the modes of confidential computing, as it was taken last
+        self._read: Machine | None = None  # the last reading that could be published, without what they say
+        self._lock = threading.Lock()
+        self._pages: Sequence[Page] | None = None
+        self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
+        self._withheld: dict[str, frozenset[str] | None] = dict.fromkeys(sorted(laid_out))  # by the key of the taint
+        self._pool: PublishedPool | None = None  # replaced whole, never changed
+
+    def pool(self) -> PublishedPool:
+        """Return the pool of the last reading. Raises DevicesUnknownError before the first, saying what is missing."""
+        pool = self._pool
+        if pool is None:
+            raise DevicesUnknownError(f"the GPUs of this node are not known yet: {self._waiting_for()}")
+        return pool
+
+    def first_indices(self) -> Mapping[int, str]:
+        """Return which UUID each NVML index had first: it stands for that GPU, though others move up when one is lost.
+        From any thread.
+        """
+        return self._first_indices
+
+    def take(self, machine: Machine) -> None:
+        """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
+        read, self._modes = machine, self._modes_now()
+        machine = with_modes_of_guests(machine, *self._modes)
+        self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
+        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        taken = taken_by_others(machine, divided, self._own_places() if divided.uuids else ())
+        self._use(machine, divided, taken, self._gone(machine) if divided.uuids else {})
+        self._read = read
+
+    def _use(
+        self,
+        machine: Machine,
+        divided: DividedGpus,
+        taken: Mapping[str, Mapping[str, int]],
+        gone: Mapping[DeviceName, str],
+    ) -> None:
+        self._machine, self._taken = machine if divided.uuids else None, taken
+        machine = as_published(machine, divided)
+        shared = shared_gpus(self._sharing, machine, self._first_indices)
+        for setting, problems in (("sharing", shared.problems), ("mig-gpus", divided.problems)):
+            for problem in problems.values():
+                log.error("a setting is unclear", setting=setting, reason=problem)
+        handed = machine.handed_on_demand()
+        roles = GpuRoles(shared=shared.uuids, divided=divided.uuids, handed=frozenset(handed))
+        pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
+        pool = node_pool(machine, self._driver, self._name, pages, divided, gone)
+        kept, skipped = preparable_pages(pages, pool)
+        for device, reason in skipped.items():
+            log.warning("device not published", device=device, reason=reason)
+        self._metrics.devices.skipped.set(len(skipped))
+        parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
+        parents |= set(map(gpu_device_name, divided.uuids - divided.switched))
+        parents |= _of_vgpu_manager(machine)
+        self._on_troubles(
+            (
+                *(
+                    trouble(TroubleKind.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
+                    for device, reason in skipped.items()
+                    if device not in parents
+                ),
+                *(
+                    trouble(TroubleKind.SHARING_UNCLEAR, f"setting `sharing` of this node: {problem}", subject)
+                    for subject, problem in shared.problems.items()
+                ),
+                *(
+                    trouble(TroubleKind.MIG_UNCLEAR, f"setting `mig-gpus` of this node: {problem}", subject)
+                    for subject, problem in divided.problems.items()
+                ),
+                *map(passthrough_trouble, divided_by_mig(machine)),
+                *(() if self._guest_modes is not None else mode_troubles(machine, self._modes[0], self._driver)),
+                *(trouble(TroubleKind.MIG_TAKEN, _TAKEN.format(gpu=uuid), gpu_device_name(uuid)) for uuid in taken),
+            )
+        )
+        with self._lock:
+            self._pool = pool  # before it is published: what is allocated a moment later can be prepared
+            self._pages = (*kept, *counter_pages(machine, roles, taken))
+            self._publish_tainted()
+
+    def look_again(self) -> None:
+        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing, or
+        another mode of confidential computing is known. Called for each reading that is the same, by the thread
+        that calls take(): a place counts as ours for some time after it was touched, and a stranger's device that was
+        first read then would never be told.
+        """
+        if self._read is not None and self._modes != self._modes_now():
+            self.take(self._read)
+            return
+        machine = self._machine
+        if machine is None:
+            return
+        divided = divided_gpus(self._mig_gpus, machine, self._first_indices)
+        taken, gone = taken_by_others(machine, divided, self._own_places()), self._gone(machine)
+        if taken != self._taken or gone != self.pool().vanished:
+            self._use(machine, divided, taken, gone)
+
+    def _gone(self, machine: Machine) -> Mapping[DeviceName, str]:
+        """Return which MIG devices of claims are gone; to be asked once for each reading.
+
+        One reading is no proof: the other instance of a rolling update may have made the device after it was begun.
+        The next one begins later. What is known to be gone, from before a restart too, needs no second one.
+        """
+        made = self._made_devices()
+        missing, before = vanished(machine, made), self._missing
+        self._missing = missing
+        return {p: uuid for p, uuid in missing.items() if made[p].known_gone or before.get(p) == uuid}
+
+    def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
+        """Publish these taints from now on, each device's behind the one that all have."""
+        with self._lock:
+            self._taints = taints
+            self._publish_tainted()
+
+    def withhold(self, key: str, gpus: Collection[str]) -> None:
+        """Taint the devices of these GPUs, as gpu_of() names them, from now on, so that nobody is given any of them
+        anew: their layout is about to change. `key` is that of the taint. EVERY_GPU means all devices of the node,
+        whose mode of confidential computing is about to change. From any thread.
+        """
+        with self._lock:
+            if self._withheld.get(key) != frozenset(gpus):
+                self._withheld[key] = frozenset(gpus)
+                self._publish_tainted()
+
+    def _modes_now(self) -> _Modes:
+        return _of_confidential(self._labels(), self._driver), dict(self._guest_modes() if self._guest_modes else {})
+
+    def _publish_tainted(self) -> None:
+        taints = self._taints
+        withheld = {gpu: key for key, gpus in self._withheld.items() for gpu in gpus or ()}
+        if self._pages is None or taints is None or None in self._withheld.values():
+            return
+        places = {} if self._pool is None else self._pool.mig_places
+        self._publish(
+            tuple(
+                tuple(self._with_own_taint(_tainted(each, taints, places), withheld) for each in page)
+                for page in self._pages
+            )
+        )
+
+    def _with_own_taint(self, device: Device | CounterSet, withheld: Mapping[str, str]) -> Device | CounterSet:
+        if isinstance(device, CounterSet):
+            return device
+        key = withheld.get(gpu_of(device) or "")
+        if EVERY_GPU in withheld:
+            taint = Taint(key=withheld[EVERY_GPU], value=CHANGING, effect="NoSchedule")
+        elif key is not None:
+            taint = Taint(key=key, value=PENDING, effect="NoSchedule")
+        elif self._pool is not None and device.name in self._pool.vanished:
+            taint = Taint(key=f"{self._driver}/{GONE}", value="gone", effect="NoSchedule")
+        elif self._pool is not None and is_foreign(device, self._pool):
+            taint = Taint(key=f"{self._driver}/{FABRIC_PARTITION}", value=FOREIGN, effect="NoSchedule")
+        else:
+            return device
+        kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst of its health come first
+        return msgspec.structs.replace(device, taints=[*kept, taint])
+
+
+def _of_confidential(labels: Mapping[str, str], driver: str) -> Mapping[str, str]:
+    keys = (MODE_STATE_LABEL, cc_mode_label(driver))
+    return {key: labels[key] for key in keys if key in labels}
+
+
+def gpu_of(device: Device) -> str | None:
+    """Return the UUID of the GPU that a device of ours is, or is a part of; of a vGPU the PCI address of its GPU."""
+    names = ("parentUUID", "uuid", "parentPCIBusID")
+    found = next((device.attributes[name] for name in names if name in device.attributes), None)
+    return None if found is None else found.string
+
+
+def _of_vgpu_manager(machine: Machine) -> set[DeviceName]:
+    """Return the devices of the GPUs that virtual machines get vGPUs of."""
+    uuids = {gpu.uuid for gpu in machine.gpus if gpu.pci_bus_id in machine.vgpu_parents}
+    migs = {mig.device_name for mig in machine.mig_devices if mig.parent_uuid in uuids}
+    return migs.union(map(gpu_device_name, uuids))
+
+
+def _tainted(
+    device: Device | CounterSet,
+    taints: Mapping[DeviceName, Sequence[Taint]],
+    places: Mapping[DeviceName, MigPlace],
+) -> Device | CounterSet:
+    """Return a device with its taints; a place for a MIG device where none lies has those of its GPU."""
+    if isinstance(device, CounterSet):
+        return device
+    name = DeviceName(device.name)
+    if name not in taints and name in places:
+        name = gpu_device_name(places[name].parent_uuid)
+    more = taints.get(name, ())
+    if name not in taints and pci_bus_id_in(name) is not None and device.consumes_counters:
+        # Nobody is given a GPU that is broken. Who has it is not ended for it: the driver lost it on the way to VFIO.
+        told = taints.get(DeviceName(device.consumes_counters[0].counter_set), ())
+        more = [taint for taint in told if taint.effect == "NoSchedule"]
+    return msgspec.structs.replace(device, taints=[*device.taints, *more]) if more else device

@@ -1,0 +1,73 @@
+"""What containers get of a prepared claim: its CDI spec, and device metadata if it has any."""
+
+from __future__ import annotations
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
+from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken
+from dracaena.kubelet_plugin.prepare.device_nodes import needs_gpu_driver
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
+
+
+class ClaimFiles:
+    """Writes and removes them. Callers hold the node's lock; all methods raise DracaenaError naming the path."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        claim_nodes: ReadClaimNodes,
+        gpu_driver_edits: ReadGpuDriverEdits,
+        specs: DocumentStore,
+        metadata: MetadataFiles,
+        kind_of: KindOf = kind_of,
+    ) -> None:
+        self._driver = driver
+        self._claim_nodes = claim_nodes
+        self._gpu_driver_edits = gpu_driver_edits
+        self._specs = specs
+        self.metadata = metadata
+        self._kind_of = kind_of
+
+    def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
+        """Write all of them; the devices are where they were when last read."""
+        self.write_spec(prepared)
+        self.metadata.write(prepared, pool.attributes)
+
+    def write_spec(self, prepared: PreparedClaim) -> None:
+        """Write the CDI spec."""
+        # This first: its wait for a driver root that hangs is limited, a look at the nodes below that root is not.
+        edits = self._gpu_driver_edits() if needs_gpu_driver(prepared.devices) else GpuDriverEdits()
+        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits, self._kind_of)
+        self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
+
+    def remove_spec(self, uid: ClaimUid) -> None:
+        """Remove the CDI spec: no container of the claim can be started until there is one again."""
+        self._specs.remove(spec_file_name(self._driver, uid))
+
+    def spec_is_gone(self, uid: ClaimUid) -> bool:
+        """Whether there is no CDI spec."""
+        return self._specs.read(spec_file_name(self._driver, uid)) is None
+
+    def spec_is_seen(self, uid: ClaimUid) -> bool:
+        """Whether there is a CDI spec; a folder that cannot even be read holds none of ours."""
+        try:
+            return not self.spec_is_gone(uid)
+        except DracaenaError:
+            return False
+
+    def salvage(self, broken: Broken) -> PreparedClaim:
+        """Return what a claim with a broken checkpoint holds according to its CDI spec; no devices if it has none.
+
+        The nodes in the spec may belong to another device by now, so all of them also count as former ones.
+        """
+        spec = self._specs.read(spec_file_name(self._driver, broken.uid))
+        devices = () if spec is None else devices_in_spec(spec, broken.uid)
+        return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)

@@ -1,0 +1,81 @@
+"""Which MIG devices of this node are claims', by the places where they lie."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.process.clock import Clock
+
+SETTLED_S = 180.0
+"""How long a place counts as ours after something was last made or undone there: a reading that was begun before may
+show what is gone by now. Longer than a reading may take (live_machine.READ_DEADLINE_S)."""
+
+
+class OwnPlaces:
+    """Answers by the journals of claims, and remembers what this process touched. From any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._touched: dict[DeviceName, float] = {}
+        self._journaled: Callable[[], tuple[tuple[Effect, bool], ...]] = tuple  # and whether its device is lost
+
+    def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
+        """Ask these checkpoints from now on."""
+
+        def journaled() -> tuple[tuple[Effect, bool], ...]:
+            with lock.hold():
+                now, _ = checkpoints.load_all()
+            return tuple(
+                (effect, effect.device in _lost(checkpoint))
+                for checkpoint in now
+                for effect in checkpoint.prepared.effects
+                if effect.kind == MIG_INSTANCE
+            )
+
+        self._journaled = journaled
+
+    def touch(self, place: DeviceName) -> None:
+        """Take note that something is made or undone at a place."""
+        with self._lock:
+            self._touched[place] = self._clock.monotonic()
+
+    def names(self) -> frozenset[DeviceName]:
+        """Return the places where claims have MIG devices, may have them, or had them a moment ago.
+
+        Raises DracaenaError where the journals cannot be read.
+        """
+        touched = self._settling()
+        return frozenset(effect.device for effect, _ in self._journaled()) | touched
+
+    def made(self) -> Mapping[DeviceName, MadeDevice]:
+        """Return the MIG devices that claims have, by place, without those that a reading may be too old to show.
+
+        Raises DracaenaError where the journals cannot be read.
+        """
+        touched = self._settling()
+        return {
+            effect.device: MadeDevice(str(effect.parameters["gpu"]), str(effect.outcome["uuid"]), is_lost)
+            for effect, is_lost in self._journaled()
+            if effect.outcome is not None and "uuid" in effect.outcome and effect.device not in touched
+        }
+
+    def _settling(self) -> frozenset[DeviceName]:
+        since_s = self._clock.monotonic() - SETTLED_S
+        with self._lock:
+            self._touched = {place: at_s for place, at_s in self._touched.items() if at_s >= since_s}
+            return frozenset(self._touched)
+
+
+def _lost(checkpoint: Checkpoint) -> frozenset[DeviceName]:
+    """Return the devices for which a claim is set aside (prepare.moved_devices)."""
+    if checkpoint.aside is None or not checkpoint.planned:
+        return frozenset()
+    return frozenset(device.device for device in checkpoint.prepared.devices if device.index is None)

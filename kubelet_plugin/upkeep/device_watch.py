@@ -1,0 +1,149 @@
+"""Looks after prepared claims when the node's devices change, and tells people who have to act.
+
+It looks after each change of the machine, after each unprepare (which may free a device node that another claim waits
+for) and once a minute. It never keeps kubelet waiting: prepare checks for itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Backoff
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.reconciler import ClaimTrouble
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import PodCache
+from dracaena.kubelet_plugin.prepare.podlist import may_run
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S = 60.0
+"""A look when nothing has changed costs some microseconds per claim; pods that come late are told within this time."""
+
+GATHER_S = 0.05
+"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes counts as one."""
+
+MOVED, SET_ASIDE, VANISHED = "GpuMoved", "ClaimSetAside", "MigDeviceGone"
+"""Reasons of the Events."""
+
+TellUsers = Callable[[ClaimReference, Sequence[Pod], str, str], None]
+"""Writes a warning on a claim and on its pods: reason, text. Never blocks."""
+
+log = structlog.get_logger()
+
+
+class DeviceWatch:
+    """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        state: DeviceState,
+        pods: PodCache,
+        tell: TellUsers,
+        clock: Clock,
+        metrics: PluginMetrics,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._state = state
+        self._pods = pods
+        self._tell = tell
+        self._metrics = metrics
+        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._told: set[tuple[str, str, str]] = set()  # claim, pod or nothing, text
+        self._complaint = ""
+        self._worker = Worker("device-watch", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def changed(self) -> None:
+        """Look soon: devices changed, or a claim let go of some. From any thread; never blocks."""
+        self._worker.notice()
+
+    def look(self) -> None:
+        """Look once. Raises DracaenaError if a claim could not be settled, once everything has been told."""
+        troubles, failures = self._state.follow_devices()
+        self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
+        self._metrics.claims.moved.set(sum(bool(trouble.prepared.former) for trouble in troubles))
+        self._metrics.claims.lost_mig.set(sum(bool(trouble.vanished) for trouble in troubles))
+        said = {
+            told
+            for trouble in troubles
+            for reason, text in _words(trouble)
+            for told in self._say(trouble, reason, text)
+        }
+        self._told = said
+        for failure in failures:
+            raise failure
+
+    def _say(self, trouble: ClaimTrouble, reason: str, text: str) -> set[tuple[str, str, str]]:
+        """Tell the claim and those of its pods that have not been told; return everyone who knows now."""
+        claim = trouble.prepared.claim
+        users = [p for p in self._pods.values() if p.metadata.uid in trouble.prepared.consumers and may_run(p)]
+        knows: set[tuple[str, str, str]] = {
+            (claim.uid, "", text),
+            *((claim.uid, pod.metadata.uid, text) for pod in users),
+        }
+        news = [pod for pod in users if (claim.uid, pod.metadata.uid, text) not in self._told]
+        if news or (claim.uid, "", text) not in self._told:
+            self._tell(claim, news, reason, text)
+        return knows
+
+    def _run(self) -> None:
+        while self._worker.wait(within_s=LOOK_EVERY_S):
+            if not self._worker.pause(GATHER_S):
+                return
+            try:
+                self.look()
+                self._complaint = ""
+                self._backoff.reset()
+            except DracaenaError as error:
+                if str(error) != self._complaint:  # before the first reading it is the same error for minutes
+                    log.warning("prepared claims are not looked after, trying again", error=str(error))
+                self._complaint = str(error)
+                self._try_again()
+            except Exception:
+                # The thread's outermost loop: a bug must not end it for the life of the process.
+                log.exception("look at prepared claims failed")
+                self._try_again()
+
+    def _try_again(self) -> None:
+        self._worker.notice()
+        self._worker.pause(self._backoff.next_s())
+
+
+def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
+    """Return what to say, as reason and text; each text says who must act and how. A MIG device that is gone is one
+    story, though its claim is set aside and its nodes are held for it.
+    """
+    claim, found = trouble.prepared.claim, []
+    if trouble.aside_besides is not None:
+        found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside_besides}"))
+    if trouble.moved:
+        text = (
+            f"the driver numbered its devices anew while claim {claim} is prepared: containers that were started "
+            f"before may have {'; '.join(trouble.moved)}. Delete the pods of the claim; until then no other claim gets "
+            "these nodes"
+        )
+        found.append((MOVED, text))
+    if trouble.vanished:
+        text = (
+            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was loaded "
+            "anew, or somebody used `nvidia-smi mig`. Its containers have lost that GPU, and none is started again. "
+            "Delete the pods of the claim; its place, and the device nodes that they hold, are given to nobody until "
+            "then"
+        )
+        found.append((VANISHED, text))
+    return found

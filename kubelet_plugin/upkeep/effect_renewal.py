@@ -1,0 +1,158 @@
+"""Makes anew what the GPU driver forgets when it is loaded: time slices and memory limits of prepared shares.
+
+Nobody tells that the driver was loaded anew. It cannot be while NVML is open, so each opening of NVML counts; also the
+first one, because the driver may have been replaced while no plugin ran. Where health is not watched, NVML is opened
+for each reading, once a minute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
+from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+FORGOTTEN: Final = frozenset({MEMORY_LIMIT, TIME_SLICE})
+"""Kinds of effects that are the driver's. Compute modes are too: the MPS supervisor looks after those."""
+
+AGAIN_S: Final = 15.0
+"""Pause after an effect could not be made: nvidia-smi takes some tenths of a second for an answer that stays the same
+until an admin, or the driver, has done something."""
+
+GPU_WAIT_S: Final = 1.0
+"""Longest wait for a GPU, which a call may keep for some seconds: it is tried again."""
+
+NOT_ENFORCED: Final = "ShareNotEnforced"
+"""Reason of the Event."""
+
+log = structlog.get_logger()
+
+
+class EffectRenewal:
+    """Works in a thread of its own. Only that thread calls look(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        opened: Callable[[], int],
+        checkpoints: Checkpoints,
+        effects: ClaimEffects,
+        users_known: Callable[[], bool],
+        pods_of: Callable[[PreparedClaim], Sequence[Pod]],
+        pods_now: Callable[[PreparedClaim], Sequence[Pod]],
+        lock: NodeLock,
+        tell: TellUsers,
+        clock: Clock,
+    ) -> None:
+        """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim as the watch has
+        shown them, all of them once `users_known`. `pods_now` asks the API for those that it has not shown yet; it is
+        called without the lock, once for each trouble, and raises DracaenaError if they are not known.
+        """
+        self._opened = opened
+        self._checkpoints = checkpoints
+        self._effects = effects
+        self._users_known, self._pods_of, self._pods_now = users_known, pods_of, pods_now
+        self._lock = lock
+        self._tell = tell
+        self._seen = 0
+        self._due: set[ClaimUid] = set()
+        self._told = ToldUsers()
+        self._worker = Worker("effect-renewal", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def changed(self) -> None:
+        """Look soon: the driver was read. From any thread; never blocks."""
+        self._worker.notice()
+
+    def look(self) -> bool:
+        """Make anew what is due; return whether nothing is left to do. Raises DracaenaError where checkpoints cannot be
+        read.
+        """
+        opened = self._opened()
+        with self._lock.hold():
+            prepared = {claim.claim.uid: claim for claim in self._checkpoints.prepared()}
+        if opened != self._seen:
+            self._due |= {uid for uid, claim in prepared.items() if any(map(_is_forgotten, claim.effects))}
+            self._seen = opened
+        self._due &= prepared.keys()
+        self._told.keep(self._due)
+        for uid in sorted(self._due):
+            if self._renewed(prepared[uid]):
+                self._due.discard(uid)
+        return not self._due
+
+    def _renewed(self, claim: PreparedClaim) -> bool:
+        uid = claim.claim.uid
+        try:
+            with self._effects.hold(uid, lambda: GPU_WAIT_S):
+                with self._lock.hold():
+                    made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
+                self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
+        except StoppedError:
+            return False  # the next instance of the plugin looks first thing
+        except GpuGoneError as error:  # its taint says so, or that the driver is let go of
+            log.info("a share is not held to its part while its GPU is away", claim=str(claim.claim), reason=str(error))
+            return False
+        except DracaenaError as error:
+            self._fail(claim, str(error))
+            return False
+        return True
+
+    def _fail(self, claim: PreparedClaim, reason: str) -> None:
+        """Tell of it once, all who use the claim: it fails again at the next look."""
+        if not self._users_known():
+            return
+        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
+        try:
+            pods = self._pods_now(claim) if first else self._pods_of(claim)
+        except DracaenaError as error:
+            log.warning("whom to tell of a share is not known, trying again", claim=str(claim.claim), error=str(error))
+            return
+        if first:
+            log.warning("a share may not be held to its part", claim=str(claim.claim), reason=reason)
+        news = self._told.tell(uid, reason, pods)
+        if first or news:
+            text = (
+                f"the GPU driver was opened anew and may have forgotten what holds claim {claim.claim} to its part, "
+                f"and that cannot be set again: {reason}"
+            )
+            self._tell(claim.claim, news, NOT_ENFORCED, text)
+
+    def _run(self) -> None:
+        pause_s = math.inf
+        while self._worker.wait(within_s=pause_s):
+            try:
+                pause_s = math.inf if self.look() else AGAIN_S
+            except DracaenaError as error:
+                log.warning("shares are not looked after, trying again", error=str(error))
+                pause_s = AGAIN_S
+            except Exception:
+                # The thread's outermost loop: a bug must not end it for the life of the process.
+                log.exception("look at shares failed")
+                pause_s = AGAIN_S
+
+
+def _is_forgotten(effect: Effect) -> bool:
+    return effect.kind in FORGOTTEN

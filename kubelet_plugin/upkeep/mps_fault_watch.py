@@ -1,0 +1,176 @@
+"""Tells the pods of prepared claims what has hit the MPS server that they are clients of (docs/design/0030-mps.md).
+
+The supervisor has no token for the API server; it notes the last fault of each share in its status. What was told is
+kept in a file, so that each fault is told once, whichever instance of the plugin looks. Killed between the two, the
+plugin tells it again, and the count of that Event is 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.mps import MpsFault
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.effects.mps_shares import MpsShares, share_name_of
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
+from dracaena.kubelet_plugin.prepare.mps_faults import (
+    ToldFault,
+    decode_told,
+    encode_told,
+    fault_words,
+    pods_to_tell,
+)
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S: Final = 5.0
+"""As often as the supervisor looks after servers that run. A look reads one small file a share."""
+
+TOLD: Final = "told-mps-faults.json"
+"""File that says of each share which fault was told last."""
+
+Shares = Mapping[str, tuple[PreparedClaim, Effect]]
+"""Name of a share by MPS → the prepared claim that has it, and its effect."""
+
+log = structlog.get_logger()
+
+
+class MpsFaultWatch:
+    """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        shares: MpsShares,
+        checkpoints: Checkpoints,
+        users_known: Callable[[], bool],
+        pods_of: Callable[[PreparedClaim], Sequence[Pod]],
+        files: DocumentStore,
+        tell: TellUsers,
+        lock: NodeLock,
+        clock: Clock,
+    ) -> None:
+        """`pods_of` returns all pods that use a claim by now, those too that the watch of pods has not shown yet: each
+        fault is told once. It is called without the lock, for what has not been told, and raises DracaenaError if they
+        are not known, as before `users_known`: after a start of the plugin it takes a moment until it is known who came
+        to a claim after it was prepared. `files` is for TOLD."""
+        self._shares = shares
+        self._checkpoints = checkpoints
+        self._users_known = users_known
+        self._pods_of = pods_of
+        self._files = files
+        self._tell = tell
+        self._lock = lock
+        self._told: Mapping[str, ToldFault] = {}
+        """As this instance knows it: what could not be written to the file is not told again all the same."""
+        self._saved = False
+        """Whether the file says the same."""
+        self._complaint = ""
+        self._worker = Worker("mps-faults", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def look(self) -> None:
+        """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
+        if not self._users_known():
+            return  # whom to tell is not known yet, and each fault is told once
+        with self._lock.hold():
+            prepared = self._checkpoints.prepared()
+        shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
+        faults, problems = self._faults(shares)
+        if not self._saved or _now(shares, self._told, faults) != self._told:
+            pods, more_problems = self._pods_to_tell(shares, faults)
+            problems += more_problems
+            self._settle(shares, {name: fault for name, fault in faults.items() if name in pods}, pods)
+        for problem in problems:
+            raise problem
+
+    def _faults(self, shares: Shares) -> tuple[dict[str, MpsFault], list[DracaenaError]]:
+        """Return the last fault of each share that has had one, and why the others' could not be read."""
+        found: dict[str, MpsFault] = {}
+        problems: list[DracaenaError] = []
+        for name, (_, effect) in shares.items():
+            try:
+                fault = self._shares.fault(effect)
+            except DracaenaError as error:
+                problems.append(error)
+                continue
+            if fault is not None:
+                found[name] = fault
+        return found, problems
+
+    def _pods_to_tell(
+        self, shares: Shares, faults: Mapping[str, MpsFault]
+    ) -> tuple[Mapping[str, Sequence[Pod]], list[DracaenaError]]:
+        """Return the pods that each fault concerns, none if it was told, and why those of others are not known."""
+        protocol, anyones = self._shares.protocol(), self._read_told()
+        found: dict[str, Sequence[Pod]] = {}
+        problems: list[DracaenaError] = []
+        for name, fault in faults.items():
+            try:
+                new = self._is_new(name, fault, anyones)
+                found[name] = pods_to_tell(fault, self._pods_of(shares[name][0]), protocol) if new else ()
+            except DracaenaError as error:
+                problems.append(error)
+        return found, problems
+
+    def _is_new(self, name: str, fault: MpsFault, anyones: Mapping[str, ToldFault]) -> bool:
+        return ToldFault.of(fault) not in (self._told.get(name), anyones.get(name))
+
+    def _settle(self, shares: Shares, faults: Mapping[str, MpsFault], pods: Mapping[str, Sequence[Pod]]) -> None:
+        """Tell what nobody has told, under the lock that the instances of the plugin share."""
+        with self._lock.hold():
+            anyones = self._read_told()
+            for name, fault in faults.items():
+                if self._is_new(name, fault, anyones):
+                    claim, effect = shares[name]
+                    self._tell(claim.claim, pods[name], *fault_words(fault, str(effect.parameters["gpu"])))
+            self._told, self._saved = _now(shares, {**anyones, **self._told}, faults), False
+            if self._told:
+                self._files.write_if_changed(TOLD, encode_told(self._told))
+            else:
+                self._files.remove(TOLD)
+            self._saved = True
+
+    def _read_told(self) -> Mapping[str, ToldFault]:
+        try:
+            data = self._files.read(TOLD)
+            return {} if data is None else decode_told(data)
+        except DracaenaError as error:
+            log.warning("what was told of MPS faults is lost, and may be told again", error=str(error))
+            return {}
+
+    def _run(self) -> None:
+        while self._worker.wait(within_s=LOOK_EVERY_S):
+            try:
+                self.look()
+                self._complaint = ""
+            except DracaenaError as error:
+                if str(error) != self._complaint:
+                    log.warning("faults of MPS servers may not be told yet, trying again", error=str(error))
+                self._complaint = str(error)
+            except Exception:
+                # The thread's outermost loop: a bug must not end it for the life of the process.
+                log.exception("look at faults of MPS servers failed")
+
+
+def _now(shares: Shares, told: Mapping[str, ToldFault], faults: Mapping[str, MpsFault]) -> Mapping[str, ToldFault]:
+    """Return what is told once these faults are: of a share whose status cannot be read, what was told before."""
+    return {
+        **{name: told[name] for name in shares if name in told},
+        **{name: ToldFault.of(fault) for name, fault in faults.items()},
+    }

@@ -1,0 +1,176 @@
+"""Limits the memory of pods that come to a prepared claim later: kubelet does not call for those.
+
+It also takes limits back from pods that have ended while their claim goes on: soon enough, as a rule, to come before
+kubelet removes their cgroup. A later pod may have started before its limit is set; what it takes then counts.
+
+A node where no prepared claim has a memory limit has no thread for them, and one where the last such claim has gone
+has a thread that sleeps until the next one comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import PodUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
+    is_memory_limit,
+    is_settled,
+    pod_of,
+    wanted_limits,
+)
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.podlist import may_run
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
+from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S = 1.0
+"""While a prepared claim has a memory limit: nobody tells that a cgroup was removed, so the next look has to see it."""
+
+AGAIN_S = 0.2
+"""Pause while a pod has no cgroup yet: kubelet makes it within a second of the pod's coming, before it starts
+containers. Also the first pause after a limit could not be set; it doubles for as long as the reason stays the same."""
+
+FAILING_PAUSE_S = 5.0
+"""Longest pause while a limit cannot be set: what an admin changes then counts some seconds later."""
+
+GPU_WAIT_S = 1.0
+"""Longest wait for the GPU of a limit, which a call may keep for some seconds: it is looked at again."""
+
+NOT_LIMITED = "MemoryNotLimited"
+"""Reason of the Event."""
+
+log = structlog.get_logger()
+
+
+class PodLimits:
+    """Looks in a thread of its own. Only that thread calls look() and pause_s(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        effects: ClaimEffects,
+        pods: PodCache,
+        pods_of: Callable[[PreparedClaim], Sequence[Pod]],
+        cgroups: PodCgroups,
+        lock: NodeLock,
+        tell: TellUsers,
+        clock: Clock,
+    ) -> None:
+        """`pods_of` returns the pods that use a claim, as the watch `pods` last reported: those for which it is
+        reserved, whatever claim others name.
+        """
+        self._checkpoints = checkpoints
+        self._effects = effects
+        self._pods = pods
+        self._pods_of = pods_of
+        self._cgroups = cgroups
+        self._lock = lock
+        self._tell = tell
+        self._told = ToldUsers()
+        self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
+        self._started = False
+        self._worker = Worker("pod-limits", self._run, clock)
+
+    def follow(self, prepared: Sequence[PreparedClaim]) -> None:
+        """Look soon if some of these, which are all prepared claims, have memory limits. The first time starts the
+        thread. Called after each change of a claim or of its pods, by one thread at a time; never blocks.
+        """
+        if not any(map(_is_limited, prepared)):
+            return
+        if not self._started:
+            self._started = True
+            self._worker.start()
+        self._worker.notice()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def pause_s(self) -> float:
+        """Return how long to wait for news before the next look: for ever while no claim has a memory limit."""
+        return min(self._pauses_s.values(), default=math.inf)
+
+    def look(self) -> bool:
+        """Look once; return whether nothing is left that a later look could do. Raises DracaenaError where checkpoints
+        cannot be read.
+        """
+        with self._lock.hold():
+            prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
+        uids = {claim.claim.uid for claim in prepared}
+        self._told.keep(uids)
+        self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}
+        settled = [self._settle(claim) for claim in prepared]
+        return all(settled)
+
+    def _settle(self, claim: PreparedClaim) -> bool:
+        """Bring the limits of one claim to what its pods are now; return whether each pod has its limit."""
+        limits = [effect for effect in claim.effects if is_memory_limit(effect)]
+        users = [pod for pod in self._pods_of(claim) if may_run(pod)]
+        wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
+        same = len(wanted) == len(limits) and all(is_among(effect, limits) for effect in wanted)
+        if same and all(map(is_settled, limits)):
+            self._pauses_s[claim.claim.uid] = LOOK_EVERY_S
+            return True
+        try:
+            with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
+                self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
+        except StoppedError:
+            return False  # nothing to tell: the next instance of the plugin looks first thing
+        except DracaenaError as error:
+            self._fail(claim, users, str(error))
+            return False
+        waits = any(self._cgroups.of_pod(pod_of(effect)) is None for effect in wanted)
+        self._pauses_s[claim.claim.uid] = AGAIN_S if waits else LOOK_EVERY_S
+        return not waits
+
+    def _ended(self, limits: Sequence[Effect]) -> set[PodUid]:
+        """Return the pods that have ended: as the watch shows, or unknown to it and without a cgroup."""
+        known = {PodUid(pod.metadata.uid): may_run(pod) for pod in self._pods.values()}
+        with_limits = {pod_of(effect) for effect in limits}
+        gone = {uid for uid in with_limits - known.keys() if self._cgroups.of_pod(uid) is None}
+        return gone | {uid for uid, runs in known.items() if not runs}
+
+    def _fail(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
+        """Tell each pod of a reason once, and look less and less often while it stays."""
+        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
+        self._pauses_s[uid] = AGAIN_S if first else min(2 * self._pauses_s.get(uid, AGAIN_S), FAILING_PAUSE_S)
+        if first:
+            log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
+        news = self._told.tell(uid, reason, users)
+        if first or news:
+            text = (
+                f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: "
+                f"{reason}"
+            )
+            self._tell(claim.claim, news, NOT_LIMITED, text)
+
+    def _run(self) -> None:
+        pause_s = LOOK_EVERY_S
+        while self._worker.wait(within_s=pause_s):
+            try:
+                self.look()
+                pause_s = self.pause_s()
+            except DracaenaError as error:
+                log.warning("memory limits of pods are not looked at, trying again", error=str(error))
+                pause_s = LOOK_EVERY_S
+            except Exception:
+                # The thread's outermost loop: a bug must not end it for the life of the process.
+                log.exception("look at memory limits of pods failed")
+                pause_s = LOOK_EVERY_S
+
+
+def _is_limited(claim: PreparedClaim) -> bool:
+    return any(map(is_memory_limit, claim.effects))

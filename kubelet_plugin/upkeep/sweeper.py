@@ -1,0 +1,232 @@
+"""Cleans up what no call of kubelet will clean up any more: at the start, and every few minutes.
+
+Kubelet unprepares every claim that it prepared, and asks again until that works. It cannot do so if it has lost its own
+state (a new disk, its folder removed) or if the plugin was given another folder. What remains then:
+
+* half a preparation, a lost CDI spec, a broken checkpoint: DeviceState.recover settles them;
+* a prepared claim that is gone from the API, replaced by another of its name, or deallocated, and that no pod of this
+  node uses: it would hold its devices forever;
+* a checkpoint of an earlier boot whose claim is gone: it holds nothing and would stay forever;
+* a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
+  checkpoint back instead, since its containers may run;
+* device metadata that no checkpoint mentions: left by another release, or by another setting;
+* a GPU that VFIO has for a claim whose checkpoint broke and has gone since (unclaimed_gpus).
+
+A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
+kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at
+what it prepared for pods that are no longer active, and unprepares it; it also ends containers that it does not know.
+So devices are freed only if, for ORPHAN_GRACE_S, kubelet answered at every look, with its node ready and without a
+restart, knew no pod with the claim, and still did not unprepare it: then it does not know the claim. Any doubt frees
+nothing: an API or a kubelet that does not answer settles nothing. After ORPHAN_GRACE_S the node says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
+from dracaena.kubelet_plugin.prepare.cdi import claim_of_spec_file
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+SWEEP_EVERY_S = 300.0
+"""Pause between sweeps. Nothing waits for a sweep, and each reads all checkpoints once."""
+
+LOOK_AGAIN_S = 60.0
+"""Pause while some claims seem to be gone: as often as kubelet itself looks at claims of ended pods."""
+
+ORPHAN_GRACE_S = 600.0
+"""How long the API and one run of kubelet must both say that a prepared claim is gone; kubelet has looked at it some
+ten times by then. A pod that ends in order has 30 s by default (terminationGracePeriodSeconds)."""
+
+UNHEARD = "KubeletUnheard"
+"""Reason of the Event on the node."""
+
+log = structlog.get_logger()
+
+
+class Sweeper:
+    """Sweeps in a thread of its own. Only that thread calls sweep(), or a test in its place."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        state: DeviceState,
+        checkpoints: Checkpoints,
+        specs: DocumentStore,
+        claims: ClaimReader,
+        pods: PodCache,
+        may_be_in_use: Callable[[PreparedClaim], bool],
+        kubelet: KubeletWitness,
+        tell: Callable[[str, str], None],
+        lock: NodeLock,
+        clock: Clock,
+        metrics: PluginMetrics,
+        give_back_gpus: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`tell` writes a warning on the node: reason, text. `give_back_gpus` is that of UnclaimedGpus."""
+        self._driver = driver
+        self._state = state
+        self._checkpoints = checkpoints
+        self._specs = specs
+        self._claims = claims
+        self._pods = pods
+        self._may_be_in_use = may_be_in_use
+        self._kubelet = kubelet
+        self._tell = tell
+        self._lock = lock
+        self._clock = clock
+        self._metrics = metrics
+        self._give_back_gpus = give_back_gpus
+        self._gone_since_s: dict[ClaimUid, float] = {}  # by the API
+        self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, in this run of it:
+        self._kubelet_run = ""
+        self._said = ""
+        self._worker = Worker("sweeper", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to sweep, the first time as soon as the pods of this node are known."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def sweep(self) -> None:
+        """Sweep once. Raises DracaenaError if checkpoints or specs cannot be read; other failures are only logged."""
+        pods = self._pods.values()
+        self._state.recover(pods)
+        with self._lock.hold():
+            now, earlier, broken = self._checkpoints.load_by_boot()
+            specs = {claim_of_spec_file(self._driver, name) for name in self._specs.names(".json")} - {None}
+        known = {c.prepared.claim.uid for c in (*now, *earlier)} | {b.uid for b in broken}
+        self._drop_stray_specs({uid for uid in specs if uid is not None} - known, pods)
+        for checkpoint in earlier:
+            if self._is_orphan(checkpoint.prepared):
+                self._take_back(checkpoint.prepared.claim, "of an earlier boot")
+        gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
+        gone += self._unclaimed({b.uid for b in broken}, pods)
+        self._take_back_after_grace(gone)
+        stray = self._state.drop_stray_metadata()
+        if stray:
+            self._metrics.sweeping.swept.labels("metadata").inc(stray)
+            log.warning("device metadata without a checkpoint removed", files=stray)
+        self._metrics.sweeping.swept.labels("gpu").inc(self._give_back_gpus())
+
+    def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
+        now_s = self._clock.monotonic()
+        self._metrics.sweeping.orphaned_claims.set(len(gone))
+        self._gone_since_s = {c.uid: self._gone_since_s.get(c.uid, now_s) for c in gone}
+        for claim in self._unknown_to_kubelet(gone):
+            unknown_for_s = now_s - self._unknown_since_s[claim.uid]
+            if unknown_for_s >= ORPHAN_GRACE_S:
+                self._take_back(claim, f"gone, and unknown to kubelet, for {unknown_for_s:.0f} s")
+
+    def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
+        """Return those that kubelet does not know either, and note since when; none if it does not answer."""
+        if not gone:
+            self._unknown_since_s, self._said = {}, ""
+            return ()
+        try:
+            view = self._kubelet.look()
+        except DracaenaError as error:
+            self._unknown_since_s = {}
+            self._say_unheard(str(error))
+            return ()
+        self._said = ""
+        if view.run != self._kubelet_run:
+            self._kubelet_run, self._unknown_since_s = view.run, {}
+        now_s = self._clock.monotonic()
+        unknown = [claim for claim in gone if claim.uid not in view.claims]
+        self._unknown_since_s = {c.uid: self._unknown_since_s.get(c.uid, now_s) for c in unknown}
+        return unknown
+
+    def _say_unheard(self, why: str) -> None:
+        """Say once, after some time, that devices stay held because of kubelet."""
+        since_s = min(self._gone_since_s.values())
+        if self._clock.monotonic() - since_s < ORPHAN_GRACE_S or self._said == why:
+            return
+        self._said = why
+        text = (
+            f"{len(self._gone_since_s)} claims that are gone from the API still hold GPUs of this node, since kubelet "
+            f"does not say whether their containers have ended: {why}. Start kubelet: it ends them and frees the GPUs"
+        )
+        log.error("devices stay held until kubelet is heard", claim_uids=sorted(self._gone_since_s), reason=why)
+        self._tell(UNHEARD, text)
+
+    def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
+        unclaimed = {claim.uid for claim in self._unclaimed(uids, pods)}
+        for uid in sorted(uids):
+            try:
+                if uid in unclaimed:
+                    if self._state.drop_stray_spec(uid):
+                        self._metrics.sweeping.swept.labels("spec").inc()
+                        log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
+                    continue
+                for claim in self._state.find_claims({uid}, pods):
+                    self._state.prepare(claim, resumes=True)
+                    self._metrics.sweeping.swept.labels("checkpoint").inc()
+                    log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
+            except ClaimGoneError:
+                continue  # kubelet has unprepared it meanwhile
+            except DracaenaError as error:
+                log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
+
+    def _unclaimed(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
+        """Return those that no pod of this node uses; none while the API does not answer. Their names are unknown."""
+        try:
+            found = {claim.uid for claim in self._state.find_claims(uids, pods)}
+        except DracaenaError as error:
+            log.warning("it is not known whose claims these are", claim_uids=sorted(uids), error=str(error))
+            return []
+        return [ClaimReference("", "", uid) for uid in sorted(uids - found)]
+
+    def _is_orphan(self, prepared: PreparedClaim) -> bool:
+        return not self._may_be_in_use(prepared) and self._is_gone(prepared.claim)
+
+    def _is_gone(self, claim: ClaimReference) -> bool:
+        """Whether the API shows that the claim no longer holds anything; if the API does not answer, it may."""
+        try:
+            return self._claims.read_claim(claim).status.allocation is None
+        except ClaimGoneError:
+            return True
+        except DracaenaError as error:
+            log.warning("it is not known whether the claim is gone", claim=str(claim), error=str(error))
+            return False
+
+    def _take_back(self, claim: ClaimReference, why: str) -> None:
+        try:
+            self._state.unprepare(claim)
+        except DracaenaError as error:
+            log.warning("orphaned claim stays prepared", claim=str(claim), claim_uid=claim.uid, error=str(error))
+            return
+        self._gone_since_s.pop(claim.uid, None)
+        self._unknown_since_s.pop(claim.uid, None)
+        self._metrics.sweeping.swept.labels("claim").inc()
+        log.warning("orphaned claim taken back", claim=str(claim), claim_uid=claim.uid, why=why)
+
+    def _run(self) -> None:
+        while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
+            try:
+                self.sweep()
+                self._metrics.sweeping.sweeps.labels("ok").inc()
+            except DracaenaError as error:
+                self._metrics.sweeping.sweeps.labels("failed").inc()
+                log.warning("sweep failed, trying again", error=str(error))
+            except Exception:
+                # The thread's outermost loop: a bug must not end the sweeping of this node.
+                self._metrics.sweeping.sweeps.labels("failed").inc()
+                log.exception("sweep failed")
+            self._worker.notice()
+            if not self._worker.pause(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):
+                return

@@ -1,0 +1,1 @@
+"""Builds the parts of the plugin from its settings, and joins them. Nothing is started here."""

@@ -1,0 +1,440 @@
+"""Builds the parts of the plugin from its settings and connects them. Nothing is started here; Program does that.
+
+The parts come in the order of their dependence: the node, its GPUs, and the claims on them. Where two parts call each
+other, the earlier one gets an inner function that names the later one and is called only after both are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.confidential import cc_mode_label
+from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.machine import Machine
+from dracaena.api.names import NodeName, PoolName
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.kube.server_version import server_version, too_old
+from dracaena.kube.transport import Transport
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
+from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
+from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
+from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
+from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
+from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
+from dracaena.kubelet_plugin.claims.calls import ClaimCalls
+from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.last_guard import LastGuard
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.claims.unprepares import Unprepares
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.memory_limits import AskedMemoryLimiter
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.cache import node_cache
+from dracaena.kubelet_plugin.node.devices import NodeDevices
+from dracaena.kubelet_plugin.node.events import NodeEvents
+from dracaena.kubelet_plugin.node.health_monitor import HealthSource, ask_at_once
+from dracaena.kubelet_plugin.node.live_machine import LiveMachine, ReadingSource, as_read
+from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.node.publisher import Publisher
+from dracaena.kubelet_plugin.node.section import NodeSection
+from dracaena.kubelet_plugin.node.troubles import NodeTroubles
+from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.pods.transform import kept_pod
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
+from dracaena.kubelet_plugin.store.own_places import OwnPlaces
+from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.upkeep.mixed_pods import MixedPods
+from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
+from dracaena.kubelet_plugin.wiring.cc_mode_parts import CcModeParts, cc_mode_journals
+from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders, claim_folders
+from dracaena.kubelet_plugin.wiring.fabric_means import fabric_partitions, with_fabric
+from dracaena.kubelet_plugin.wiring.from_settings import (
+    USER_AGENT,
+    NodeSource,
+    claim_nodes,
+    installation,
+    node_view,
+    nvml_source,
+    recorded_machine,
+)
+from dracaena.kubelet_plugin.wiring.gpu_means import gpu_means
+from dracaena.kubelet_plugin.wiring.health_parts import health_parts
+from dracaena.kubelet_plugin.wiring.layout_parts import LayoutParts, layout_keys
+from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts, PluginParts
+from dracaena.kubelet_plugin.wiring.share_means import mps_fault_watch, share_means
+from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus
+from dracaena.process.clock import Clock
+
+Source = Callable[[GpuDriverRelease], NodeSource]
+"""Makes what reads the node's GPUs; it is given who may forbid that the GPU driver is opened."""
+
+log = structlog.get_logger()
+
+
+def build_parts(
+    settings: PluginSettings,
+    clock: Clock,
+    registry: CollectorRegistry,
+    source: Source | None,
+    section: NodeSection | None,
+    sys_root: str,
+) -> PluginParts:
+    """Return the parts; Program says what the arguments are. Raises DracaenaError for what the settings name wrongly.
+
+    A recorded machine is read and taken here, so that its devices are known from the start, unless layouts divide it.
+    """
+    recorded = recorded_machine(settings)
+    node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
+    gpus = _gpus(node, recorded, source)
+    claims = _claims(node, gpus)
+    gpus.updates.subscribe(lambda _machine: claims.device_watch.changed())
+    if recorded is not None and gpus.recorded is None:
+        gpus.updates.publish(recorded)
+    driver, paths = settings.driver_name, node.paths
+    calls = ClaimCalls(claims.state, clock, node.metrics)
+    return PluginParts(
+        node,
+        gpus,
+        claims,
+        plugin_server(paths.dra_socket, driver, calls, gpus.streams),
+        registration_server(
+            paths.registration_socket,
+            driver,
+            paths.dra_socket,
+            partial(_note_registration, node.metrics, gpus.publisher),
+            health=gpus.monitor is not None,
+        ),
+    )
+
+
+def _node(
+    settings: PluginSettings, clock: Clock, metrics: PluginMetrics, section: NodeSection | None, sys_root: str
+) -> NodeParts:
+    paths = plugin_paths(settings.kubelet_root, settings.driver_name, settings.pod_uid)
+    client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
+    view = node_view(settings, client)
+    recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
+    events = NodeEvents(recorder, settings.node_name)
+    release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    troubles = NodeTroubles(metrics, events.on_node)
+    return NodeParts(
+        settings=settings,
+        clock=clock,
+        paths=paths,
+        call_lock=CallLock(paths.call_lock, clock),
+        metrics=metrics,
+        client=client,
+        view=view,
+        cache=node_cache(settings.node_name, clock, metrics, view, release, section),
+        section=section,
+        recorder=recorder,
+        events=events,
+        release=release,
+        troubles=troubles,
+        installation=installation(settings, release, troubles, sys_root),
+    )
+
+
+def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> GpuParts:
+    settings = node.settings
+    watched = settings.watch_health and (recorded is None or bool(settings.faults))
+    slices, publisher = _publishing(node)
+    updates = MachineUpdates(node.events)
+    health: HealthSource
+    live: LiveMachine | None = None
+    asked: NodeSource | None = None
+    played: RecordedNode | None = None
+    limiter: AskedMemoryLimiter | None = None
+    fabric: FabricPartitions | None = None
+    if recorded is not None:
+        health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
+        if settings.mig == LAYOUT:
+            played = RecordedNode(recorded, DocumentFolder(node.paths.recorded_mig, synced=False), read_boot_id())
+            live = _live_machine(node, played, updates)
+    else:
+        asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
+        fabric = fabric_partitions(node)
+        live = _live_machine(node, asked, updates, with_fabric(fabric, settings))
+        health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
+    own_places, cc_modes = OwnPlaces(node.clock), cc_mode_journals(node)
+    devices = NodeDevices(
+        driver=settings.driver_name,
+        name=PoolName(settings.node_name),
+        tainted=settings.allocator == CONTROLLER,
+        publish=publisher.set_pages,
+        waiting_for=live.ready if live is not None else lambda: None,
+        metrics=node.metrics,
+        watched=watched,
+        laid_out=[*layout_keys(settings), *([] if cc_modes is None else [cc_mode_label(settings.driver_name)])],
+        sharing=settings.sharing,
+        mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
+        own_places=own_places.names,
+        made_devices=own_places.made if asked is not None else dict,  # of a recorded machine none is read
+        on_troubles=partial(node.troubles.update, "devices"),
+        labels=node.labels,
+        guest_modes=None if cc_modes is None else cc_modes.modes,
+    )
+    updates.subscribe(devices.take, same=devices.look_again)
+    if not watched:
+        streams = HealthStreams(settings.node_name, None, node.clock)
+        return GpuParts(
+            slices, publisher, devices, updates, live, asked, fabric, played, own_places, None, streams, limiter
+        )
+    monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
+    updates.subscribe(monitor.take)
+    return GpuParts(
+        slices, publisher, devices, updates, live, asked, fabric, played, own_places, monitor, streams, limiter
+    )
+
+
+def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
+    settings = node.settings
+    access = KubeSlices(node.client, node.view, settings.driver_name, settings.node_name)
+    publisher: Publisher
+
+    def slice_changed(old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        publisher.slice_changed(old, new)
+
+    slices: Reflector[ResourceSlice] = Reflector(
+        node.client,
+        ResourceSlice,
+        clock=node.clock,
+        field_selector=access.field_selector,
+        on_change=slice_changed,
+    )
+    node.metrics.node.watch_troubles(slices.resource, slices.troubles)
+
+    def devices_refused(subject: Node, reason: str) -> None:
+        trouble = too_old(server_version(node.client))
+        node.events.devices_not_published(subject, f"{trouble}; {reason}" if trouble else reason)
+
+    publisher = Publisher(
+        pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), NodeName(settings.node_name)),
+        cache=slices,
+        access=access,
+        writers=WriterLock(node.paths.writer_lock, node.paths.instance_lock, read_boot_id(), node.clock),
+        clock=node.clock,
+        metrics=node.metrics,
+        on_refused=devices_refused,
+    )
+    return slices, publisher
+
+
+def _live_machine(
+    node: NodeParts, source: ReadingSource, updates: MachineUpdates, complete: Callable[[Reading], Reading] = as_read
+) -> LiveMachine:
+    """Return what asks a source again and again."""
+    told = partial(node.troubles.update, "reading")
+    live = LiveMachine(
+        source,
+        node.clock,
+        on_change=updates.publish,
+        on_same=updates.same,
+        on_troubles=told,
+        complete=complete,
+    )
+    node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
+    return live
+
+
+def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
+    paths = node.paths
+    folders = claim_folders(node.settings, paths)
+    checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
+    limits: PodLimits | None = None
+    mixed_pods: MixedPods
+
+    def follow_pods(prepared: Sequence[PreparedClaim]) -> None:
+        mixed_pods.follow(prepared)
+        if limits is not None:
+            limits.follow(prepared)
+
+    pods, reporter = _pods(node, folders, checkpoints, follow_pods)
+    guests = GuestRuntimes.parse(node.settings.guest_runtime_classes)
+    mixed_pods = MixedPods(guests, pods, node.events.warn_users)
+    files = _claim_files(node, folders)
+    reconciler = ClaimReconciler(checkpoints, files)
+    shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
+    changes = gpu_means(node, gpus, folders.marks)
+    gpus.own_places.follow(checkpoints, node.call_lock)
+    if gpus.fabric is not None:
+        gpus.fabric.follow(checkpoints, node.call_lock)
+    effects = ClaimEffects(
+        checkpoints=checkpoints,
+        means={**shares.means, **changes.means},
+        lock=node.call_lock,
+        gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
+        salvage=files.salvage,
+    )
+    layouts = LayoutParts(node, gpus, folders, checkpoints, files, pods)
+    cc_modes = CcModeParts(node, gpus, checkpoints, files, pods)
+    device_watch: DeviceWatch
+
+    def claim_unprepared() -> None:
+        device_watch.changed()  # a device node that the claim held may be what another claim waits for
+
+    state = DeviceState(
+        driver=node.settings.driver_name,
+        read_pool=gpus.devices.pool,
+        decode_config=decode_config,
+        claims=KubeClaims(node.client),
+        checkpoints=checkpoints,
+        files=files,
+        claim_reconciler=reconciler,
+        guard=LastGuard(
+            checkpoints=checkpoints,
+            files=files,
+            claim_reconciler=reconciler,
+            read_minors=dict if node.settings.machine else GpuMinors().read,
+            changing=layouts.changing,
+            guest_runtimes=guests,
+            refusal=cc_modes.refusal,
+        ),
+        reporter=reporter,
+        unprepares=Unprepares(node.clock, claim_unprepared),
+        effects=effects,
+        lock=node.call_lock,
+        kind_of=shares.kind_of,
+        refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, cc_modes.known).refuse,
+    )
+    device_watch = DeviceWatch(
+        state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
+    )
+    give_back_gpus = unclaimed_gpus(node, checkpoints, files, changes)
+    sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, give_back_gpus)
+    supervisor = shares.supervisor
+    mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
+    if gpus.limiter is not None:
+        limits = PodLimits(
+            checkpoints=checkpoints,
+            effects=effects,
+            pods=pods,
+            pods_of=reporter.users_of,
+            cgroups=shares.cgroups,
+            lock=node.call_lock,
+            tell=node.events.warn_users,
+            clock=node.clock,
+        )
+    renewal = None
+    if gpus.source is not None:
+        renewal = EffectRenewal(
+            opened=gpus.source.opened,
+            checkpoints=checkpoints,
+            effects=effects,
+            users_known=lambda: reporter.users_known,
+            pods_of=reporter.users_of,
+            pods_now=reporter.users_now,
+            lock=node.call_lock,
+            tell=node.events.warn_users,
+            clock=node.clock,
+        )
+        gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
+    return ClaimParts(
+        folders,
+        pods,
+        reporter,
+        state,
+        device_watch,
+        mps_faults,
+        limits,
+        renewal,
+        layouts.rounds,
+        cc_modes.modes,
+        sweeper,
+    )
+
+
+def _pods(
+    node: NodeParts,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    on_prepared: Callable[[Sequence[PreparedClaim]], None],
+) -> tuple[Reflector[Pod], PodDevicesReporter]:
+    settings, claims = node.settings, KubeClaims(node.client)
+    reporter: PodDevicesReporter
+
+    def pod_changed(old: Pod | None, new: Pod | None) -> None:
+        reporter.pod_changed(old, new)
+
+    pods: Reflector[Pod] = Reflector(
+        node.view,
+        Pod,
+        clock=node.clock,
+        field_selector=f"spec.nodeName={settings.node_name}",
+        on_change=pod_changed,
+        transform=kept_pod(settings.driver_name),
+    )
+    node.metrics.node.watch_troubles(pods.resource, pods.troubles)
+    statuses = DeviceStatuses(driver=settings.driver_name, claims=claims, writer=claims)
+    reporter = PodDevicesReporter(
+        driver=settings.driver_name,
+        node_name=NodeName(settings.node_name),
+        pods=pods,
+        access=KubePods(node.client, node.view, settings.node_name),
+        claims=claims,
+        checkpoints=checkpoints,
+        files=folders.podlist,
+        lock=node.call_lock,
+        clock=node.clock,
+        metrics=node.metrics,
+        statuses=statuses if settings.claim_status else None,
+        gpu_name_format=GpuNameFormat(settings.podlist_gpus),
+        job_mapping=folders.jobs,
+        on_prepared=on_prepared,
+    )
+    return pods, reporter
+
+
+def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
+    settings = node.settings
+    return ClaimFiles(
+        driver=settings.driver_name,
+        claim_nodes=claim_nodes(settings),
+        gpu_driver_edits=node.installation.edits if node.installation is not None else GpuDriverEdits,
+        specs=folders.specs,
+        metadata=MetadataFiles(
+            driver=settings.driver_name,
+            documents=folders.metadata,
+            folder=str(node.paths.metadata),
+            specs=folders.specs,
+            enabled=settings.device_metadata,
+        ),
+    )
+
+
+def _note_registration(metrics: PluginMetrics, publisher: Publisher, refusal: str | None) -> None:
+    metrics.publishing.registered.set(refusal is None)
+    if refusal is None:
+        log.info("kubelet took the plugin")
+        publisher.kubelet_registered()
+    else:
+        log.error("kubelet refused the plugin", error=refusal)

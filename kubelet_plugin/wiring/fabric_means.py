@@ -1,0 +1,76 @@
+"""What activates Fabric Manager's partitions on this node, and tells readings of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Final
+
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
+from dracaena.kubelet_plugin.adapters.fabric_manager_file import FILE, configured_mode
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.lock import GpuLocks
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.troubles import TroubleKind, trouble
+from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
+from dracaena.kubelet_plugin.wiring.parts import NodeParts
+
+LOCK: Final = DeviceName("fabric-manager")
+"""Name of the lock that orders changes of partitions, beside those of the GPUs."""
+
+SHARED_NVSWITCH: Final = 1
+"""FABRIC_MODE in which only activated partitions are linked."""
+
+
+def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Callable[[Reading], Reading]:
+    """Return what adds to a reading what Fabric Manager says of its GPUs. Without the setting `fabric-partitions` it
+    adds a trouble where that seems to be missing.
+    """
+    if settings.fabric_partitions:
+        return partitions.read
+    host_root = seen_host_root(settings)
+    return lambda reading: with_missing_setting(reading, configured_mode(host_root))
+
+
+def with_missing_setting(reading: Reading, mode: int | None) -> Reading:
+    """Return a reading with a trouble where Fabric Manager's file names a mode that the settings do not know of. Links
+    stay as the driver says: the file may have changed since Fabric Manager was started.
+    """
+    gpus = len(reading.machine.gpus) + len(reading.machine.passthrough)
+    if mode != SHARED_NVSWITCH or gpus < 2:
+        return reading
+    text = (
+        f"/{FILE} starts Fabric Manager in its shared NVSwitch mode (FABRIC_MODE={mode}), and setting "
+        "`fabric-partitions` is off: nobody activates the partitions without which the GPUs of a claim are not linked"
+    )
+    return dataclasses.replace(reading, troubles=(*reading.troubles, trouble(TroubleKind.FABRIC_MANAGER, text)))
+
+
+def fabric_partitions(node: NodeParts) -> FabricPartitions:
+    """Return what activates partitions, also where the settings say that there are none: those of claims that were
+    prepared before have to be deactivated.
+    """
+    settings, paths = node.settings, node.paths
+    return FabricPartitions(
+        _library(settings),
+        GpuLocks(paths.gpu_locks, node.clock).of(LOCK),
+        DocumentFolder(paths.fabric, synced=False),
+        read_boot_id(),
+    )
+
+
+def _library(settings: PluginSettings) -> FabricManagerLibrary:
+    root, address = seen_driver_root(settings), settings.fabric_manager_address
+    if address.startswith("/"):
+        address = f"{seen_host_root(settings).rstrip('/')}{address}"
+    library = settings.fabric_manager_library
+    if library:
+        seen = GpuDriverRoot(root)
+        library = str(seen.on_disk(seen.resolve(library) or PurePosixPath(library)))
+    return FabricManagerLibrary(address, gpu_driver_root=root, library=library)

@@ -1,0 +1,111 @@
+"""What changes this node's GPUs for claims: divides them by MIG, or binds them to VFIO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
+from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
+from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
+from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
+from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
+from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, OpeningProcess
+from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from dracaena.kubelet_plugin.settings import ON_DEMAND
+from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
+from dracaena.kubelet_plugin.wiring.mig_means import mig_means
+from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
+
+HIDDEN: Final = (
+    "this plugin does not see the processes of its node, so it cannot tell who has a GPU open, and binds none to VFIO "
+    "nor gives one back: its pod needs `hostPID: true`"
+)
+
+Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
+
+Means = Mapping[str, EffectMeans | NotingEffectMeans]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMeans:
+    """What changes GPUs."""
+
+    means: Means
+    """By kind of effect. With passthrough=existing no claim is given one of VFIO_BIND, but those of claims that were
+    prepared before have to be undone."""
+    bound: BoundGpus
+    """Which GPUs are bound to VFIO for claims."""
+
+
+def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMeans:
+    """Return them; a recorded machine is never bound to VFIO. `marks` is for what is known of bound GPUs."""
+    bound = BoundGpus(marks, node.call_lock, read_boot_id())
+    divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
+    live = gpus.live
+    if gpus.source is None or live is None:
+        return GpuMeans(divided, bound)
+    lending = GpuDriverLending(
+        live.ask,
+        gpus.source.close,
+        lambda: lent(node.paths.gpu_driver_lock, node.clock, OTHERS_S),
+    )
+
+    def moved() -> None:
+        lending.open_anew()
+        live.read_soon()
+
+    socket = node.paths.podlist / SOCKET
+    if node.settings.passthrough == ON_DEMAND:
+        told = partial(node.troubles.update, "host-processes")
+        gpus.updates.subscribe(lambda _machine: told(host_troubles(socket)), same=lambda: told(host_troubles(socket)))
+    binding = VfioBinding(
+        PciDriverFiles(node.paths.gpu_locks / WRITES, modules=str(Path(seen_host_root(node.settings), "lib/modules"))),
+        partial(_holders, PciHolders().holders, socket),
+        lending,
+        bound,
+        make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
+        changed=moved,
+    )
+    partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
+    return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound)
+
+
+def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:
+    """Return that this process does not see those of its node, by a socket of kubelet; nothing where it does, or where
+    that is not known.
+    """
+    return (trouble(TroubleKind.HOST_PROCESSES, HIDDEN),) if sees_listener(kubelet) is False else ()
+
+
+def _holders(look: Holders, kubelet: Path, address: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
+    """Return who has a GPU open. Raises TemporaryError where those who could have it are not seen."""
+    if sees_listener(kubelet) is False:
+        raise TemporaryError(HIDDEN)
+    return look(address, iommu_group)
+
+
+def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:
+    """Make sure that a GPU is not in MIG mode, as the driver says now: take it out where the plugin changes that.
+
+    `means` are those of MIG_OFF, None where nothing asks the driver. Raises DracaenaError where the GPU is in MIG mode.
+    """
+    for name, gpu in pool.gpus.items():
+        if gpu.pci_bus_id != address or gpu.mig_enabled is None or not isinstance(means, WholeGpus):
+            continue
+        if name in pool.switched:
+            means.apply(Effect(MIG_OFF, name, name, parameters={"gpu": gpu.uuid}), ())
+        else:
+            means.refuse_divided(gpu)

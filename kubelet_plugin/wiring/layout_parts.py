@@ -1,0 +1,47 @@
+"""Builds what keeps this node's GPUs in their layouts, of whichever kind the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from dracaena.api.names import mig_layout_key, vgpu_layout_key
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.layouts.rounds import LayoutRounds
+from dracaena.kubelet_plugin.settings import LAYOUT, PluginSettings
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.wiring.layout_context import LayoutContext
+from dracaena.kubelet_plugin.wiring.mig_layout_parts import mig_layouts
+from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
+from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import vgpu_layouts_of
+
+
+class LayoutParts:
+    """The layouts of one node. Raises BadInputError for settings that do not go together."""
+
+    def __init__(
+        self,
+        node: NodeParts,
+        gpus: GpuParts,
+        folders: ClaimFolders,
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        pods: Reflector[Pod],
+    ) -> None:
+        context = LayoutContext(node, gpus, folders, checkpoints, files, pods)
+        built = [each for each in (mig_layouts(context), vgpu_layouts_of(context)) if each is not None]
+        self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
+        self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
+
+    def changing(self) -> Collection[str]:
+        """Return the GPUs that are being changed, with the lock held (LastGuard)."""
+        return {gpu for each in self._changing for gpu in each()}
+
+
+def layout_keys(settings: PluginSettings) -> Collection[str]:
+    """Return the keys of the taints that layouts of a node say before anything is published (NodeDevices)."""
+    found = ((settings.mig, mig_layout_key), (settings.vgpu, vgpu_layout_key))
+    return [key(settings.driver_name) for mode, key in found if mode == LAYOUT]

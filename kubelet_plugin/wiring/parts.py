@@ -1,0 +1,129 @@
+"""What one instance of the plugin is made of, from its node to the claims on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer
+from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
+from dracaena.kubelet_plugin.cc_modes.modes import CcModes
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
+from dracaena.kubelet_plugin.effects.memory_limits import AskedMemoryLimiter
+from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
+from dracaena.kubelet_plugin.layouts.rounds import LayoutRounds
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.devices import NodeDevices
+from dracaena.kubelet_plugin.node.events import NodeEvents
+from dracaena.kubelet_plugin.node.health_monitor import HealthMonitor
+from dracaena.kubelet_plugin.node.live_machine import LiveMachine
+from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.node.publisher import Publisher
+from dracaena.kubelet_plugin.node.section import NodeSection
+from dracaena.kubelet_plugin.node.troubles import NodeTroubles
+from dracaena.kubelet_plugin.paths import PluginPaths
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.store.own_places import OwnPlaces
+from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
+from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
+from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
+from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.wiring.from_settings import NodeSource
+from dracaena.process.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the plugin knows of its node and says about it."""
+
+    settings: PluginSettings
+    clock: Clock
+    paths: PluginPaths
+    call_lock: CallLock
+    metrics: PluginMetrics
+    client: KubeClient
+    view: KubeClient
+    """Reads pods and the Node."""
+    cache: Reflector[Node]
+    """Holds this Node. It belongs to `section` where there is one, which then starts and stops it."""
+    section: NodeSection | None
+    recorder: EventRecorder
+    events: NodeEvents
+    release: GpuDriverRelease
+    troubles: NodeTroubles
+    installation: GpuDriverInstallation | None
+
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of this Node as the watch last reported them; none before it did."""
+        seen = self.cache.get(self.settings.node_name)
+        return {} if seen is None else seen.metadata.labels
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """What reads this node's GPUs, watches their health and publishes them."""
+
+    slices: Reflector[ResourceSlice]
+    publisher: Publisher
+    devices: NodeDevices
+    updates: MachineUpdates
+    live: LiveMachine | None
+    """None with a recorded machine, unless MIG layouts divide it."""
+    source: NodeSource | None
+    """What `live` asks. None with a recorded machine."""
+    fabric: FabricPartitions | None
+    """What activates Fabric Manager's partitions. None with a recorded machine."""
+    recorded: RecordedNode | None
+    """What `live` asks in its place where MIG layouts divide a recorded machine."""
+    own_places: OwnPlaces
+    monitor: HealthMonitor | None
+    """None where health is not watched."""
+    streams: HealthStreams
+    limiter: AskedMemoryLimiter | None
+    """None with a recorded machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What prepares claims and keeps prepared ones right."""
+
+    folders: ClaimFolders
+    pods: Reflector[Pod]
+    reporter: PodDevicesReporter
+    state: DeviceState
+    device_watch: DeviceWatch
+    mps_faults: MpsFaultWatch | None
+    """None where no MPS supervisor is named."""
+    limits: PodLimits | None
+    """None with a recorded machine, which limits no memory."""
+    renewal: EffectRenewal | None
+    """None with a recorded machine, whose driver is never loaded anew."""
+    layouts: Sequence[LayoutRounds[Any, Any]]
+    """One for each kind that the settings ask for."""
+    cc_modes: CcModes | None
+    """None where no mode of confidential computing is switched."""
+    sweeper: Sweeper
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """All parts of one plugin, none of them started."""
+
+    node: NodeParts
+    gpus: GpuParts
+    claims: ClaimParts
+    dra_server: UnixServer
+    registration: UnixServer

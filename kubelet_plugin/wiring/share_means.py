@@ -1,0 +1,114 @@
+"""Builds what holds shares to their part on this node, from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dracaena.api import mps
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
+from dracaena.kubelet_plugin.adapters.nvidia_smi import NvidiaSmi
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
+from dracaena.kubelet_plugin.paths import PluginPaths
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
+from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
+from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
+from dracaena.kubelet_plugin.wiring.parts import NodeParts
+from dracaena.process.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMeans:
+    """What makes the effects of shares, by their kind, and the kinds of devices that know what there is."""
+
+    means: Mapping[str, EffectMeans]
+    kind_of: KindOf
+    supervisor: MpsShares | None
+    """None where no MPS supervisor is named."""
+    cgroups: PodCgroups
+
+
+def share_means(
+    settings: PluginSettings,
+    paths: PluginPaths,
+    clock: Clock,
+    release: GpuDriverRelease,
+    limiter: MemoryLimiter | None,
+) -> ShareMeans:
+    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
+    `limiter` is None.
+    """
+    supervisor = _mps_shares(settings, clock)
+    use = partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
+    recorded = settings.machine and not settings.driver_root
+    smi = None if recorded else NvidiaSmi(seen_driver_root(settings), refusal=release.refusal, use=use)
+    cgroups = Cgroups(settings.cgroup_root)
+    means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
+    if supervisor is not None:
+        means[MPS_SHARE] = supervisor
+    if smi is not None:
+        means |= {TIME_SLICE_BEFORE: TimeSlicesBefore(smi), TIME_SLICE: TimeSlices(smi)}
+
+    def node() -> NodeEnforcement:
+        return NodeEnforcement(
+            mps=NO_MPS if supervisor is None else supervisor.offer(),
+            time_slices=NO_TIME_SLICES if smi is None else smi.missing(),
+            memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
+        )
+
+    return ShareMeans(means, kinds_on(node), supervisor, cgroups)
+
+
+def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
+    """Return what asks the node's MPS supervisor for shares, None where there is none."""
+    if not settings.mps_root:
+        return None
+    root = Path(settings.mps_root)
+    # As the supervisor: the folder is on a tmpfs, so nothing of it outlives a power cut.
+    return MpsShares(
+        root=settings.mps_root,
+        requests=DocumentFolder(root / mps.REQUESTS, synced=False),
+        statuses=DocumentFolder(root / mps.STATUS, synced=False),
+        node=DocumentFolder(root, synced=False),
+        is_running=partial(supervisor_runs, root),
+        boot_id=read_boot_id(),
+        clock=clock,
+    )
+
+
+def mps_fault_watch(
+    node: NodeParts,
+    supervisor: MpsShares,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    reporter: PodDevicesReporter,
+) -> MpsFaultWatch:
+    """Return what tells pods of what has hit the clients of their server."""
+    return MpsFaultWatch(
+        shares=supervisor,
+        checkpoints=checkpoints,
+        users_known=lambda: reporter.users_known,
+        pods_of=reporter.users_now,
+        files=folders.marks,
+        tell=node.events.warn_users,
+        lock=node.call_lock,
+        clock=node.clock,
+    )

@@ -1,0 +1,67 @@
+"""Builds what cleans up behind kubelet, and behind claims of which nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
+from dracaena.kubelet_plugin.adapters.lock import GpuLocks
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
+from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.gpu_users import prepared_users
+from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
+from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
+from dracaena.kubelet_plugin.wiring.gpu_means import GpuMeans
+from dracaena.kubelet_plugin.wiring.parts import NodeParts
+
+
+def build_sweeper(
+    node: NodeParts,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    pods: Reflector[Pod],
+    reporter: PodDevicesReporter,
+    state: DeviceState,
+    give_back_gpus: Callable[[], int],
+) -> Sweeper:
+    """Return the sweeper of one node; `give_back_gpus` is that of unclaimed_gpus()."""
+    settings = node.settings
+    is_ready = partial(node_is_ready, node.view, settings.node_name)
+    return Sweeper(
+        driver=settings.driver_name,
+        state=state,
+        checkpoints=checkpoints,
+        specs=folders.specs,
+        claims=KubeClaims(node.client),
+        pods=pods,
+        may_be_in_use=reporter.may_be_in_use,
+        kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
+        tell=node.events.warn_node,
+        lock=node.call_lock,
+        clock=node.clock,
+        metrics=node.metrics,
+        give_back_gpus=give_back_gpus,
+    )
+
+
+def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans) -> Callable[[], int]:
+    """Return what gives GPUs back that VFIO has for no claim, and says how many; where nothing binds any, nothing."""
+    binding = gpus.means.get(VFIO_BIND)
+    if binding is None:
+        return lambda: 0
+    return UnclaimedGpus(
+        bound=gpus.bound,
+        undo=binding.undo,
+        user_of=partial(prepared_users, checkpoints, files.salvage),
+        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
+        lock=node.call_lock,
+        on_troubles=partial(node.troubles.update, "unclaimed-gpus"),
+    ).give_back

@@ -1,0 +1,108 @@
+"""Builds what keeps this node's GPUs in their vGPU layout, where the settings ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.names import DeviceName, vgpu_layout_key
+from dracaena.api.vgpu import vgpu_device_name
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.layout_file import LayoutFile
+from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
+from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.sysfs_vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, read_vgpu_layouts
+from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals
+from dracaena.kubelet_plugin.layouts.reports import VGPU_WORDS
+from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges
+from dracaena.kubelet_plugin.layouts.vgpu_rounds import VgpuRounds
+from dracaena.kubelet_plugin.ports import OpeningProcess
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
+from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import VGPU_JOURNAL
+from dracaena.kubelet_plugin.settings import LAYOUT
+from dracaena.kubelet_plugin.wiring.layout_context import ChosenLayout, LayoutContext
+
+HIDDEN: Final = (
+    "this plugin does not see the processes of its node, so it cannot tell who has a vGPU open, and removes none: its "
+    "pod needs `hostPID: true`"
+)
+
+Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
+
+
+def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Collection[str]]] | None:
+    """Return the layouts, and what tells the GPUs that are being changed, by PCI address; None without vgpu=layout.
+
+    Raises BadInputError for settings that do not go together.
+    """
+    node, gpus, settings = context.node, context.gpus, context.node.settings
+    if settings.vgpu != LAYOUT:
+        return None
+    if not settings.vgpu_layouts_file:
+        raise BadInputError("setting vgpu=layout needs vgpu-layouts-file, which names the file of vGPU layouts")
+    if settings.mig == LAYOUT:
+        raise BadInputError(
+            "setting vgpu=layout cannot stand beside mig=layout: each would take the GPU instances of MIG-backed vGPUs "
+            "for somebody else's; divide the GPUs of such a node by hand, or leave one of the two out"
+        )
+    journals = LayoutJournals(context.folders.marks, node.call_lock, read_boot_id(), VGPU_JOURNAL)
+    sysfs, source = SysfsVgpuGpus(), gpus.source
+    assert source is not None  # a recorded machine has no vGPUs
+
+    def read() -> Sequence[VgpuGpu]:
+        return sysfs.read(source.vgpu_types())
+
+    def is_named_of(name: str, gpu: DeviceName) -> bool:
+        there = (vgpu for each in read() if each.address == gpu for vgpu in each.vgpus)
+        return any(vgpu_device_name(vgpu.identity) == name for vgpu in there)
+
+    chosen = ChosenLayout(
+        vgpu_layout_key(settings.driver_name),
+        settings.vgpu_layout,
+        VGPU_WORDS,
+        node.metrics.node.vgpu_layout,
+        "vgpu-layouts",
+        settings.vgpu_layout_condition,
+    )
+    changes = VgpuLayoutChanges(
+        read,
+        PciDriverFiles(node.paths.gpu_locks / "writes"),
+        partial(_holders, PciHolders().vgpu_holders, node.paths.podlist / SOCKET),
+        journals,
+        context.gpu_lock(),
+        lambda: str(uuid4()),
+    )
+    layouts = VgpuRounds(
+        changes,
+        journals,
+        context.users(is_of_address, is_named_of),
+        context.ports(chosen),
+        node.clock,
+        read_layouts=LayoutFile("vGPU layouts", settings.vgpu_layouts_file, read_vgpu_layouts).read,
+        read_gpus=read,
+    )
+    gpus.updates.subscribe(layouts.take, same=layouts.read_again)
+    return layouts, journals.changing
+
+
+def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
+    """Whether a device is the GPU of a PCI address or a vGPU of it. A vGPU whose GPU is not known, of a checkpoint that
+    broke, may be of any.
+    """
+    if device.pci_bus_id is None:
+        return device.is_vgpu
+    return device.pci_bus_id == gpu
+
+
+def _holders(look: Holders, kubelet: Path, vgpu: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
+    """Return who has a vGPU open. Raises LayoutBlockedError where those who could have it are not seen."""
+    if sees_listener(kubelet) is False:
+        raise LayoutBlockedError(HIDDEN)
+    return look(vgpu, iommu_group)

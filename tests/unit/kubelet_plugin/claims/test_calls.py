@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from dracaena.api.names import ClaimUid
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.calls import ClaimCalls, ClaimFailure
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from support.plugin import FakeClaims, PluginNode, make_claim, reference_to
+
+
+class BrokenClaims(FakeClaims):
+    """Has an error of its own for one claim."""
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        if reference.name == "bug":
+            raise ZeroDivisionError("secret detail")
+        return super().read_claim(reference)
+
+
+def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
+    good, held = make_claim("good", (0,)), make_claim("held", (0,))
+    node = PluginNode(tmp_path, BrokenClaims(good, held))
+    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    gone = ClaimReference("default", "gone", ClaimUid("gone-uid"))
+    bug = ClaimReference("default", "bug", ClaimUid("bug-uid"))
+    results = calls.prepare_claims([bug, gone, reference_to(good), reference_to(held), reference_to(good)])
+    assert list(results) == ["bug-uid", "gone-uid", "good-uid", "held-uid"]
+    assert results[ClaimUid("bug-uid")] == ClaimFailure("internal error of the plugin (ZeroDivisionError), see its log")
+    assert results[ClaimUid("gone-uid")] == ClaimFailure("claim default/gone is gone")
+    assert isinstance(results[ClaimUid("good-uid")], PreparedClaim)
+    failed = results[ClaimUid("held-uid")]
+    assert isinstance(failed, ClaimFailure)
+    assert "still held by claim default/good" in failed.error
+    counts = {
+        labels: node.metrics.claims.calls.labels(*labels)._value.get()
+        for labels in [("prepare", r) for r in ("ok", "refused", "failed", "internal")]
+    }
+    assert list(counts.values()) == [1, 1, 1, 1]
+
+
+def test_unprepare_answers_every_claim(tmp_path: Path) -> None:
+    claim = make_claim("good", (0,))
+    node = PluginNode(tmp_path, FakeClaims(claim))
+    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    calls.prepare_claims([reference_to(claim)])
+    never = ClaimReference("default", "never", ClaimUid("never-uid"))
+    assert calls.unprepare_claims([reference_to(claim), never]) == {"good-uid": None, "never-uid": None}
+
+
+def test_all_log_lines_about_a_claim_carry_the_id_of_the_call_and_no_two_calls_share_one(tmp_path: Path) -> None:
+    one, two = make_claim("one", (0,)), make_claim("two", (1,))
+    node = PluginNode(tmp_path, FakeClaims(one, two))
+    calls = ClaimCalls(node.state, node.clock, node.metrics)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        calls.prepare_claims([reference_to(one), reference_to(two)])
+        calls.unprepare_claims([reference_to(one)])
+    seen = [(line["call"], line["claim"], line["claim_uid"]) for line in lines]
+    assert list(dict.fromkeys(seen)) == [
+        ("prepare-1", "default/one", "one-uid"),
+        ("prepare-1", "default/two", "two-uid"),
+        ("unprepare-2", "default/one", "one-uid"),
+    ]

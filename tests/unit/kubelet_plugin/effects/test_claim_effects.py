@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from support.effects import FOLDER, SERVED, ServerFiles, client, served
+from support.killed_steps import KilledSteps, StopError
+from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
+from support.seeds import sampled
+
+CLAIM = make_claim(devices=(0, 1))
+REFERENCE = reference_to(CLAIM)
+SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
+SAMPLE = 15
+"""Seeds of `make test`, in which each planted fault is found."""
+
+
+class Watching(ServerFiles):
+    """Looks at the journal, from within and without the lock of the calls, each time that something is done."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, FileSteps())
+        self.node: PluginNode | None = None
+        self.seen: list[tuple[str, DeviceName, int]] = []
+
+    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
+        self._note("apply", effect, others)
+        return super().apply(effect, others)
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        self._note("undo", effect, others)
+        super().undo(effect, others)
+
+    def _note(self, what: str, effect: Effect, others: Sequence[Effect]) -> None:
+        assert self.node is not None
+        self.node.state.drop_stray_metadata()  # takes the lock, which says so where this thread holds it
+        assert effect.is_same(next(e for e in journal(self.node) if e.device == effect.device))
+        self.seen.append((what, effect.device, len(others)))
+
+
+def node_with(folder: Path, means: ServerFiles, claims: FakeClaims | None = None) -> PluginNode:
+    return PluginNode(folder, claims or FakeClaims(CLAIM), kind_of=served, means={SERVED: means})
+
+
+def journal(node: PluginNode) -> tuple[Effect, ...]:
+    return tuple(e for c in node.checkpoints.load_by_boot()[0] for e in c.prepared.effects)
+
+
+def servers(node: PluginNode) -> set[str]:
+    return {name.partition("/")[2] for name in node.files() if name.startswith(f"{FOLDER}/")}
+
+
+def test_effects_are_journaled_before_they_are_made_and_until_they_are_undone_without_the_lock_of_the_calls(
+    tmp_path: Path,
+) -> None:
+    means = Watching(tmp_path)
+    node = means.node = node_with(tmp_path, means)
+    prepared = node.state.prepare(REFERENCE)
+    gpus = [device_name(0), device_name(1)]
+    assert means.seen == [("apply", gpu, 0) for gpu in gpus]
+    assert [effect.outcome for effect in prepared.effects] == [{"server": f"of-{gpu}"} for gpu in gpus]
+    assert node.state.prepare(REFERENCE) == prepared
+    node.state.unprepare(REFERENCE)
+    assert means.seen[2:] == [("undo", gpu, 0) for gpu in reversed(gpus)]
+    assert servers(node) == set()
+    assert node.checkpoints.load(REFERENCE.uid) is None
+
+
+def test_containers_get_what_an_effect_told_also_after_a_restart_without_the_spec(tmp_path: Path) -> None:
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()))
+    node.state.prepare(REFERENCE)
+    spec = node.files()[SPEC]
+    assert f"SERVER=of-{device_name(1)}".encode() in spec
+    assert b'"containerPath": "/run/in"' in spec
+    (tmp_path / SPEC).unlink()
+    again = node_with(tmp_path, ServerFiles(tmp_path, FileSteps(), fails=("apply",)))
+    again.state.prepare(REFERENCE)
+    assert again.files()[SPEC] == spec
+
+
+def test_a_claim_whose_effect_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    means = ServerFiles(tmp_path, FileSteps(), fails=("apply",))
+    node = node_with(tmp_path, means)
+    with pytest.raises(TemporaryError, match="does not start"):
+        node.state.prepare(REFERENCE)
+    assert node.checkpoints.load(REFERENCE.uid) is None
+    means.fails = ()
+    node.state.prepare(REFERENCE)
+
+
+def test_an_effect_that_cannot_be_undone_stays_journaled_and_holds_its_device(tmp_path: Path) -> None:
+    means = ServerFiles(tmp_path, FileSteps(), fails=("undo",))
+    other = make_claim("other", devices=(1,))
+    node = node_with(tmp_path, means, FakeClaims(CLAIM, other))
+    node.state.prepare(REFERENCE)
+    with pytest.raises(TemporaryError, match="does not stop"):
+        node.state.unprepare(REFERENCE)
+    assert len(journal(node)) == 2
+    assert SPEC not in node.files()
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(reference_to(other))
+    means.fails = ()
+    node.state.unprepare(REFERENCE)
+    node.state.prepare(reference_to(other))
+    assert len(servers(node)) == 2
+
+
+@pytest.mark.parametrize("spec_is_there", [True, False])
+def test_a_server_that_a_claim_with_a_broken_checkpoint_may_use_stays(tmp_path: Path, spec_is_there: bool) -> None:
+    shares = [make_share("broken"), make_share("good"), make_share("elsewhere", gpu=1)]
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), FakeClaims(*shares))
+    broken, good, elsewhere = map(reference_to, shares)
+    for reference in (broken, good, elsewhere):
+        node.state.prepare(reference)
+    (tmp_path / "claims" / "broken-uid.json").write_bytes(b"broken")
+    if not spec_is_there:
+        (tmp_path / "cdi" / "gpu.dracaena.dev-claim_broken-uid.json").unlink()
+    node.checkpoints.look_at_each()
+    if spec_is_there:
+        node.state.unprepare(elsewhere)
+        assert device_name(1) not in servers(node)
+    with pytest.raises(
+        TemporaryError, match="not undone while the checkpoint of claim UID broken-uid is no checkpoint"
+    ):
+        node.state.unprepare(good)
+    assert device_name(0) in servers(node)
+    node.state.unprepare(broken)  # its pod ended
+    node.state.unprepare(good)
+    assert device_name(0) not in servers(node)
+
+
+def test_a_broken_checkpoint_that_was_rebuilt_holds_nobody_up(tmp_path: Path) -> None:
+    shares = [make_share("broken"), make_share("good")]
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), FakeClaims(*shares))
+    broken, good = map(reference_to, shares)
+    node.state.prepare(broken)
+    node.state.prepare(good)
+    (tmp_path / "claims" / "broken-uid.json").write_bytes(b"broken")
+    node.state.prepare(broken)
+    node.state.unprepare(good)
+    assert device_name(0) in servers(node)
+    node.state.unprepare(broken)
+    assert servers(node) == set()
+
+
+def test_an_effect_of_a_kind_that_nobody_knows_here_is_neither_forgotten_nor_guessed(tmp_path: Path) -> None:
+    node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
+    older = PluginNode(tmp_path, FakeClaims(CLAIM))
+    with pytest.raises(TemporaryError, match="know nothing of 'served'"):
+        older.state.unprepare(REFERENCE)
+    assert len(journal(older)) == 2
+
+
+def test_no_effect_of_an_earlier_boot_is_undone(tmp_path: Path) -> None:
+    node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
+    means = ServerFiles(tmp_path, FileSteps(), fails=("undo",))
+    node = PluginNode(tmp_path, FakeClaims(CLAIM), boot_id="boot-2", kind_of=served, means={SERVED: means})
+    node.state.unprepare(REFERENCE)
+    assert node.checkpoints.load(REFERENCE.uid) is None
+
+
+def killed_in_prepare(folder: Path, step: int, port: int = 1) -> bool:
+    steps = KilledSteps(step)
+    means = ServerFiles(folder, steps)
+    node = PluginNode(
+        folder,
+        FakeClaims(CLAIM),
+        steps=steps,
+        kind_of=lambda name, share: served(name, share, port=port),
+        means={SERVED: means},
+    )
+    try:
+        node.state.prepare(REFERENCE)
+    except StopError:
+        return True
+    return False
+
+
+def test_what_an_earlier_plan_began_is_undone_where_the_next_one_is_another(tmp_path: Path) -> None:
+    """The settings changed while the plugin was away: now the server listens elsewhere."""
+    step = 1
+    while killed_in_prepare(tmp_path / str(step), step):
+        folder = tmp_path / str(step)
+        node = PluginNode(
+            folder,
+            FakeClaims(CLAIM),
+            kind_of=lambda name, share: served(name, share, port=2),
+            means={SERVED: ServerFiles(folder, FileSteps())},
+        )
+        prepared = node.state.prepare(REFERENCE)
+        assert {effect.parameters["port"] for effect in prepared.effects} in ({1}, {2}), step
+        names = {d.device for d in prepared.devices}
+        (port,) = {effect.parameters["port"] for effect in prepared.effects}
+        left = {name for name in servers(node) if not name.startswith(".")}
+        assert left == names | {f"{name}+None+{port}" for name in names}, step
+        step += 1
+    assert step == 21
+
+
+class Held(ServerFiles):
+    """Starts no server of GPU 0 before it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, FileSteps())
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
+        if effect.gpu == device_name(0):
+            self.began.set()
+            assert self.go.wait(10)
+        return super().apply(effect, others)
+
+
+def test_while_an_effect_is_being_made_claims_of_other_gpus_go_on_and_an_unprepare_waits(tmp_path: Path) -> None:
+    means = Held(tmp_path)
+    slow, other = make_claim("slow", devices=(0,)), make_claim("other", devices=(1,))
+    node = node_with(tmp_path, means, FakeClaims(slow, other))
+    ended: list[str] = []
+
+    def call(name: str, work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            work()
+            ended.append(name)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    threads = [call("prepare", lambda: node.state.prepare(reference_to(slow)))]
+    assert means.began.wait(10)
+    threads.append(call("unprepare", lambda: node.state.unprepare(reference_to(slow))))
+    node.state.prepare(reference_to(other))
+    assert ended == []
+    means.go.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ended) == ["prepare", "unprepare"]
+    assert servers(node) == {device_name(1), f"{device_name(1)}+None+1"}
+
+
+def run_at_random(folder: Path, seed: int) -> None:
+    """Prepare and unprepare claims of one server each in any order, kill the plugin at any step, start it again."""
+    rng = random.Random(seed)
+    claims = [make_share(f"c{n}", gpu=n % 2) for n in range(5)]
+    locks: dict[DeviceName, ThreadLock] = {}
+
+    def started(step: int) -> PluginNode:
+        steps = KilledSteps(step)
+        locks.clear()
+        return PluginNode(
+            folder,
+            FakeClaims(*claims),
+            steps=steps,
+            kind_of=served,
+            means={SERVED: ServerFiles(folder, steps)},
+            gpu_locks=locks,
+        )
+
+    for _ in range(12):
+        node = started(rng.randint(1, 60))
+        with suppress(StopError):
+            for _ in range(10):
+                reference = reference_to(rng.choice(claims))
+                with suppress(DracaenaError):
+                    if rng.random() < 0.5:
+                        node.state.prepare(reference)
+                    else:
+                        node.state.unprepare(reference)
+        node = started(0)  # it looks without being killed
+        there = {name for name in servers(node) if not name.startswith(".")}
+        known = {name for effect in journal(node) for name in (effect.gpu, client(effect))}
+        assert there <= known, (seed, there - known)
+        needed = {
+            name
+            for checkpoint in node.checkpoints.load_all()[0]
+            if checkpoint.in_use
+            for effect in checkpoint.prepared.effects
+            for name in (effect.gpu, client(effect))
+        }
+        assert needed <= there, (seed, needed - there)
+        assert node.state.recover(())
+    node = started(0)
+    for claim in claims:
+        node.state.unprepare(reference_to(claim))
+    assert {name for name in servers(node) if not name.startswith(".")} == set(), seed
+
+
+@pytest.mark.parametrize("seed", sampled(range(400), 4, 40))
+def test_what_is_there_is_journaled_at_all_times_and_nothing_is_left_at_the_end(tmp_path: Path, seed: int) -> None:
+    run_at_random(tmp_path, seed)
+
+
+def no_journal_before(patch: pytest.MonkeyPatch) -> None:
+    begin = Checkpoints.start
+
+    def start(self: Checkpoints, prepared: object) -> Checkpoint:
+        started = begin(self, prepared)  # type: ignore[arg-type]
+        self.journal(started, ())
+        return started
+
+    patch.setattr(Checkpoints, "start", start)
+
+
+def prepared_until_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkpoints, "begin_again", lambda self, checkpoint: None)
+
+
+def others_forgotten(patch: pytest.MonkeyPatch) -> None:
+    undo = ServerFiles.undo
+    patch.setattr(ServerFiles, "undo", lambda self, effect, others: undo(self, effect, ()))
+
+
+@pytest.mark.parametrize("plant", [no_journal_before, prepared_until_the_end, others_forgotten])
+def test_planted_faults_are_found(tmp_path: Path, plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, DracaenaError)):
+            _run_all(tmp_path)
+
+
+def _run_all(folder: Path) -> None:
+    for seed in range(SAMPLE):
+        run_at_random(folder / str(seed), seed)

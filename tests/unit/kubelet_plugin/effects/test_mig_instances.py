@@ -1,0 +1,529 @@
+"""Making and undoing MIG instances, with each call refused once and the process killed around each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pynvml
+import pytest
+
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, NOT_FOUND, RESET_REQUIRED
+from support.fake_nvml import NOT_SUPPORTED
+from support.killed_steps import StopError
+from support.mig_node import HungStep, MigNode, ask_at_once, instance, mig_node, whole_gpu
+
+PROFILE_CALLS = ("nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2")
+CALLS = (
+    *CHANGES,
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetGpuInstances",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetComputeInstances",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+    "nvmlComputeInstanceGetInfo_v2",
+    "nvmlDeviceGetUUID",
+    *PROFILE_CALLS,
+)
+ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
+
+
+class Journal:
+    """The checkpoint of one claim with one effect."""
+
+    def __init__(self, effect: Effect) -> None:
+        self.effect = effect
+        self.steps: list[Mapping[str, Scalar] | None] = []
+
+    def note(self, outcome: Mapping[str, Scalar]) -> None:
+        self.steps.append(outcome)
+        self.effect = replace(self.effect, outcome=outcome)
+
+    def make(self, node: MigNode, *others: Effect) -> Mapping[str, Scalar]:
+        outcome = node.instances.apply_noting(self.effect, others, self.note)
+        self.note(outcome)
+        return outcome
+
+    def undo(self, node: MigNode, *others: Effect) -> None:
+        node.instances.undo(self.effect, others)
+
+
+@pytest.fixture
+def node() -> Iterator[MigNode]:
+    with mig_node() as made:
+        yield made
+
+
+@pytest.fixture
+def ampere() -> Iterator[MigNode]:
+    with mig_node("Ampere") as made:
+        yield made
+
+
+def test_an_instance_is_made_at_its_place_and_gone_when_its_claim_goes(node: MigNode) -> None:
+    journal = Journal(instance(node, "3g.40gb", 4))
+    outcome = journal.make(node)
+    assert node.hardware.layout(0) == [("3g.40gb", 4, 1)]
+    assert outcome == {
+        "making": True, "gpu_instance": 1, "compute_instance": 0, "uuid": "MIG-00000000-0000-0000-0000-000000000001",
+        "gpu_instance_node": 12, "compute_instance_node": 13,
+    }  # fmt: skip
+    assert journal.steps[:2] == [{"making": True}, {"making": True, "gpu_instance": 1}]
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    assert not node.hardware.gpus[0].mode, "an idle GPU is whole again"
+
+
+def test_making_and_undoing_may_be_repeated(node: MigNode) -> None:
+    journal = Journal(instance(node, "2g.20gb", 2))
+    assert journal.make(node) == journal.make(node)
+    assert node.hardware.layout(0) == [("2g.20gb", 2, 1)]
+    journal.undo(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+@pytest.mark.parametrize("profile", ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"])
+def test_each_profile_gets_the_compute_instance_that_has_all_of_it(node: MigNode, profile: str) -> None:
+    Journal(instance(node, profile, 0)).make(node)
+    assert node.hardware.layout(0) == [(profile, 0, 1)]
+
+
+def test_a_gpu_stays_in_mig_mode_while_other_claims_or_others_have_instances(node: MigNode) -> None:
+    one, other = Journal(instance(node, "1g.10gb", 0)), Journal(instance(node, "1g.10gb", 1))
+    one.make(node)
+    one.undo(node, other.effect)
+    assert node.hardware.gpus[0].mode, "the other claim is about to make one"
+    node.hardware.put(0, "1g.10gb", 5)
+    other.make(node)
+    other.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 5, 1)]
+    assert node.hardware.gpus[0].mode
+
+
+def test_an_instance_of_somebody_else_at_the_place_is_neither_used_nor_destroyed(node: MigNode) -> None:
+    node.hardware.put(0, "1g.10gb", 4)
+    places = {("1g.10gb", 4): "slice 4", ("3g.40gb", 4): "slices 4 to 7", ("7g.80gb", 0): "slices 0 to 7"}
+    for (profile, start), slices in places.items():
+        journal = Journal(instance(node, profile, start))
+        taken = rf"^memory {slices} of GPU GPU-\S+ (is|are) taken by GPU instance 1 \(1g.10gb at 4\): it goes"
+        with pytest.raises(TemporaryError, match=taken) as refused:
+            journal.make(node)
+        assert (" is taken" in str(refused.value)) is (slices == "slice 4")
+        journal.undo(node)
+        assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
+        assert journal.steps == []
+
+
+def test_an_instance_that_took_the_place_at_the_last_moment_is_left_alone(node: MigNode) -> None:
+    """Between our look and our call an admin makes the very same instance: the driver refuses ours."""
+    journal = Journal(instance(node, "1g.10gb", 4))
+
+    def intrude(symbol: str) -> None:
+        if symbol == "nvmlDeviceCreateGpuInstanceWithPlacement":
+            node.fake.before_change = lambda _symbol: None
+            node.hardware.put(0, "1g.10gb", 4)
+
+    node.fake.before_change = intrude
+    with pytest.raises(TemporaryError, match="INSUFFICIENT_RESOURCES"):
+        journal.make(node)
+    assert journal.steps == [{"making": True}, {}]
+    journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
+
+
+def test_an_instance_without_compute_instance_which_no_mig_handle_shows_counts_too(node: MigNode) -> None:
+    node.hardware.put(0, "1g.10gb", 4, compute=False)
+    with pytest.raises(TemporaryError, match="are taken by GPU instance 1"):
+        Journal(instance(node, "3g.40gb", 4)).make(node)
+
+
+def test_a_gpu_instance_that_gets_no_compute_instance_is_taken_back(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    node.fake.refuse("nvmlGpuInstanceCreateComputeInstance", INSUFFICIENT_RESOURCES)
+    with pytest.raises(TemporaryError, match="INSUFFICIENT_RESOURCES"):
+        journal.make(node)
+    assert node.hardware.layout(0) == []
+    assert journal.steps[-1] == {}
+    node.fake.refuse("nvmlGpuInstanceDestroy", IN_USE)
+    with pytest.raises(TemporaryError):
+        journal.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 0)]
+    node.fake.allow()
+    journal.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)], "what was left is completed"
+
+
+def test_an_instance_in_use_stays_with_its_entry_until_nobody_uses_it(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.hardware.gpus[0].instances[1].busy = True
+    with pytest.raises(TemporaryError, match="cannot be destroyed: nvmlComputeInstanceDestroy says IN_USE"):
+        journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+    node.hardware.gpus[0].instances[1].busy = False
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceGetComputeInstances", "nvmlComputeInstanceGetInfo_v2"],
+)
+def test_something_else_that_is_not_found_does_not_pass_for_the_instance(node: MigNode, symbol: str) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.fake.refuse(symbol, NOT_FOUND)
+    with pytest.raises(TemporaryError, match="NOT_FOUND"):
+        journal.undo(node)
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_an_instance_that_an_admin_destroys_meanwhile_is_gone(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+
+    def destroy(symbol: str) -> None:
+        if symbol == "nvmlComputeInstanceDestroy":
+            node.hardware.gpus[0].instances.clear()
+
+    node.fake.after_change = destroy
+    journal.undo(node)
+    assert not node.hardware.gpus[0].mode
+
+
+def test_a_number_that_the_driver_gave_to_another_instance_is_not_destroyed(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.hardware.gpus[0].instances.clear()  # an admin destroyed it, or the driver was loaded anew
+    node.hardware.put(0, "2g.20gb", 4)
+    journal.undo(node)
+    assert node.hardware.layout(0) == [("2g.20gb", 4, 1)]
+
+
+def test_an_instance_that_somebody_made_in_place_of_ours_is_not_destroyed_and_not_used(node: MigNode) -> None:
+    """Same profile, place and number; only the UUID tells them apart."""
+    journal = Journal(instance(node, "1g.10gb", 4))
+    journal.make(node)
+    node.hardware.gpus[0].instances.clear()
+    node.hardware.put(0, "1g.10gb", 4)
+    with pytest.raises(TemporaryError, match="is taken by GPU instance 1"):
+        journal.make(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 4, 1)]
+
+
+def test_an_instance_is_found_whatever_the_last_reading_knows_of_profiles(node: MigNode) -> None:
+    """The first reading of a plugin, or of a driver, may have got no answer; and with mig=existing nobody asks."""
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    node.knows_profiles = False
+    with pytest.raises(TemporaryError, match=r"no MIG profile 1g\.10gb as it was last read"):
+        journal.make(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    assert not node.hardware.gpus[0].mode
+
+
+def test_the_profile_is_named_by_the_number_of_the_driver_that_makes_it(node: MigNode) -> None:
+    """The driver was replaced since the last reading."""
+    node.renumbered = True
+    Journal(instance(node, "3g.40gb", 4)).make(node)
+    assert node.hardware.layout(0) == [("3g.40gb", 4, 1)]
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT])
+@pytest.mark.parametrize("symbol", PROFILE_CALLS)
+def test_an_instance_whose_profile_the_driver_does_not_tell_now_keeps_its_entry(
+    node: MigNode, symbol: str, code: int
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    for each in (symbol, "nvmlDeviceGetGpuInstanceProfileInfo"):
+        node.fake.refuse(each, code)
+    with pytest.raises(TemporaryError):
+        journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_an_instance_that_a_killed_plugin_made_is_not_forgotten_for_a_profile_that_is_not_told(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+
+    def kill(symbol: str) -> None:
+        if symbol == "nvmlDeviceCreateGpuInstanceWithPlacement":
+            raise StopError
+
+    node.fake.after_change = kill
+    with pytest.raises(StopError):
+        journal.make(node)
+    node.start()
+    node.fake.refuse("nvmlDeviceGetGpuInstancePossiblePlacements_v2", NOT_SUPPORTED)
+    with pytest.raises(TemporaryError):
+        journal.make(node)
+    assert journal.effect.outcome == {"making": True}
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_a_place_is_made_again_where_the_driver_tells_places_in_mig_mode_only(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    gpu = node.hardware.gpus[0]
+    gpu.instances.clear()  # the driver was loaded anew
+    gpu.mode = gpu.pending = False
+    node.fake.places_need_mode = True
+    journal.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
+def lose(node: MigNode) -> None:
+    node.fake.lost.add(0)
+
+
+def lose_at_the_last_moment(node: MigNode) -> None:
+    node.fake.once["nvmlComputeInstanceDestroy"] = pynvml.NVML_ERROR_GPU_IS_LOST
+
+
+def remove(node: MigNode) -> None:
+    """As after `nvidia-smi drain`: there is no such GPU."""
+    node.fake.refuse("nvmlDeviceGetHandleByUUID", NOT_FOUND)
+
+
+def unload(node: MigNode) -> None:
+    node.library.close()
+    node.fake.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+
+def leave_out_of_a_reading(node: MigNode) -> None:
+    node.fake.refuse("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_UNKNOWN)
+    node.left_out.add(node.hardware.machine.gpus[0].uuid)
+
+
+@pytest.mark.parametrize("vanish", [lose, lose_at_the_last_moment, remove, unload, leave_out_of_a_reading])
+def test_what_was_on_a_gpu_that_is_gone_is_undone(node: MigNode, vanish: Callable[[MigNode], None]) -> None:
+    """Or its claim could not go before the node is rebooted, and the reboot waits for a drain."""
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    vanish(node)
+    journal.undo(node)
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT, NO_PERMISSION])
+def test_a_gpu_that_only_refuses_keeps_its_instance_and_the_entry(node: MigNode, code: int) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    for symbol in ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMigMode"):
+        node.fake.refuse(symbol, code)
+        for is_read in (True, False):
+            node.is_read = is_read
+            with pytest.raises(TemporaryError):
+                journal.undo(node)
+    node.fake.allow()
+    node.is_read = True
+    node.left_out.add(node.hardware.machine.gpus[0].uuid)
+    with pytest.raises(TemporaryError):  # the driver shows it again: the next reading will
+        journal.undo(node)
+    node.left_out.clear()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+
+
+def test_another_gpu_that_is_lost_does_not_pass_for_this_one() -> None:
+    """With one GPU off the bus NVML finds none by UUID."""
+    with mig_node(count=3) as node:
+        journal, other = Journal(instance(node, "1g.10gb", 0, 1)), Journal(instance(node, "2g.20gb", 2, 1))
+        journal.make(node)
+        node.fake.lost.add(2)
+        other.make(node)
+        node.fake.once["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_TIMEOUT
+        with pytest.raises(TemporaryError, match="TIMEOUT"):
+            journal.undo(node, other.effect)
+        journal.undo(node, other.effect)
+        assert [node.hardware.layout(ordinal) for ordinal in range(3)] == [[], [("2g.20gb", 2, 1)], []]
+
+
+def test_the_mode_is_believed_by_what_is_in_force_and_not_by_the_call(node: MigNode) -> None:
+    node.hardware.gpus[0].watched = True
+    journal = Journal(instance(node, "1g.10gb", 0))
+    with pytest.raises(TemporaryError, match=r"does not enter MIG mode: nvmlDeviceSetMigMode says IN_USE: .*monitors"):
+        journal.make(node)
+    assert journal.steps == []
+    node.hardware.gpus[0].watched = False
+    journal.make(node)
+
+
+def test_our_own_open_handles_are_closed_before_the_mode_is_changed(node: MigNode) -> None:
+    node.library.open()
+    opened: list[int] = []
+    node.fake.before_change = lambda symbol: opened.append(node.library.session) if "MigMode" in symbol else None
+    Journal(instance(node, "1g.10gb", 0)).make(node)
+    assert opened == [2]
+
+
+def test_ampere_is_divided_in_mig_mode_and_stays_in_it(ampere: MigNode) -> None:
+    journal = Journal(instance(ampere, "7g.40gb", 0))
+    journal.make(ampere)
+    journal.undo(ampere)
+    assert ampere.hardware.layout(0) == []
+    assert ampere.hardware.gpus[0].mode
+
+
+@pytest.mark.parametrize(("pending", "words"), [(True, "is pending until the GPU is reset"), (False, "is off")])
+def test_no_claim_resets_an_ampere_gpu(ampere: MigNode, pending: bool, words: str) -> None:
+    gpu = ampere.hardware.gpus[0]
+    gpu.mode, gpu.pending = False, pending
+    with pytest.raises(TemporaryError, match=f"{words}, and Ampere changes it with a reset"):
+        Journal(instance(ampere, "1g.5gb", 0)).make(ampere)
+    assert "nvmlDeviceSetMigMode" not in ampere.fake.calls
+
+
+def test_a_place_that_the_gpu_never_has_is_said_with_those_it_has(node: MigNode) -> None:
+    effect = instance(node, "3g.40gb", 0)
+    effect = replace(effect, parameters={**effect.parameters, "start": 2})
+    with pytest.raises(PermanentError, match=r"no place for MIG profile 3g.40gb at memory slice 2; it can be at: 0, 4"):
+        Journal(effect).make(node)
+
+
+def test_a_profile_that_the_gpu_does_not_have_as_it_was_read_may_be_told_by_the_next_reading(node: MigNode) -> None:
+    effect = instance(node, "1g.10gb", 0)
+    effect = replace(effect, parameters={**effect.parameters, "profile": "9g.90gb"})
+    with pytest.raises(TemporaryError, match=r"no MIG profile 9g.90gb as it was last read.*1g.10gb\+me, .*7g.80gb"):
+        Journal(effect).make(node)
+
+
+def test_a_whole_gpu_leaves_mig_mode_and_says_what_stands_in_its_way(node: MigNode) -> None:
+    gpu = node.hardware.gpus[0]
+    effect = whole_gpu(node)
+    assert node.whole.apply(effect, ()) == {}
+    assert "nvmlDeviceSetMigMode" not in node.fake.calls
+    gpu.mode = gpu.pending = True
+    node.whole.apply(effect, ())
+    assert not gpu.mode
+    node.hardware.put(0, "1g.10gb", 4, compute=False)
+    with pytest.raises(TemporaryError, match=r"cannot be used whole: GPU instance 1 \(1g.10gb\) is left"):
+        node.whole.apply(effect, ())
+    gpu.instances.clear()
+    gpu.watched = True
+    with pytest.raises(TemporaryError, match=r"cannot be used whole: .*IN_USE"):
+        node.whole.apply(effect, ())
+
+
+def test_a_driver_that_does_not_answer_keeps_what_was_begun_and_is_gone_on_with(node: MigNode) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+
+    def wedge(what: str, work: Any, _deadline_s: float) -> object:
+        answer = work()
+        if what.startswith("making"):
+            raise WedgedError("the NVIDIA driver does not answer")
+        return answer
+
+    node.ask = wedge
+    with pytest.raises(EffectPendingError, match="is not ready yet"):
+        journal.make(node)
+    assert journal.effect.outcome == {"making": True}
+    node.start()
+    node.ask = ask_at_once
+    assert journal.make(node)["gpu_instance"] == 1
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done late", "not begun"])
+@pytest.mark.parametrize("story", ["made", "made and given up", "undone"])
+def test_a_driver_that_hangs_at_any_step_leaves_what_the_next_try_completes_or_undoes(
+    story: str, is_done: bool
+) -> None:
+    for number in count(1):
+        with mig_node() as node:
+            node.hardware.put(0, "1g.10gb", 6)
+            journal = Journal(instance(node, "3g.40gb", 0))
+            if story == "undone":
+                journal.make(node)
+            node.ask = hung = HungStep(number, is_done=is_done)
+            if story == "undone":
+                try_to(journal.undo, node)
+            else:
+                try_to(journal.make, node)
+            node.start()
+            node.ask = ask_at_once
+            if story == "made":
+                journal.make(node)
+            else:
+                journal.undo(node)
+            there = [("3g.40gb", 0, 1)] if story == "made" else []
+            assert node.hardware.layout(0) == [("1g.10gb", 6, 1), *there], f"step {number}"
+        if not hung.has_hung:
+            break
+    assert number > 6
+
+
+@pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.parametrize("symbol", CALLS)
+def test_each_call_that_is_refused_once_leaves_what_the_next_try_completes_or_undoes(symbol: str, code: int) -> None:
+    for undone in (False, True):
+        with mig_node() as node:
+            node.hardware.put(0, "1g.10gb", 6)
+            journal = Journal(instance(node, "3g.40gb", 0))
+            node.fake.once[symbol] = code
+            try_to(journal.make, node)
+            node.start()
+            node.fake.once[symbol] = code
+            if undone:
+                try_to(journal.undo, node)
+                journal.undo(node)
+                assert node.hardware.layout(0) == [("1g.10gb", 6, 1)]
+            else:
+                try_to(journal.make, node)
+                journal.make(node)
+                assert node.hardware.layout(0) == [("1g.10gb", 6, 1), ("3g.40gb", 0, 1)]
+
+
+def try_to(work: Any, node: MigNode) -> None:
+    """Nothing but an error of ours may come of it."""
+    with suppress(DracaenaError):
+        work(node)
+
+
+@pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("symbol", CHANGES)
+def test_a_plugin_killed_around_each_change_leaves_no_orphan_and_takes_nothing_of_others(
+    symbol: str, moment: str, undone: bool
+) -> None:
+    def kill(called: str) -> None:
+        if called == symbol:
+            raise StopError
+
+    with mig_node() as node:
+        journal = Journal(instance(node, "2g.20gb", 0))
+        setattr(node.fake, f"{moment}_change", kill)
+        try:
+            journal.make(node)
+            journal.undo(node)
+        except StopError:
+            pass
+        else:
+            pytest.fail(f"{symbol} was not called")
+        node.start()
+        node.hardware.put(1, "1g.10gb", 0)
+        if not undone:
+            journal.make(node)
+            assert node.hardware.layout(0) == [("2g.20gb", 0, 1)]
+        journal.undo(node)
+        assert node.hardware.layout(0) == []
+        assert node.hardware.layout(1) == [("1g.10gb", 0, 1)]
+        assert not node.hardware.gpus[0].mode

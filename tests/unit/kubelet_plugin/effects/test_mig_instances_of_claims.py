@@ -1,0 +1,431 @@
+"""Claims on MIG devices, whole GPUs and shares of the same GPUs, through prepare and unprepare on real files."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.mig_geometry import MigPlacement, places
+from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
+from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.node.pool import node_pool
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.checkpoint import State
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
+from support.killed_steps import KilledSteps, StopError
+from support.mig_node import MigNode, ask_at_once, mig_node
+from support.plugin import (
+    BEST_EFFORT,
+    DRIVER,
+    NODE,
+    FakeClaims,
+    PluginNode,
+    claim_of,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+from support.seeds import sampled
+
+NEVER = 1 << 30
+
+
+class Claims:
+    """A plugin over one hardware. restart() is a kill: files, instances and nothing else stay."""
+
+    def __init__(self, folder: Path, mig: MigNode, setting: str = "all") -> None:
+        self.folder, self.mig = folder, mig
+        machine = mig.hardware.machine
+        self.gpus = [gpu_device_name(gpu.uuid) for gpu in machine.gpus]
+        self.pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(setting, machine))
+        self.claims = FakeClaims()
+        self.restart()
+
+    def restart(self) -> None:
+        self.mig.start()
+        self.steps = KilledSteps(NEVER)
+        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
+        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+
+    def read(self, pool: PublishedPool) -> None:
+        self.pool = self.node.pool = pool
+
+    def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
+        results = [
+            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
+            for number, device in enumerate(devices)
+        ]
+        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        self.claims.put(claim)
+        return claim
+
+    def place(self, profile: str, start: int, ordinal: int = 0) -> str:
+        gpu = self.mig.hardware.machine.gpus[ordinal]
+        return next(
+            place.device_name
+            for place in places(gpu.uuid, gpu.mig_profiles)
+            if (place.profile.name, place.placement.start) == (profile, start)
+        )
+
+    def done(self) -> list[PreparedClaim]:
+        found, _ = self.node.checkpoints.load_all()
+        return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> Iterator[Claims]:
+    with mig_node() as mig:
+        yield Claims(tmp_path, mig)
+
+
+def test_a_claim_gets_the_mig_device_that_was_made_for_it_by_its_nodes_and_uuid(claims: Claims) -> None:
+    claim = claims.claim("one", claims.place("3g.40gb", 4))
+    (device,) = claims.node.state.prepare(reference_to(claim)).devices
+    uuid = "MIG-00000000-0000-0000-0000-000000000001"
+    assert (device.uuid, device.gpu_instance_id, device.start, device.size) == (uuid, 1, 4, 4)
+    spec = claims.node.files()["cdi/gpu.dracaena.dev-claim_one-uid.json"].decode()
+    for path in ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"):
+        assert f'"path": "{path}"' in spec
+    assert "NVIDIA_VISIBLE_DEVICES=void" in spec
+    claims.restart()
+    assert claims.node.state.prepare(reference_to(claim)).devices == (device,)
+    claims.node.state.follow_devices()
+    assert claims.done()[0].devices == (device,)
+    claims.node.state.unprepare(reference_to(claim))
+    assert claims.mig.hardware.layout(0) == []
+    assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_a_claim_of_several_devices_gets_all_or_none(claims: Claims) -> None:
+    every = [claims.place("1g.10gb", start) for start in range(7)]
+    claim = claims.claim("seven", *every)
+    claims.mig.hardware.put(0, "1g.10gb", 6)
+    with pytest.raises(DracaenaError, match=r"memory slice 6 of GPU .* is taken by GPU instance"):
+        claims.node.state.prepare(reference_to(claim))
+    assert claims.mig.hardware.layout(0) == [("1g.10gb", 6, 1)]
+    claims.mig.hardware.gpus[0].instances.clear()
+    prepared = claims.node.state.prepare(reference_to(claim))
+    assert len({device.uuid for device in prepared.devices}) == 7
+
+
+def test_who_has_a_part_excludes_who_wants_the_whole_and_the_other_way_round(claims: Claims) -> None:
+    part = claims.claim("part", claims.place("1g.10gb", 0))
+    whole = claims.claim("whole", claims.gpus[0])
+    share = claims.claim("share", claims.gpus[0], config=BEST_EFFORT, **share_of("10Gi"))
+    over = claims.claim("over", claims.place("2g.20gb", 0))
+    beside = claims.claim("beside", claims.place("2g.20gb", 2))
+    claims.node.state.prepare(reference_to(part))
+    for held in (whole, share, over):
+        with pytest.raises(DeviceHeldError):
+            claims.node.state.prepare(reference_to(held))
+    claims.node.state.prepare(reference_to(beside))
+    for claim in (part, beside):
+        claims.node.state.unprepare(reference_to(claim))
+    claims.node.state.prepare(reference_to(whole))
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(part))
+
+
+def test_a_whole_gpu_and_a_share_take_it_out_of_mig_mode_or_say_what_stands_in_the_way(claims: Claims) -> None:
+    gpu = claims.mig.hardware.gpus[0]
+    gpu.mode = gpu.pending = gpu.watched = True
+    for claim in (
+        claims.claim("whole", claims.gpus[0]),
+        claims.claim("share", claims.gpus[0], config=BEST_EFFORT, **share_of("10Gi")),
+    ):
+        gpu.mode = gpu.pending = gpu.watched = True
+        with pytest.raises(DracaenaError, match=r"does not leave MIG mode.*IN_USE"):
+            claims.node.state.prepare(reference_to(claim))
+        assert claims.done() == []
+        gpu.watched = False
+        claims.node.state.prepare(reference_to(claim))
+        assert not gpu.mode
+        claims.node.state.unprepare(reference_to(claim))
+
+
+def test_a_strategy_that_a_mig_device_does_not_offer_is_refused(claims: Claims) -> None:
+    device = claims.place("1g.10gb", 0)
+    claim = claims.claim("mps", device, config=sharing_config(strategy="MPS"))
+    with pytest.raises(PrepareError, match=r"strategy MPS, which MIG device .* does not offer"):
+        claims.node.state.prepare(reference_to(claim))
+
+
+def test_an_instance_that_is_in_use_keeps_its_place_until_it_can_go(claims: Claims) -> None:
+    claim = claims.claim("one", claims.place("1g.10gb", 0))
+    claims.node.state.prepare(reference_to(claim))
+    claims.mig.hardware.gpus[0].instances[1].busy = True
+    with pytest.raises(DracaenaError, match="IN_USE"):
+        claims.node.state.unprepare(reference_to(claim))
+    other = claims.claim("other", claims.place("1g.10gb+me", 0))
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(other))
+    claims.mig.hardware.gpus[0].instances[1].busy = False
+    claims.node.state.unprepare(reference_to(claim))
+    claims.node.state.prepare(reference_to(other))
+
+
+def test_a_place_that_is_about_to_be_made_is_held_before_the_driver_is_asked(claims: Claims) -> None:
+    def wedge(what: str, work: Any, _deadline_s: float) -> object:
+        if what.startswith("making"):
+            raise WedgedError("the NVIDIA driver does not answer")
+        return work()
+
+    pending = claims.claim("pending", claims.place("2g.20gb", 0))
+    other = claims.claim("other", claims.place("1g.10gb", 1))
+    claims.mig.ask = wedge
+    with pytest.raises(EffectPendingError):
+        claims.node.state.prepare(reference_to(pending))
+    claims.mig.ask = ask_at_once
+    claims.mig.fake.calls.clear()
+    with pytest.raises(DeviceHeldError):
+        claims.node.state.prepare(reference_to(other))
+    assert not set(CHANGES) & set(claims.mig.fake.calls)
+    claims.node.state.prepare(reference_to(pending))
+    assert claims.mig.hardware.layout(0) == [("2g.20gb", 0, 1)]
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["", "of a plugin that has read nothing yet"])
+def test_a_claim_that_ends_while_the_driver_is_released_is_unprepared(claims: Claims, is_read: bool) -> None:
+    """Or a drain for a new driver would never end. What outlives the new driver is nobody's, and is told as that."""
+    part, whole = claims.claim("part", claims.place("1g.10gb", 0)), claims.claim("whole", claims.gpus[1])
+    for claim in (part, whole):
+        claims.node.state.prepare(reference_to(claim))
+    claims.mig.release.reason = "label gpu.dracaena.dev/release-driver asks for it"
+    claims.mig.is_read = is_read
+    for claim in (part, whole):
+        claims.node.state.unprepare(reference_to(claim))
+        assert claims.node.checkpoints.load(reference_to(claim).uid) is None
+    assert not claims.mig.library.is_open
+    assert claims.mig.hardware.layout(0) == [("1g.10gb", 0, 1)], "nothing was asked of the driver"
+
+
+def loaded_anew(claims: Claims, *lost: ResourceClaim) -> None:
+    """Load the driver anew, which leaves no instance; then a reading tells which claims have lost their devices."""
+    for gpu in claims.mig.hardware.gpus:
+        gpu.instances.clear()
+    names = {claim.metadata.name for claim in lost}
+    devices = [d for prepared in claims.done() if prepared.claim.name in names for d in prepared.devices]
+    claims.read(dataclasses.replace(claims.pool, vanished={device.device: device.uuid for device in devices}))
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["", "before any reading shows that it is gone"])
+def test_the_nodes_of_a_device_that_is_gone_open_no_other_claims_device(claims: Claims, is_read: bool) -> None:
+    """Containers that run go on to hold them, and the driver gives number and nodes to the next instance."""
+    gone = claims.claim("gone", claims.place("1g.10gb", 0))
+    other = claims.claim("other", claims.place("1g.10gb", 3))
+    (before,) = claims.node.state.prepare(reference_to(gone)).devices
+    loaded_anew(claims, *([gone] if is_read else []))
+    claims.node.state.follow_devices()
+    with pytest.raises(
+        DeviceHeldError, match=r"nvidia-cap13 now, which containers of claim default/gone .* still have"
+    ):
+        claims.node.state.prepare(reference_to(other))
+    assert claims.mig.hardware.layout(0) == []
+    claims.node.state.unprepare(reference_to(gone))
+    (device,) = claims.node.state.prepare(reference_to(other)).devices
+    assert device.access_minors == before.access_minors == (12, 13)
+
+
+def test_a_claim_whose_device_is_gone_stands_in_the_way_of_its_place_and_its_nodes_alone(claims: Claims) -> None:
+    gone = claims.claim("gone", claims.place("1g.10gb", 0))
+    claims.node.state.prepare(reference_to(gone))
+    loaded_anew(claims, gone)
+    claims.node.state.follow_devices()
+    claims.mig.hardware.put(0, "1g.10gb", 6)  # gets number and nodes of what is gone
+    beside = claims.claim("beside", claims.place("1g.10gb", 3))
+    (device,) = claims.node.state.prepare(reference_to(beside)).devices
+    assert device.gpu_instance_id == 2
+    over = claims.claim("over", claims.place("2g.20gb", 0))
+    with pytest.raises(DeviceHeldError, match=r"is still held as a part of the same GPU.* by claim default/gone"):
+        claims.node.state.prepare(reference_to(over))
+
+
+def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims: Claims) -> None:
+    claim = claims.claim("gone", claims.place("1g.10gb", 0))
+    prepared = claims.node.state.prepare(reference_to(claim))
+    files = claims.node.files()
+    there = claims.pool
+    loaded_anew(claims, claim)
+    (trouble,), _ = claims.node.state.follow_devices()
+    assert trouble.aside == f"MIG device {prepared.devices[0].uuid} is gone"
+    assert trouble.vanished == (prepared.devices[0].uuid,)
+    assert "cdi/gpu.dracaena.dev-claim_gone-uid.json" not in claims.node.files()
+    for _ in range(2):
+        with pytest.raises(SetAsideError, match="is gone"):
+            claims.node.state.prepare(reference_to(claim))
+        claims.restart()
+    claims.read(there)  # as if the reading had been wrong
+    claims.node.state.follow_devices()
+    assert claims.done()[0].devices == prepared.devices
+    assert claims.node.files() == files
+    loaded_anew(claims, claim)
+    claims.node.state.follow_devices()
+    claims.node.state.unprepare(reference_to(claim))
+    assert claims.node.checkpoints.load_all() == ((), ())
+
+
+def read_truly(claims: Claims) -> None:
+    """Read which devices of claims are not there."""
+    there = {u for gpu in claims.mig.hardware.gpus for i in gpu.instances.values() for u in i.compute.values()}
+    checkpoints, _ = claims.node.checkpoints.load_all()
+    devices = [device for checkpoint in checkpoints for device in checkpoint.prepared.devices if device.access_minors]
+    gone = {device.device: device.uuid for device in devices if device.uuid not in there}
+    claims.read(dataclasses.replace(claims.pool, vanished=gone))
+    claims.node.state.follow_devices()
+
+
+@pytest.mark.parametrize("seed", sampled(range(300), 6, 60))
+def test_no_node_gets_into_containers_of_two_claims_however_often_the_driver_is_loaded_anew(
+    tmp_path: Path, seed: int
+) -> None:
+    rng, given = random.Random(seed), dict[str, set[int]]()
+    with mig_node(count=1) as mig:
+        claims = Claims(tmp_path, mig)
+        every = [claims.claim(f"{start}", claims.place("1g.10gb", start)) for start in range(7)]
+        for _ in range(30):
+            claim, what = rng.choice(every), rng.random()
+            if what < 0.15:
+                mig.hardware.gpus[0].instances.clear()
+            elif what < 0.3:
+                read_truly(claims)
+            elif what < 0.4:
+                claims.restart()
+            elif what < 0.6:
+                claims.node.state.unprepare(reference_to(claim))
+                given.pop(claim.metadata.name, None)
+            else:
+                with suppress(DracaenaError):
+                    (device,) = claims.node.state.prepare(reference_to(claim)).devices
+                    given.setdefault(claim.metadata.name, set()).update(device.access_minors)
+            assert len(set().union(*given.values())) == sum(map(len, given.values()))
+
+
+@contextmanager
+def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
+    """Let one thing go wrong, or nothing: a kill in a step of file work, a kill around a change of a GPU, an error of
+    one call.
+    """
+    left = rng.randint(1, 4)
+    what = rng.choice(["nothing", "file", "before", "after", "error"])
+
+    def kill(_symbol: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StopError
+
+    if what == "file":
+        claims.steps.left = rng.randint(1, 16)
+    elif what == "error":
+        claims.mig.fake.once[rng.choice(CHANGES)] = rng.choice([INSUFFICIENT_RESOURCES, IN_USE])
+    elif what != "nothing":
+        setattr(claims.mig.fake, f"{what}_change", kill)
+    try:
+        with suppress(DracaenaError):
+            yield
+    except StopError:
+        claims.restart()
+    finally:
+        claims.steps.left = NEVER
+        claims.mig.fake.once.clear()
+        claims.mig.fake.before_change = claims.mig.fake.after_change = lambda _symbol: None
+
+
+def assert_exclusive(claims: Claims, strangers: dict[int, list[tuple[str, int, int]]]) -> None:
+    """State what must hold after each step: what is prepared is there and nobody else's, strangers are untouched."""
+    taken: list[tuple[str, MigPlacement, str]] = []
+    for prepared in claims.done():
+        for device in prepared.devices:
+            ordinal = claims.gpus.index(device.physical_gpu)
+            gpu = claims.mig.hardware.gpus[ordinal]
+            if device.is_whole_gpu:
+                assert not gpu.mode
+                assert not gpu.instances
+                place = MigPlacement(0, 8)
+            else:
+                assert device.uuid in gpu.instances[device.gpu_instance_id or 0].compute.values()
+                place = MigPlacement(device.start or 0, device.size or 0)
+            taken.append((device.physical_gpu, place, "share" if device.share_id else prepared.claim.name))
+    for at, (gpu_name, place, holder) in enumerate(taken):
+        for other_gpu, other_place, other in taken[at + 1 :]:
+            assert gpu_name != other_gpu or holder == other or not place.overlaps(other_place)
+    for ordinal, layout in strangers.items():
+        assert set(layout) <= set(claims.mig.hardware.layout(ordinal))
+
+
+def words(profile: str) -> str:
+    return profile.replace(".", "-").replace("+", "-")
+
+
+def candidates(claims: Claims) -> list[ResourceClaim]:
+    """Claims that fight for two GPUs, each allocated as if it were alone."""
+    made = [
+        claims.claim(f"{words(profile)}-{start}-{ordinal}", claims.place(profile, start, ordinal))
+        for profile, starts in {
+            "1g.10gb": (0, 4), "1g.10gb+me": (0, 6), "2g.20gb": (0, 4), "3g.40gb": (0, 4), "7g.80gb": (0,)
+        }.items()
+        for start in starts
+        for ordinal in (0, 1)
+    ]  # fmt: skip
+    made += [claims.claim(f"whole-{ordinal}", gpu) for ordinal, gpu in enumerate(claims.gpus)]
+    made.append(claims.claim("both", claims.place("2g.20gb", 2, 0), claims.place("1g.10gb", 2, 1)))
+    for number in range(2):
+        share = share_of("10Gi", share_id=f"share-{number}")
+        made.append(claims.claim(f"share-{number}", claims.gpus[0], config=BEST_EFFORT, **share))
+    return made
+
+
+STEPS = 12
+
+
+def run_sequence(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with mig_node() as mig:
+        claims = Claims(folder, mig)
+        strangers: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
+        if rng.random() < 0.3:
+            mig.hardware.put(1, "1g.10gb", rng.choice((0, 4)))
+            strangers[1] = mig.hardware.layout(1)
+        every, wanted = candidates(claims), set()
+        for _ in range(STEPS):
+            claim = rng.choice(every)
+            with faults(claims, rng):
+                if claim.metadata.name in wanted:
+                    wanted.discard(claim.metadata.name)
+                    claims.node.state.unprepare(reference_to(claim))
+                else:
+                    wanted.add(claim.metadata.name)
+                    claims.node.state.prepare(reference_to(claim))
+            assert_exclusive(claims, strangers)
+        for claim in every:
+            claims.node.state.unprepare(reference_to(claim))
+        for ordinal in (0, 1):
+            assert mig.hardware.layout(ordinal) == strangers[ordinal], "an orphan is left, or a stranger's is gone"
+        assert claims.node.checkpoints.load_all() == ((), ())
+
+
+@pytest.mark.parametrize("seed", sampled(range(1_000), 10, 80))
+def test_any_sequence_of_claims_with_kills_and_errors_ends_as_it_began(tmp_path: Path, seed: int) -> None:
+    run_sequence(tmp_path, seed)
+
+
+def test_a_place_that_is_not_divided_on_demand_is_no_device(tmp_path: Path) -> None:
+    with mig_node() as mig:
+        claims = Claims(tmp_path, mig, setting="1")
+        claim = claims.claim("one", claims.place("1g.10gb", 0))
+        with pytest.raises(PrepareError, match="this node has no device mig-"):
+            claims.node.state.prepare(reference_to(claim))
+        assert dataclasses.replace(claims.pool).switched == {claims.gpus[1]}

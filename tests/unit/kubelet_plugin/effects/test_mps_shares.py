@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from dracaena.api import mps
+from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.api.mps import MpsMount, MpsNodeStatus, MpsPhase, MpsShareStatus
+from dracaena.api.names import gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.claims.device_state import PrepareError
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.effects.mps_shares import PATIENCE_S, MpsShares
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
+from support.clock import FakeClock
+from support.killed_steps import KilledSteps, StopError
+from support.mps_node import BOOT, MpsNode
+from support.plugin import (
+    BEST_EFFORT,
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    make_pod,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+
+GPU = gpu_uuid(0)
+SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
+
+
+class Between(FakeClock):
+    """Lets something happen in each pause."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self.happens = happens
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        self.advance(timeout_s)
+        self.happens()
+        return False
+
+
+def shares(
+    root: Path,
+    happens: Callable[[], object] = lambda: None,
+    *,
+    runs: bool = True,
+    boot: str = BOOT,
+    steps: FileSteps | None = None,
+) -> MpsShares:
+    return MpsShares(
+        root=str(root),
+        requests=DocumentFolder(root / mps.REQUESTS, steps=steps, synced=False),
+        statuses=DocumentFolder(root / mps.STATUS, synced=False),
+        node=DocumentFolder(root, synced=False),
+        is_running=lambda: runs,
+        boot_id=boot,
+        clock=Between(happens),
+    )
+
+
+EFFECT = Effect(
+    MPS_SHARE,
+    gpu_device_name(GPU),
+    gpu_device_name(GPU),
+    "share",
+    {"gpu": GPU, "claim_uid": "claim", "thread_percentage": 30, "pinned_memory_mib": 1024},
+)
+FILE = mps.share_name(GPU, "claim", "share") + mps.SUFFIX
+
+
+def status(root: Path, phase: MpsPhase, message: str = "", **fields: object) -> bytes:
+    request = (root / mps.REQUESTS / FILE).read_bytes()
+    known = {"request": mps.digest(request), "phase": phase, "message": message, "gpu": GPU, **fields}
+    return mps.encode(MpsShareStatus(**known))  # type: ignore[arg-type]
+
+
+def answers(root: Path, data: Callable[[], bytes]) -> Callable[[], None]:
+    def answer() -> None:
+        (root / mps.STATUS).mkdir(exist_ok=True)
+        (root / mps.STATUS / FILE).write_bytes(data())
+
+    return answer
+
+
+# with the real supervisor, over a fake driver
+
+
+@pytest.fixture(params=[2, 3])
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> MpsNode:
+    return MpsNode(tmp_path / "mps", request.param, gpus=tuple(gpu_uuid(n) for n in range(3)))
+
+
+def root_of(node: MpsNode) -> Path:
+    return Path(node.places.root)
+
+
+def test_a_share_is_what_its_containers_need_and_leaves_nothing_of_itself(node: MpsNode) -> None:
+    means = shares(root_of(node), node.settle)
+    outcome = means.apply(EFFECT, ())
+    assert outcome["env:CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+    pipes = str(outcome["mount:/tmp/nvidia-mps"])
+    assert pipes.startswith(node.places.pipes)
+    limits = {"env:CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "env:CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPU}=1024M"}
+    assert {name: outcome.get(name) for name in limits} == (
+        limits if "mount:/dev/shm" in outcome else dict.fromkeys(limits)
+    )
+    assert means.apply(EFFECT, ()) == outcome
+    means.undo(EFFECT, ())
+    node.settle()
+    assert [left for left in node.left() if not left.startswith(("log", "pipe/control"))] == []
+    means.undo(EFFECT, ())
+
+
+def share_claim(
+    name: str = "claim", gpu: int = 0, memory: str = "10Gi", *, cores: int = 30, strategy: str = "MPS", **config: str
+) -> ResourceClaim:
+    return claim_of(
+        name,
+        {
+            "results": [_result("gpus", gpu, memory, cores, f"share-of-{name}")],
+            "config": [sharing_config(strategy=strategy, **config)],
+        },
+        reserved_for={"pod": "pod-uid"},
+    )
+
+
+def _result(request: str, gpu: int, memory: str, cores: int, share_id: str) -> dict[str, object]:
+    result = {"request": request, "driver": DRIVER, "pool": NODE, "device": device_name(gpu)}
+    return {**result, **share_of(memory, cores, share_id=share_id)}
+
+
+def plugin(
+    folder: Path, means: MpsShares, *claims: ResourceClaim, steps: FileSteps | None = None, pods: FakePods | None = None
+) -> PluginNode:
+    parts = {} if pods is None else {"pods": pods}
+    return PluginNode(
+        folder / "plugin",
+        FakeClaims(*claims),
+        boot_id=BOOT,
+        steps=steps or FileSteps(),
+        kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
+        means={MPS_SHARE: means},
+        **parts,  # type: ignore[arg-type]
+    )
+
+
+def asked(node: MpsNode) -> list[str]:
+    return [path.name for path in (root_of(node) / mps.REQUESTS).iterdir() if not path.name.startswith(".")]
+
+
+def test_a_claim_is_prepared_with_the_way_to_its_server_and_unprepared_without_a_trace(
+    node: MpsNode, tmp_path: Path
+) -> None:
+    node.settle()
+    claim = share_claim()
+    held = plugin(tmp_path, shares(root_of(node), node.settle), claim)
+    prepared = held.state.prepare(reference_to(claim))
+    (effect,) = prepared.effects
+    assert effect.parameters == {
+        "gpu": GPU, "claim_uid": "claim-uid", "thread_percentage": 30, "pinned_memory_mib": 10240,
+    }  # fmt: skip
+    spec = held.files()[SPEC].decode()
+    assert '"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"' in spec
+    assert f'"hostPath": "{node.places.pipes}' in spec
+    held.state.unprepare(reference_to(claim))
+    node.settle()
+    assert asked(node) == []
+    assert node.statuses() == {}
+    assert SPEC not in held.files()
+
+
+def killed(node: MpsNode, folder: Path, step: int, unprepare: bool) -> bool:
+    claim = share_claim()
+    steps = KilledSteps(0 if unprepare else step)
+    held = plugin(folder, shares(root_of(node), node.settle, steps=steps), claim, steps=steps)
+    try:
+        held.state.prepare(reference_to(claim))
+        if unprepare:
+            steps.left = step
+            held.state.unprepare(reference_to(claim))
+    except StopError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("unprepare", [False, True])
+def test_killed_at_each_step_the_next_plugin_goes_on(tmp_path: Path, unprepare: bool) -> None:
+    for step in range(1, 40):
+        folder = tmp_path / str(step)
+        node = MpsNode(folder / "mps", gpus=(GPU,))
+        node.settle()
+        ended = not killed(node, folder, step, unprepare)
+        claim = share_claim()
+        again = plugin(folder, shares(root_of(node), node.settle), claim)
+        if not unprepare:
+            prepared = again.state.prepare(reference_to(claim))
+            assert prepared.effects[0].outcome, step
+            assert b"CUDA_MPS_PIPE_DIRECTORY" in again.files()[SPEC]
+        again.state.unprepare(reference_to(claim))
+        node.settle()
+        assert asked(node) == [], step
+        assert node.statuses() == {}, step
+        if ended:
+            assert step > 7
+            return
+    pytest.fail("more steps than there can be")
+
+
+def test_a_supervisor_that_is_away_is_waited_for_and_the_next_call_goes_on(node: MpsNode, tmp_path: Path) -> None:
+    node.settle()
+    claim = share_claim()
+    away = plugin(tmp_path, shares(root_of(node), runs=False), claim)
+    with pytest.raises(EffectPendingError, match="no MPS supervisor runs on this node"):
+        away.state.prepare(reference_to(claim))
+    assert len(asked(node)) == 1
+    node.start()
+    node.settle()
+    back = plugin(tmp_path, shares(root_of(node)), claim)
+    back.state.prepare(reference_to(claim))
+    node.settle()
+    gone = plugin(tmp_path, shares(root_of(node), runs=False), claim)
+    with pytest.raises(TemporaryError, match="no MPS supervisor runs on this node"):
+        gone.state.unprepare(reference_to(claim))
+    assert SPEC not in gone.files()
+    node.settle()
+    gone.state.unprepare(reference_to(claim))
+    assert gone.checkpoints.load(reference_to(claim).uid) is None
+
+
+@pytest.mark.parametrize("node", [3], indirect=True)
+def test_best_effort_has_mps_where_it_runs_and_goes_without_where_not(node: MpsNode, tmp_path: Path) -> None:
+    node.settle()
+    claim = share_claim(enforcement="BestEffort")
+    for runs in (True, False):
+        held = plugin(tmp_path / str(runs), shares(root_of(node), node.settle, runs=runs), claim)
+        assert bool(held.state.prepare(reference_to(claim)).effects) is runs
+
+
+@pytest.mark.parametrize("node", [3], indirect=True)
+def test_a_gpu_has_shares_by_mps_or_without_it_never_both(node: MpsNode, tmp_path: Path) -> None:
+    node.settle()
+    by_mps = share_claim()
+    plain = claim_of("plain", {"results": [_result("gpus", 0, "1Gi", 0, "plain")], "config": [BEST_EFFORT]})
+    held = plugin(tmp_path, shares(root_of(node), node.settle), by_mps, plain)
+    for first, second in ((by_mps, plain), (plain, by_mps)):
+        held.state.prepare(reference_to(first))
+        with pytest.raises(DeviceHeldError, match="one of the two is by MPS and one is not"):
+            held.state.prepare(reference_to(second))
+        held.state.unprepare(reference_to(first))
+
+
+@pytest.mark.parametrize("node", [3], indirect=True)
+@pytest.mark.parametrize("one_container", [True, False])
+def test_one_container_has_one_share_by_mps(node: MpsNode, tmp_path: Path, one_container: bool) -> None:
+    node.settle()
+    first, second = share_claim("first"), share_claim("second", gpu=1)
+    uses = {"main": [("a", "")], "side": [("b", "")]} if not one_container else {"main": [("a", ""), ("b", "")]}
+    pods = FakePods(make_pod(containers=uses, claims={"a": "first", "b": "second"}))
+    held = plugin(tmp_path, shares(root_of(node), node.settle), first, second, pods=pods)
+    held.state.prepare(reference_to(first))
+    if not one_container:
+        held.state.prepare(reference_to(second))
+        return
+    with pytest.raises(PrepareError, match="container main of pod default/pod would have 2 shares by MPS"):
+        held.state.prepare(reference_to(second))
+    assert len(asked(node)) == 1
+
+
+# with a script in place of the supervisor
+
+
+def test_a_refusal_comes_out_in_the_supervisors_words(tmp_path: Path) -> None:
+    said = answers(tmp_path, lambda: status(tmp_path, MpsPhase.REFUSED, "another user has this GPU"))
+    with pytest.raises(PermanentError, match=r"refuses the share of GPU-.*another user has this GPU"):
+        shares(tmp_path, said).apply(EFFECT, ())
+
+
+ELSEWHERE = (MpsMount(host_path="/elsewhere", container_path="/tmp/nvidia-mps"),)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "the MPS supervisor has not answered"),
+        (lambda root: b"\x80 rubbish", "its status cannot be read: "),
+        (lambda root: b"{}", "its status cannot be read: "),
+        (lambda root: status(root, MpsPhase.READY, request="0" * 16), "the MPS supervisor has not answered"),
+        (lambda root: status(root, MpsPhase.PENDING, "its server starts"), "Pending, its server starts"),
+        (lambda root: status(root, MpsPhase.FAILED, "the daemon died"), "Failed, the daemon died"),
+        (lambda root: status(root, MpsPhase.READY), "names no folder for its containers"),
+        (
+            lambda root: status(root, MpsPhase.READY, mounts=ELSEWHERE),
+            "containers mount '/elsewhere', expected a folder below",
+        ),
+    ],
+)
+def test_what_is_not_ready_is_asked_for_again_and_the_request_stands(
+    tmp_path: Path, data: Callable[[Path], bytes] | None, words: str
+) -> None:
+    script = (lambda: None) if data is None else answers(tmp_path, lambda: data(tmp_path))
+    means = shares(tmp_path, script)
+    with pytest.raises(EffectPendingError) as told:
+        means.apply(EFFECT, ())
+    assert words in str(told.value)
+    request = (tmp_path / mps.REQUESTS / FILE).read_bytes()
+    assert mps.decode_request(request).boot_id == BOOT
+    mounts = (MpsMount(host_path=f"{tmp_path}/pipe/x", container_path="/tmp/nvidia-mps"),)
+    ready = answers(tmp_path, lambda: status(tmp_path, MpsPhase.READY, mounts=mounts))
+    assert shares(tmp_path, ready).apply(EFFECT, ()) == {"mount:/tmp/nvidia-mps": f"{tmp_path}/pipe/x"}
+    assert (tmp_path / mps.REQUESTS / FILE).read_bytes() == request
+
+
+def test_a_silent_supervisor_takes_no_longer_than_said(tmp_path: Path) -> None:
+    waited: list[None] = []
+    with pytest.raises(EffectPendingError):
+        shares(tmp_path, lambda: waited.append(None)).apply(EFFECT, ())
+    assert PATIENCE_S * 9 < len(waited) <= PATIENCE_S * 10 + 1
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({}, None),
+        ({"boot_id": "another"}, "no MPS supervisor has worked in"),
+        ({"protocol": 0, "message": "too old"}, "serves no MPS: too old"),
+        ({"multi_user": False}, "one user at a time"),
+        (None, "no MPS supervisor has worked in"),
+        (b"rubbish", "cannot be read"),
+    ],
+)
+def test_what_the_supervisor_says_of_the_node_decides_whether_shares_are_asked_for(
+    tmp_path: Path, said: Mapping[str, object] | bytes | None, problem: str | None
+) -> None:
+    if isinstance(said, bytes):
+        (tmp_path / mps.NODE_STATUS).write_bytes(said)
+    elif said is not None:
+        known = {"boot_id": BOOT, "protocol": 3, "message": "", "multi_user": True, **said}
+        (tmp_path / mps.NODE_STATUS).write_bytes(mps.encode(MpsNodeStatus(**known)))  # type: ignore[arg-type]
+    means = shares(tmp_path)
+    assert (means.offer().problem or "").find(problem or "") >= 0
+    assert (means.offer().problem is None) is (problem is None)
+    if problem is not None:
+        claim = share_claim()
+        with pytest.raises(PrepareError, match=f"requires sharing strategy MPS for {device_name(0)}: .*{problem}"):
+            plugin(tmp_path, means, claim).state.prepare(reference_to(claim))
+
+
+@pytest.mark.parametrize("node", [3], indirect=True)
+def test_a_start_does_not_wait_for_shares_that_are_pending_nor_fail_by_those_that_cannot_be_taken_back(
+    node: MpsNode, tmp_path: Path
+) -> None:
+    node.settle()
+    claim = share_claim()
+    away = plugin(tmp_path, shares(root_of(node), runs=False), claim)
+    with pytest.raises(EffectPendingError):
+        away.state.prepare(reference_to(claim))
+    assert plugin(tmp_path, shares(root_of(node), runs=False), claim).state.recover(()) is True
+    assert len(asked(node)) == 1
+    node.settle()
+    assert plugin(tmp_path, shares(root_of(node), runs=False)).state.recover(()) is False, "the claim is gone"
+    assert asked(node) == []
+    assert plugin(tmp_path, shares(root_of(node), node.settle)).state.recover(()) is True
+    assert node.statuses() == {}

@@ -1,0 +1,223 @@
+"""Time slices of shared GPUs: set with the first share, put back with the last, whatever is killed when."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
+from dracaena.api.errors import PermanentError
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
+from support.fake_nvidia_smi import FakeTimeSlices
+from support.killed_steps import KilledSteps, StopError
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    PluginNode,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+from support.seeds import in_tiers, sampled
+
+DEFAULT, SHORT, MEDIUM, LONG = TimeSliceInterval
+GPU = gpu_uuid(0)
+
+
+def share_claim(name: str, interval: str = "Long", *, memory: str = "10Gi", **sharing: str) -> ResourceClaim:
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0)}
+    said = {"strategy": "TimeSlicing", "interval": interval, "enforcement": "BestEffort", **sharing}
+    share = share_of(memory, share_id=f"share-of-{name}")
+    return claim_of(name, {"results": [{**result, **share}], "config": [sharing_config(**said)]})
+
+
+def plugin(folder: Path, slices: FakeTimeSlices, *claims: ResourceClaim, **parts: Any) -> PluginNode:
+    return PluginNode(
+        folder,
+        FakeClaims(*claims),
+        kind_of=kinds_on(lambda: NodeEnforcement(time_slices=None)),
+        means={TIME_SLICE_BEFORE: TimeSlicesBefore(slices), TIME_SLICE: TimeSlices(slices)},
+        **parts,
+    )
+
+
+def on_gpu(interval: TimeSliceInterval) -> FakeTimeSlices:
+    return FakeTimeSlices(**{GPU: interval})
+
+
+def test_an_interval_is_set_with_the_first_share_and_put_back_with_the_last(tmp_path: Path) -> None:
+    one, other, slices = share_claim("one"), share_claim("other"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, one, other)
+    node.state.prepare(reference_to(one))
+    assert slices.intervals[GPU] is LONG
+    node.state.prepare(reference_to(other))
+    node.state.unprepare(reference_to(one))
+    assert slices.intervals[GPU] is LONG
+    node.state.unprepare(reference_to(other))
+    assert slices.intervals[GPU] is MEDIUM
+
+
+def test_the_default_interval_is_set_too_where_an_admin_has_set_another(tmp_path: Path) -> None:
+    claim, slices = share_claim("one", "Default"), on_gpu(LONG)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    assert slices.intervals[GPU] is DEFAULT
+    node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is LONG
+
+
+def test_what_an_admin_sets_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    slices.intervals[GPU] = SHORT
+    node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is SHORT
+
+
+def test_where_nobody_can_tell_the_interval_the_drivers_default_is_put_back(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    slices.readable = False
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is DEFAULT
+
+
+def test_two_intervals_never_meet_on_one_gpu(tmp_path: Path) -> None:
+    long, short, slices = share_claim("long"), share_claim("short", "Short"), on_gpu(DEFAULT)
+    node = plugin(tmp_path, slices, long, short)
+    node.state.prepare(reference_to(long))
+    with pytest.raises(DeviceHeldError, match="time slices of different intervals, Short and Long: a GPU has one"):
+        node.state.prepare(reference_to(short))
+    node.state.unprepare(reference_to(long))
+    node.state.prepare(reference_to(short))
+    assert slices.intervals[GPU] is SHORT
+
+
+def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(tmp_path: Path) -> None:
+    required = share_claim("required", memory="80Gi", enforcement="Required")
+    allowed, slices = share_claim("allowed"), on_gpu(DEFAULT)
+    slices.problem = "this product has no time slices"
+    node = plugin(tmp_path, slices, required, allowed)
+    with pytest.raises(PermanentError, match=f"TimeSlicing for {device_name(0)}: this product has no time slices"):
+        node.state.prepare(reference_to(required))
+    assert node.checkpoints.load(reference_to(required).uid) is None
+    node.state.prepare(reference_to(allowed))
+    node.state.unprepare(reference_to(allowed))
+    assert node.checkpoints.load(reference_to(allowed).uid) is None
+
+
+def test_a_gpu_that_is_lost_keeps_nobody_from_ending(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    del slices.intervals[GPU]
+    node.state.unprepare(reference_to(claim))
+    assert node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_after_a_reboot_or_a_reload_of_the_driver_its_default_stays(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    plugin(tmp_path, slices, claim).state.prepare(reference_to(claim))
+    slices.intervals[GPU] = DEFAULT
+    plugin(tmp_path, slices, claim, boot_id="boot-2").state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is DEFAULT
+    node = plugin(tmp_path, slices, claim, boot_id="boot-2")
+    node.state.prepare(reference_to(claim))
+    slices.intervals[GPU] = DEFAULT  # the driver was loaded anew
+    node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is DEFAULT
+
+
+def killed(folder: Path, slices: FakeTimeSlices, step: int, work: str, *claims: ResourceClaim) -> bool:
+    """Do something to the first claim, on a plugin that is killed at a step: of its files, or of the driver."""
+    steps = KilledSteps(step)
+    slices.before_each = steps._count
+    node = plugin(folder, slices, *claims, steps=steps)
+    try:
+        (node.state.prepare if work == "prepare" else node.state.unprepare)(reference_to(claims[0]))
+    except StopError:
+        return True
+    finally:
+        slices.before_each = lambda: None
+    return False
+
+
+@pytest.mark.parametrize("stride", in_tiers(5, 1))
+@pytest.mark.parametrize("work", ["prepare", "unprepare"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
+    tmp_path: Path, work: str, beside: bool, stride: int
+) -> None:
+    claim, other = share_claim("one"), share_claim("other")
+    step, crashes = 1, 0
+    while True:
+        for way in ("prepare", "unprepare", "recover"):
+            folder, slices = tmp_path / f"{step}-{way}", on_gpu(MEDIUM)
+            node = plugin(folder, slices, claim, other)
+            if beside:
+                node.state.prepare(reference_to(other))
+            if work == "unprepare":
+                node.state.prepare(reference_to(claim))
+            if not killed(folder, slices, step, work, claim, other):
+                assert crashes >= 24 // stride
+                return
+            crashes += 1
+            node = plugin(folder, slices, claim, other)
+            node.checkpoint_files.remove_half_written()
+            if way == "prepare":
+                node.state.prepare(reference_to(claim))
+                assert slices.intervals[GPU] is LONG, step
+            elif way == "recover":
+                node.state.recover(())
+            node.state.unprepare(reference_to(claim))
+            assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
+            node.state.unprepare(reference_to(other))
+            assert slices.intervals[GPU] is MEDIUM, (step, way)
+        step += stride
+
+
+@pytest.mark.parametrize("seed", sampled(range(400), 8, 80))
+def test_whatever_is_prepared_in_whichever_order_and_killed_the_interval_is_that_of_the_shares(
+    tmp_path: Path, seed: int
+) -> None:
+    rng, slices = random.Random(seed), on_gpu(SHORT)
+    claims = [share_claim(f"c{n}", ("Long", "Medium")[n % 2], memory="1Gi") for n in range(4)]
+    for _ in range(10):
+        steps = KilledSteps(rng.randint(1, 60))
+        slices.before_each = steps._count
+        node = plugin(tmp_path, slices, *claims, steps=steps)
+        try:
+            for _ in range(6):
+                work = rng.choice((node.state.prepare, node.state.unprepare))
+                with suppress(DeviceHeldError):
+                    work(reference_to(rng.choice(claims)))
+                _holds(node, slices)
+        except StopError:
+            pass
+    slices.before_each = lambda: None
+    node = plugin(tmp_path, slices, *claims, steps=FileSteps())
+    for claim in claims:
+        node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is SHORT
+
+
+def _holds(node: PluginNode, slices: FakeTimeSlices) -> None:
+    prepared = node.checkpoints.prepared()
+    wanted = {str(effect.parameters["interval"]) for claim in prepared for effect in claim.effects}
+    assert wanted in ({slices.intervals[GPU].value}, set())

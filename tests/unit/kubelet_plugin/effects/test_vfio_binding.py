@@ -1,0 +1,476 @@
+"""Binding GPUs to VFIO and back on a PCI bus that answers as the kernel does, killed at each write."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.passthrough import passthrough_device_name
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.effects.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
+from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess
+from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
+from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
+from support.fake_pci_drivers import FakePciDrivers
+from support.killed_steps import StopError
+from support.plugin import ThreadLock
+from support.seeds import sampled
+
+GPU, AUDIO, OTHER = "0000:18:00.0", "0000:18:00.1", "0000:3b:00.0"
+HOST = {GPU: "nvidia", AUDIO: "snd_hda_intel", OTHER: "nvidia"}
+MACHINE = {GPU: "vfio-pci", AUDIO: "vfio-pci", OTHER: "nvidia"}
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> FakePciBus:
+    made = FakePciBus(tmp_path)
+    made.add(GPU, 7, driver="nvidia")
+    made.add(AUDIO, 7, driver="snd_hda_intel", ids=(NVIDIA, 0x22BA), pci_class=AUDIO_CLASS)
+    made.add("0000:17:00.0", 7, driver="pcieport", ids=(0x8086, 0x352A), pci_class=BRIDGE_CLASS)
+    made.add(OTHER, 8, driver="nvidia")
+    made.load("vfio-pci")
+    return made
+
+
+def effect_of(address: str = GPU) -> Effect:
+    device = passthrough_device_name(address)
+    return Effect(VFIO_BIND, device, device, parameters={"address": address})
+
+
+def drivers_of(bus: FakePciBus) -> Mapping[str, str | None]:
+    return {address: bus.driver_of(address) for address in HOST}
+
+
+class CountedSteps(FileSteps):
+    """Each step of a file is one of the process."""
+
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        self._count()
+        super().write(descriptor, data)
+
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        self._count()
+        super().rename(source, target, folder)
+
+    def remove(self, path: Path, folder: int) -> None:
+        self._count()
+        super().remove(path, folder)
+
+
+class Journaled:
+    """One effect in the journal, and processes of the plugin on it, one after the other."""
+
+    def __init__(self, bus: FakePciBus, address: str = GPU) -> None:
+        self.bus = bus
+        self.effect = effect_of(address)
+        self.boot = "boot-1"
+        self.start()
+
+    def start(self, left: int = 1 << 30, **given: object) -> None:
+        """Start a process that lives for so many steps: two of each write to /sys, and two of each note."""
+        self.drivers = FakePciDrivers(self.bus, left=left, **given)  # type: ignore[arg-type]
+        files = DocumentFolder(self.bus.root / "records", steps=CountedSteps(self.drivers._count), synced=False)
+        self.bound = BoundGpus(files, ThreadLock(), self.boot)
+        self.means = self.binding()
+
+    def binding(self, holders: Any = None, without_gpu_driver: Any = None) -> VfioBinding:
+        drivers = self.drivers
+        return VfioBinding(
+            drivers, holders or drivers.holders, without_gpu_driver or drivers.without_gpu_driver, self.bound
+        )
+
+    def lose(self) -> None:
+        """The checkpoint broke: the claim is planned anew, and nothing is journaled of what was done for it."""
+        self.effect = replace(self.effect, outcome=None)
+
+    def apply(self) -> None:
+        self._note(self.means.apply_noting(self.effect, (), self._note))
+
+    def undo(self) -> None:
+        self.means.undo(self.effect, ())
+        self._note(None)
+
+    def _note(self, outcome: Mapping[str, Scalar] | None) -> None:
+        self.drivers._count()
+        self.effect = replace(self.effect, outcome=outcome)
+        self.drivers._count()
+
+    @property
+    def state(self) -> Scalar | None:
+        return (self.effect.outcome or {}).get(STATE)
+
+
+@pytest.fixture
+def journal(bus: FakePciBus) -> Journaled:
+    return Journaled(bus)
+
+
+def test_all_functions_of_a_group_are_bound_and_given_back_to_the_drivers_that_they_had(journal: Journaled) -> None:
+    journal.apply()
+    assert drivers_of(journal.bus) == MACHINE
+    assert journal.effect.outcome == {FUNCTIONS: f"{GPU}=nvidia {AUDIO}=snd_hda_intel", STATE: BOUND}
+    assert journal.bus.driver_of("0000:17:00.0") == "pcieport", "bridges stay with the host"
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+    for address in HOST:
+        assert journal.drivers.override(address) is None, "the next driver that comes may take it"
+
+
+def test_the_drivers_are_journaled_before_the_first_write(bus: FakePciBus) -> None:
+    journal = Journaled(bus)
+    known: list[object] = []
+    journal.drivers.before_write = lambda _path: known.append((journal.effect.outcome or {}).get(FUNCTIONS))
+    journal.apply()
+    assert set(known) == {f"{GPU}=nvidia {AUDIO}=snd_hda_intel"}
+
+
+def test_the_plugins_own_handles_are_closed_for_the_unbinding_of_a_gpu_alone(journal: Journaled) -> None:
+    journal.drivers.own = {GPU: [1]}
+    journal.apply()
+    assert journal.drivers.closed == 1
+    journal.drivers.own = {}  # NVML shows no GPU that VFIO has, so nobody of ours opens it
+    journal.undo()
+    assert journal.drivers.closed == 1
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_a_gpu_that_a_process_has_open_is_not_touched_and_the_process_is_named(journal: Journaled) -> None:
+    journal.bus.open_by[GPU] = [4711, 17]
+    with pytest.raises(TemporaryError, match=r"0000:18:00.0 is open in python \(PID 17\), python \(PID 4711\)"):
+        journal.apply()
+    assert journal.bus.written == []
+    journal.undo()
+    assert journal.bus.written == []
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_a_gpu_that_a_virtual_machine_has_open_stays_with_vfio(journal: Journaled) -> None:
+    journal.apply()
+    journal.bus.open_by[GPU] = [99]
+    with pytest.raises(TemporaryError, match=r"open in python \(PID 99\)"):
+        journal.undo()
+    assert journal.state == BOUND
+    journal.bus.close(GPU)
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def opens(bus: FakePciBus, address: str) -> Callable[[str], None]:
+    """A process that opens a device between the look and the write."""
+
+    def before(path: str) -> None:
+        if path.endswith("/unbind"):
+            bus.open_by[address] = [4711]
+
+    return before
+
+
+def test_an_unbind_that_hangs_keeps_the_journal_and_is_gone_on_with_once_it_ends(journal: Journaled) -> None:
+    journal.drivers.before_write = opens(journal.bus, GPU)
+    with pytest.raises(EffectPendingError, match="waits in the kernel"):
+        journal.apply()
+    journal.start()  # the child of the process before is still there
+    for attempt in (journal.apply, journal.undo):
+        with pytest.raises(EffectPendingError, match=r"earlier write .* is closed: python \(PID 4711\)"):
+            attempt()
+    journal.bus.close(GPU)
+    journal.apply()
+    assert drivers_of(journal.bus) == MACHINE
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_where_nobody_can_tell_who_has_a_gpu_open_nothing_is_written_and_no_journal_goes(journal: Journaled) -> None:
+    def unknown(_address: str, _group: int | None) -> tuple[OpeningProcess, ...]:
+        raise TemporaryError("who has a GPU open cannot be told")
+
+    journal.means = journal.binding(unknown)
+    with pytest.raises(TemporaryError, match="cannot be told"):
+        journal.apply()
+    assert journal.bus.written == []
+    journal.start()
+    journal.drivers.before_write = opens(journal.bus, GPU)
+    with pytest.raises(EffectPendingError, match="waits in the kernel"):
+        journal.apply()
+    journal.means = journal.binding(unknown)
+    for attempt in (journal.apply, journal.undo):
+        with pytest.raises(EffectPendingError, match=r"is closed: who has a GPU open cannot be told"):
+            attempt()
+
+
+def test_after_an_unbind_that_hung_the_claim_can_also_end(journal: Journaled) -> None:
+    journal.drivers.before_write = opens(journal.bus, GPU)
+    with pytest.raises(EffectPendingError):
+        journal.apply()
+    journal.bus.close(GPU)
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_an_unbinding_that_nobody_waits_for_any_more_takes_no_gpu_away(journal: Journaled) -> None:
+    """The driver's thread was busy for longer than its caller waits, and does the work after the claim has ended."""
+    late: list[Callable[[], None]] = []
+
+    def busy(_what: str, work: Callable[[], None]) -> None:
+        late.append(work)
+        raise EffectPendingError("the NVIDIA driver does not answer")
+
+    journal.means = journal.binding(without_gpu_driver=busy)
+    with pytest.raises(EffectPendingError):
+        journal.apply()
+    assert journal.state == UNBINDING
+    journal.undo()
+    with pytest.raises(TemporaryError, match="nobody waits for that any more"):
+        late[0]()
+    assert journal.bus.written == []
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_an_unbind_that_could_be_ended_is_undone(bus: FakePciBus) -> None:
+    journal = Journaled(bus)
+    journal.start(can_end=True)
+    journal.drivers.before_write = opens(bus, GPU)
+    with pytest.raises(TemporaryError, match="was ended"):
+        journal.apply()
+    bus.close(GPU)
+    journal.undo()
+    assert drivers_of(bus) == HOST
+
+
+def test_a_driver_that_refuses_to_bind_is_told_and_all_functions_go_back(journal: Journaled) -> None:
+    journal.bus.refusing["vfio-pci"] = errno.EINVAL
+    words = "the kernel refuses 0000:18:00.0 in /sys/bus/pci/drivers/vfio-pci/bind: Invalid argument; look at `dmesg`"
+    with pytest.raises(TemporaryError, match=words):
+        journal.apply()
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_a_driver_that_refuses_to_take_a_gpu_back_keeps_the_journal(journal: Journaled) -> None:
+    journal.apply()
+    journal.bus.refusing["nvidia"] = errno.ENODEV
+    with pytest.raises(TemporaryError, match="bus/pci/drivers/nvidia/bind: No such device"):
+        journal.undo()
+    assert journal.state == BOUND
+    journal.bus.refusing.clear()
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_a_driver_that_is_not_loaded_any_more_takes_the_gpu_when_it_comes(journal: Journaled) -> None:
+    journal.apply()
+    journal.bus.write("bus/pci/drivers/nvidia/unbind", OTHER)
+    (journal.bus.root / "bus/pci/drivers/nvidia").rmdir()
+    journal.undo()
+    assert drivers_of(journal.bus) == {GPU: None, AUDIO: "snd_hda_intel", OTHER: None}
+    journal.bus.load("nvidia")
+    assert drivers_of(journal.bus) == HOST
+
+
+def test_without_the_module_nothing_is_written(bus: FakePciBus) -> None:
+    (bus.root / "bus/pci/drivers/vfio-pci").rmdir()
+    with pytest.raises(
+        TemporaryError, match="needs kernel driver vfio-pci, which is not loaded: run `modprobe vfio_pci`"
+    ):
+        Journaled(bus).apply()
+    assert bus.written == []
+
+
+def test_for_iommufd_nothing_is_bound_on_a_node_without_it(journal: Journaled) -> None:
+    journal.effect = replace(journal.effect, parameters={"address": GPU, "iommufd": True})
+    with pytest.raises(TemporaryError, match=r"/dev/iommu is missing.*run `modprobe iommufd`"):
+        journal.apply()
+    assert journal.bus.written == []
+    (journal.bus.root / "class/misc/iommu").mkdir(parents=True)
+    journal.apply()
+    assert drivers_of(journal.bus) == MACHINE
+
+
+def test_the_variant_that_a_product_needs_is_taken_and_vfio_pci_never_in_its_place(bus: FakePciBus) -> None:
+    journal = Journaled(bus)
+    aliases = [
+        "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci",
+        "alias vfio_pci:v000010DEd00002330sv*sd*bc*sc*i* a_vfio_pci",
+    ]
+    journal.start(aliases=aliases)
+    with pytest.raises(TemporaryError, match="needs kernel driver a-vfio-pci"):
+        journal.apply()
+    bus.load("a-vfio-pci")
+    journal.apply()
+    assert drivers_of(bus) == {GPU: "a-vfio-pci", AUDIO: "vfio-pci", OTHER: "nvidia"}
+
+
+def test_a_gpu_that_an_admin_bound_stays_his(journal: Journaled) -> None:
+    for address in (GPU, AUDIO):
+        journal.bus.rebind(address, "vfio-pci")
+    journal.bus.written.clear()
+    journal.apply()
+    journal.undo()
+    assert journal.bus.written == []
+    assert drivers_of(journal.bus) == MACHINE
+
+
+def test_a_binding_whose_journal_is_lost_is_taken_up_again_or_undone(journal: Journaled) -> None:
+    wanted = {FUNCTIONS: f"{GPU}=nvidia {AUDIO}=snd_hda_intel", STATE: BOUND}
+    journal.apply()
+    journal.lose()
+    journal.start()
+    journal.apply()
+    assert journal.effect.outcome == wanted
+    journal.lose()
+    journal.start()
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+    assert journal.bound.addresses() == ()
+    for address in (GPU, AUDIO):
+        journal.bus.rebind(address, "vfio-pci")
+    journal.apply()
+    assert journal.effect.outcome == {}, "this time an admin has bound it"
+
+
+def test_what_was_bound_in_an_earlier_boot_is_not_taken_for_ours(journal: Journaled) -> None:
+    journal.apply()
+    journal.lose()
+    journal.boot = "boot-2"
+    journal.start()
+    journal.bus.written.clear()
+    journal.apply()
+    journal.undo()
+    assert journal.bus.written == [], "at boot somebody else has bound it"
+
+
+def test_a_function_that_had_no_driver_gets_none_back(journal: Journaled) -> None:
+    journal.bus.write("bus/pci/drivers/snd_hda_intel/unbind", AUDIO)
+    journal.apply()
+    assert drivers_of(journal.bus) == MACHINE
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST | {AUDIO: None}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda bus: bus.add("0000:18:01.0", 7, driver="nvidia"), "also holds 0000:18:01.0"),
+        (lambda bus: (bus.device(GPU) / "boot_vga").write_text("1\n"), "drives the display"),
+        (lambda bus: (bus.device(GPU) / "sriov_numvfs").write_text("4\n"), "has 4 virtual functions"),
+        (lambda bus: (bus.device(GPU) / "iommu_group").unlink(), "in no IOMMU group"),
+        (lambda bus: (bus.device(GPU) / "vendor").write_text("junk\n"), "no GPU at 0000:18:00.0"),
+    ],
+)
+def test_what_cannot_be_handed_over_as_a_whole_is_refused(
+    journal: Journaled, change: Callable[[FakePciBus], object], words: str
+) -> None:
+    change(journal.bus)
+    with pytest.raises(TemporaryError, match=words):
+        journal.apply()
+    assert journal.bus.written == []
+
+
+WRITES_OF_BINDING = 6
+"""Two functions, of each driver_override, unbind and bind; giving back has as many."""
+NOTES = 3
+STEPS = 2 * (WRITES_OF_BINDING + NOTES) + 2
+"""With those of the file beside the claim, which is written and given its name."""
+STEPS_BACK = 2 * (WRITES_OF_BINDING + 1) + 1
+
+
+def crashes(count: int) -> list[object]:
+    """Each step; `make test` takes every sixth."""
+    return [pytest.param(at, marks=[] if at % 6 == 1 else [pytest.mark.long]) for at in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("at", crashes(STEPS))
+@pytest.mark.parametrize("then", ["apply", "undo"])
+def test_killed_before_or_after_any_write_of_binding(bus: FakePciBus, at: int, then: str) -> None:
+    journal = Journaled(bus)
+    journal.start(left=at)
+    with pytest.raises(StopError):
+        journal.apply()
+    journal.start()
+    if then == "apply":
+        journal.apply()
+        assert drivers_of(bus) == MACHINE
+    journal.undo()
+    assert drivers_of(bus) == HOST
+    assert journal.drivers.override(GPU) is None
+
+
+@pytest.mark.parametrize("at", crashes(STEPS_BACK))
+@pytest.mark.parametrize("then", ["apply", "undo"])
+def test_killed_before_or_after_any_write_of_giving_back(bus: FakePciBus, at: int, then: str) -> None:
+    journal = Journaled(bus)
+    journal.apply()
+    journal.start(left=at)
+    with pytest.raises(StopError):
+        journal.undo()
+    journal.start()
+    if then == "apply":
+        journal.apply()
+        assert drivers_of(bus) == MACHINE
+    journal.undo()
+    assert drivers_of(bus) == HOST
+
+
+@pytest.mark.parametrize("at", crashes(STEPS))
+def test_killed_at_any_step_of_binding_its_journal_can_be_lost_too(bus: FakePciBus, at: int) -> None:
+    journal = Journaled(bus)
+    journal.start(left=at)
+    with pytest.raises(StopError):
+        journal.apply()
+    journal.lose()
+    journal.start()
+    journal.undo()
+    assert drivers_of(bus) == HOST
+    assert journal.drivers.override(GPU) is None
+
+
+def test_the_steps_of_the_matrix_are_all_there_are(bus: FakePciBus) -> None:
+    journal = Journaled(bus)
+    journal.apply()
+    assert (1 << 30) - journal.drivers.left == STEPS
+    journal.start()
+    journal.undo()
+    assert (1 << 30) - journal.drivers.left == STEPS_BACK
+
+
+@pytest.mark.parametrize("seed", sampled(range(500), 5, 60))
+def test_whatever_happens_in_whatever_order_the_group_ends_where_it_was(bus: FakePciBus, seed: int) -> None:
+    chance = random.Random(seed)
+    journal = Journaled(bus)
+    for _ in range(chance.randrange(2, 12)):
+        journal.start(left=chance.choice([1 << 30, chance.randrange(1, STEPS)]), can_end=chance.random() < 0.3)
+        if chance.random() < 0.3:
+            journal.drivers.before_write = opens(bus, chance.choice([GPU, AUDIO]))
+        bus.refusing = (
+            {chance.choice(["nvidia", "vfio-pci", "snd_hda_intel"]): errno.EIO} if chance.random() < 0.3 else {}
+        )
+        with suppress(DracaenaError, StopError):
+            if chance.random() < 0.6:
+                journal.apply()
+                assert drivers_of(bus) == MACHINE
+            else:
+                journal.undo()
+                assert drivers_of(bus) == HOST
+        assert drivers_of(bus) == HOST or FUNCTIONS in (journal.effect.outcome or {}), "what is there is journaled"
+        assert bus.driver_of(OTHER) == "nvidia"
+        if chance.random() < 0.5:
+            for address in (GPU, AUDIO):
+                bus.close(address)
+    for address in (GPU, AUDIO):
+        bus.close(address)
+    bus.refusing = {}
+    journal.start()
+    journal.undo()
+    assert drivers_of(bus) == HOST

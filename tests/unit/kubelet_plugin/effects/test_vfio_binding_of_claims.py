@@ -1,0 +1,430 @@
+"""GPUs that are had whole, in shares, in MIG devices or by virtual machines: never in two ways at once, whatever is
+killed when, and with the NVIDIA driver in the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.passthrough import passthrough_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.claims.device_state import PrepareError
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.effects.vfio_binding import FUNCTIONS, VfioBinding
+from dracaena.kubelet_plugin.ports import EffectPendingError
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from support.killed_steps import StopError
+from support.plugin import ThreadLock, reference_to
+from support.seeds import in_turn
+from support.vfio_node import NEVER, VfioNode, vfio_node
+
+HOST, MACHINE = ("nvidia", "snd_hda_intel"), ("vfio-pci", "vfio-pci")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[VfioNode]:
+    with vfio_node(tmp_path) as made:
+        yield made
+
+
+def prepare(node: VfioNode, claim: ResourceClaim) -> None:
+    node.node.state.prepare(reference_to(claim))
+
+
+def unprepare(node: VfioNode, claim: ResourceClaim) -> None:
+    node.node.state.unprepare(reference_to(claim))
+
+
+def test_a_gpu_is_bound_when_a_claim_gets_it_and_back_when_that_ends(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [MACHINE, MACHINE]
+    spec = json.loads(node.node.files()["cdi/gpu.dracaena.dev-claim_machine-uid.json"])
+    paths = [[n["path"] for n in device["containerEdits"]["deviceNodes"]] for device in spec["devices"]]
+    assert paths == [["/dev/vfio/vfio", "/dev/vfio/40"], ["/dev/vfio/vfio", "/dev/vfio/41"]]
+    variable = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
+    assert spec["devices"][1]["containerEdits"]["env"] == [f"{variable}={node.addresses[1]}"]
+    node.look()  # the NVIDIA driver shows none of them now
+    node.node.state.follow_devices()
+    assert [prepared.claim.name for prepared in node.done()] == ["machine"]
+    node.restart()
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_the_gpu_driver_is_let_go_of_once_for_all_gpus_of_a_claim(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    assert (node.drivers.closed, node.moved) == (1, 1)
+    written = [path for path, _ in node.bus.written]
+    unbound = [path for path in written if path == "bus/pci/drivers/nvidia/unbind"]
+    assert written[: written.index("bus/pci/drivers/snd_hda_intel/unbind")].count(unbound[0]) == 2, "the GPUs first"
+    unprepare(node, claim)
+    assert (node.drivers.closed, node.moved) == (1, 2)
+
+
+def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    node.bus.open_by[node.addresses[0]] = [4711]  # the last one to be given back
+    with pytest.raises(TemporaryError, match="PID 4711"):
+        unprepare(node, claim)
+    assert (node.bus.driver_of(node.addresses[0]), node.drivers_of(1)) == ("vfio-pci", HOST)
+    assert node.moved == 2, "NVML is opened anew for the one"
+    (checkpoint,) = node.node.checkpoints.load_all()[0]
+    assert [str(effect.parameters["address"]) for effect in checkpoint.prepared.effects] == node.addresses[:1]
+    node.bus.close(node.addresses[0])
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+
+
+def test_each_way_to_have_a_gpu_excludes_the_others_before_a_reading_shows_it(node: VfioNode) -> None:
+    ways = [node.whole("whole"), node.share("share"), node.part("part"), node.vfio("machine")]
+    for first in ways:
+        prepare(node, first)
+        for other in ways:
+            if other is not first:
+                with pytest.raises(DeviceHeldError):
+                    prepare(node, other)
+        unprepare(node, first)
+    assert node.drivers_of(0) == HOST
+
+
+def test_a_divided_gpu_leaves_mig_mode_on_its_way(node: VfioNode) -> None:
+    gpu = node.mig.hardware.gpus[0]
+    gpu.mode = gpu.pending = True
+    prepare(node, node.vfio("machine"))
+    assert not gpu.mode
+    gpu = node.mig.hardware.gpus[1]
+    gpu.mode = gpu.pending = True
+    node.mig.hardware.put(1, "1g.10gb", 0)  # a stranger's
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        prepare(node, node.vfio("other", 1))
+    assert node.drivers_of(1) == HOST
+
+
+def test_a_gpu_that_an_admin_divides_stays_as_it_is(node: VfioNode) -> None:
+    node.divided = ""
+    node.restart()
+    node.mig.hardware.put(0, "1g.10gb", 0)  # since the GPUs were last read
+    layout = node.mig.hardware.layout(0)
+    words = f"is in MIG mode, which an admin changes .*`nvidia-smi -i {node.addresses[0]} -mig 0`"
+    for refusal in (TemporaryError, PrepareError):
+        with pytest.raises(refusal, match=words):
+            prepare(node, node.vfio("machine"))
+        assert (node.bus.written, node.drivers.closed) == ([], 0)
+        assert node.mig.hardware.layout(0) == layout
+        node.look()  # now the reading has it, and it is refused by that
+    prepare(node, node.vfio("other", 1))
+
+
+def test_of_several_gpus_all_are_bound_or_none(node: VfioNode) -> None:
+    node.bus.open_by[node.addresses[1]] = [4711]
+    claim = node.vfio("machine", 0, 1)
+    with pytest.raises(TemporaryError, match=f"{node.addresses[1]} is open in python"):
+        prepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.node.checkpoints.load(reference_to(claim).uid) is None
+
+
+def test_an_unbind_that_hangs_holds_the_gpu_until_the_process_ends(node: VfioNode) -> None:
+    address = node.addresses[0]
+
+    def opened(path: str) -> None:
+        if path.endswith("nvidia/unbind"):
+            node.bus.open_by[address] = [4711]
+
+    node.drivers.before_write = opened
+    claim, other = node.vfio("machine"), node.whole("other")
+    with pytest.raises(EffectPendingError):
+        prepare(node, claim)
+    node.restart()
+    with pytest.raises(DracaenaError, match=r"python \(PID 4711\)"):
+        unprepare(node, claim)
+    with pytest.raises(DracaenaError):
+        prepare(node, other)
+    node.bus.close(address)
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+    node.look()
+    prepare(node, other)
+
+
+def test_after_a_power_cut_the_journal_of_the_boot_before_is_forgotten(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    node.reboot()
+    assert node.drivers_of(0) == HOST
+    node.bus.written.clear()
+    unprepare(node, claim)
+    assert node.bus.written == []
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert node.drivers_of(0) == HOST
+
+
+def broken(node: VfioNode, claim: ResourceClaim) -> None:
+    """Break a claim's checkpoint; the plugin is started anew and reads the GPUs."""
+    (node.folder / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"no checkpoint")
+    node.restart()
+
+
+def test_a_gpu_whose_claim_lost_its_checkpoint_goes_back_when_the_claim_ends(node: VfioNode) -> None:
+    claim = node.vfio("machine", 0, 1)
+    prepare(node, claim)
+    broken(node, claim)
+    prepare(node, claim)  # kubelet asks again, or the plugin recovers it
+    unprepare(node, claim)
+    assert [node.drivers_of(0), node.drivers_of(1)] == [HOST, HOST]
+    assert node.unclaimed.give_back() == 0
+
+
+def test_one_whose_claim_ended_without_a_checkpoint_is_given_back_once_nobody_has_it_open(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    broken(node, claim)
+    assert node.unclaimed.give_back() == 0, "the claim may have it"
+    unprepare(node, claim)
+    assert node.drivers_of(0) == MACHINE
+    node.bus.open_by[node.addresses[0]] = [4711]
+    assert node.unclaimed.give_back() == 0
+    (told,) = node.troubles
+    assert (told.reason, told.subject) == ("GpuNotGivenBack", node.addresses[0])
+    assert "python (PID 4711)" in told.text
+    node.bus.close(node.addresses[0])
+    assert node.unclaimed.give_back() == 1
+    assert node.drivers_of(0) == HOST
+    assert node.troubles == []
+    node.look()
+    prepare(node, node.whole("other"))
+
+
+def test_a_gpu_that_a_call_is_at_work_on_is_left_to_that(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    broken(node, claim)
+    unprepare(node, claim)
+    lock = node.node.gpu_locks.setdefault(passthrough_device_name(node.addresses[0]), ThreadLock())
+    with lock._lock:  # another thread's
+        assert node.unclaimed.give_back() == 0
+    assert node.troubles == []
+    assert node.drivers_of(0) == MACHINE
+
+
+class Walk:
+    """Random claims on two GPUs, with kills, hangs, drivers that refuse, and power cuts in between.
+
+    `breaks`: some lose their checkpoints, and what they leave is given back; else claims alone undo what they did.
+    """
+
+    def __init__(self, node: VfioNode, seed: int, *, breaks: bool) -> None:
+        self.node, self.chance, self.breaks = node, random.Random(seed), breaks
+        self.claims: list[ResourceClaim] = []
+        self.granted: set[str] = set()
+        """In which ways a GPU was had."""
+
+    def step(self) -> None:
+        chance, node = self.chance, self.node
+        for kill in ("steps", "drivers"):
+            getattr(node, kill).left = chance.randrange(1, 20) if chance.random() < 0.2 else NEVER
+        node.bus.refusing = {chance.choice(["nvidia", "vfio-pci"]): errno.EIO} if chance.random() < 0.1 else {}
+        if chance.random() < 0.15:
+            node.bus.open_by[chance.choice(node.addresses)] = [4711]
+        try:
+            with suppress(DracaenaError):
+                self._act()
+        except StopError:
+            node.restart()
+        node.steps.left = node.drivers.left = NEVER
+        if chance.random() < 0.5:
+            self._quiet()
+        self.check()
+
+    def _act(self) -> None:
+        act = self.chance.random()
+        if act < 0.5 or not self.claims:
+            self._prepare()
+        elif act < 0.85:
+            self._unprepare(self.chance.choice(self.claims))
+        elif act < 0.9 and self.breaks:
+            self._break_one()
+            self.node.unclaimed.give_back()
+        elif act < 0.95:
+            self.node.look()
+            self.node.node.state.follow_devices()
+        elif act < 0.97:
+            self.node.restart()
+            self.node.node.state.recover(())
+        else:
+            self.node.bus.refusing = {}  # or the boot itself leaves a GPU without a driver
+            self.node.reboot()
+
+    def _prepare(self) -> None:
+        chance, node = self.chance, self.node
+        if self.claims and chance.random() < 0.4:
+            claim = chance.choice(self.claims)
+        else:
+            name, gpu = f"c{len(self.node.claims.by_key)}", chance.randrange(2)
+            made: Callable[[], ResourceClaim] = chance.choice(
+                [
+                    lambda: node.whole(name, gpu),
+                    lambda: node.share(name, gpu),
+                    lambda: node.part(name, gpu, chance.randrange(7)),
+                    lambda: node.vfio(name, gpu),
+                    lambda: node.vfio(name, 0, 1),
+                ]
+            )
+            claim = made()
+            self.claims.append(claim)
+        prepare(node, claim)
+
+    def _unprepare(self, claim: ResourceClaim) -> None:
+        unprepare(self.node, claim)
+        self.claims.remove(claim)
+
+    def _break_one(self) -> None:
+        """Break the checkpoint of a claim that has nothing but GPUs of VFIO."""
+        done = {prepared.claim.uid for prepared in self.node.done() if all(d.is_passthrough for d in prepared.devices)}
+        found = [claim for claim in self.claims if claim.metadata.uid in done]
+        if found:
+            broken(self.node, self.chance.choice(found))
+
+    def _quiet(self) -> None:
+        for address in self.node.addresses:
+            self.node.bus.close(address)
+        self.node.bus.refusing = {}
+
+    def check(self) -> None:
+        """Look at what claims have against what the hardware says."""
+        for ordinal, address in enumerate(self.node.addresses):
+            kinds = {kind for prepared in self.node.done() for kind in _kinds(prepared.devices, address)}
+            assert len(kinds) <= 1, f"{address} is had in two ways: {kinds}"
+            self.granted |= kinds
+            if kinds:
+                wanted = MACHINE if kinds == {"vfio"} else HOST
+                assert self.node.drivers_of(ordinal) == wanted, f"{address} is had {kinds}"
+            if self.node.drivers_of(ordinal) != HOST:
+                journaled = {e.device for c in self.node.node.checkpoints.load_by_boot()[0] for e in c.prepared.effects}
+                recorded = self.node.bound.addresses() if self.breaks else ()
+                known = {*journaled, *map(passthrough_device_name, recorded)}
+                assert passthrough_device_name(address) in known, f"{address} is not as it was, and no file says so"
+
+    def end(self) -> None:
+        """End all claims: everything is as it was before."""
+        self._quiet()
+        self.node.restart()
+        for claim in list(self.claims):
+            self._unprepare(claim)
+        if self.breaks:
+            self.node.unclaimed.give_back()
+        assert [self.node.drivers_of(0), self.node.drivers_of(1)] == [HOST, HOST]
+        assert [self.node.mig.hardware.layout(ordinal) for ordinal in range(2)] == [[], []]
+        assert self.node.node.checkpoints.load_all() == ((), ())
+
+
+def _kinds(devices: Sequence[Any], address: str) -> Iterator[str]:
+    for device in devices:
+        if device.pci_bus_id == address:
+            share = "share" if device.share_id is not None else "whole"
+            yield "vfio" if device.is_passthrough else "mig" if not device.is_whole_gpu else share
+
+
+def walk(node: VfioNode, seed: int, steps: int = 25, *, breaks: bool = False) -> Walk:
+    made = Walk(node, seed, breaks=breaks)
+    for _ in range(steps):
+        made.step()
+    made.end()
+    return made
+
+
+@pytest.mark.parametrize(("seed", "breaks"), in_turn(range(1_000), 2, 40, [False, True]))
+def test_no_gpu_is_had_in_two_ways_and_all_are_back_in_the_end(node: VfioNode, seed: int, *, breaks: bool) -> None:
+    walk(node, seed, breaks=breaks)
+
+
+def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
+    assert {kind for seed in range(4) for kind in walk(node, seed).granted} == {"whole", "share", "mig", "vfio"}
+
+
+class Planted:
+    """Effect means with a fault."""
+
+    def __init__(self, binding: VfioBinding) -> None:
+        self.binding = binding
+
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        return self.binding.apply_noting(effect, others, note)
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        self.binding.undo(effect, others)
+
+
+class NoRecords(BoundGpus):
+    def note(self, address: str, functions: str) -> None:
+        pass
+
+
+class KeepsNoRecord(Planted):
+    def __init__(self, binding: VfioBinding) -> None:
+        super().__init__(binding)
+        binding._bound = NoRecords(binding._bound._files, ThreadLock(), "")
+
+
+class JournalsAfterwards(KeepsNoRecord):
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        return self.binding.apply_noting(effect, others, lambda _outcome: None)
+
+
+class JournalsTheFirstAlone(KeepsNoRecord):
+    def apply_joined(self, effects: Sequence[Effect], note: Any) -> Sequence[Mapping[str, Scalar]]:
+        def first_alone(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
+            if effect is effects[0]:
+                note(effect, outcome)
+
+        return self.binding.apply_joined(effects, first_alone)
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Any) -> None:
+        self.binding.undo_joined(effects, undone)
+
+
+class ForgetsASoundCard(Planted):
+    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
+        def short(outcome: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+            return {**outcome, FUNCTIONS: str(outcome.get(FUNCTIONS, "")).partition(" ")[0]}
+
+        return short(self.binding.apply_noting(effect, others, lambda outcome: note(short(outcome))))
+
+
+class DoesNotUndo(Planted):
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "seeds"),
+    [
+        (JournalsAfterwards, range(4)),
+        (JournalsTheFirstAlone, (51,)),  # about one of twelve kills in such a moment
+        (ForgetsASoundCard, range(4)),
+        (KeepsNoRecord, range(4)),
+        (DoesNotUndo, range(4)),
+    ],
+)
+def test_a_planted_fault_is_found(node: VfioNode, fault: type[Planted], seeds: Sequence[int]) -> None:
+    node.plant = fault
+    node.restart()
+    with pytest.raises(AssertionError):  # noqa: PT012 - one of the seeds
+        for seed in seeds:
+            walk(node, seed, breaks=fault is KeepsNoRecord)

@@ -1,0 +1,365 @@
+"""One GPU into its layout, with each call refused once and the process killed around each call and each write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
+from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
+from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError
+from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
+from support.fake_nvml import NOT_SUPPORTED
+from support.killed_steps import StopError
+from support.layout_node import WHOLE, LayoutNode, layout, layout_node
+from support.mig_node import HungStep, ask_at_once
+from support.seeds import in_tiers
+
+MIXED = layout(g1=2, g2=1, g3=1)
+CALLS = (
+    *CHANGES,
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetGpuInstances",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetComputeInstances",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+    "nvmlComputeInstanceGetInfo_v2",
+    "nvmlDeviceGetGpuInstanceProfileInfoV",
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+)
+ERRORS = (NOT_SUPPORTED, INSUFFICIENT_RESOURCES, IN_USE, RESET_REQUIRED, NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
+STEPS = [pytest.param(number, marks=[pytest.mark.search] if number % 12 != 5 else []) for number in range(1, 60)]
+"""More than any change takes."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LayoutNode]:
+    with layout_node(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def ampere(tmp_path: Path) -> Iterator[LayoutNode]:
+    with layout_node(tmp_path, "Ampere") as made:
+        yield made
+
+
+def made(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
+    record = node.journals.read().of(node.gpu(ordinal).uuid)
+    return sorted((each.profile, each.start) for each in record.made)
+
+
+def there(node: LayoutNode, ordinal: int = 0) -> list[tuple[str, int]]:
+    return [(profile, start) for profile, start, _ in node.hardware.layout(ordinal)]
+
+
+def test_a_gpu_is_divided_as_its_layout_says_at_places_that_hold_it(node: LayoutNode) -> None:
+    node.bring(MIXED)
+    assert node.hardware.layout(0) == [("1g.10gb", 2, 1), ("1g.10gb", 3, 1), ("2g.20gb", 0, 1), ("3g.40gb", 4, 1)]
+    assert made(node) == there(node)
+    assert node.is_at_rest()
+    assert node.hardware.layout(1) == []
+
+
+def test_another_layout_keeps_what_both_have_and_replaces_the_rest(node: LayoutNode) -> None:
+    node.bring(MIXED)
+    uuids = {each.placement.start: dict(each.compute) for each in node.hardware.gpus[0].instances.values()}
+    node.bring(layout(g1=4, g3=1))
+    assert node.counts() == {"1g.10gb": 4, "3g.40gb": 1}
+    now = {each.placement.start: dict(each.compute) for each in node.hardware.gpus[0].instances.values()}
+    assert now[4] == uuids[4], "the 3g stayed"
+    assert made(node) == there(node)
+
+
+def test_a_layout_without_mig_makes_a_gpu_whole(node: LayoutNode) -> None:
+    node.bring(layout(g1=7))
+    node.bring(WHOLE)
+    assert (node.hardware.layout(0), node.hardware.gpus[0].mode, made(node)) == ([], False, [])
+    node.bring(WHOLE)
+    assert not node.hardware.gpus[0].mode
+
+
+def test_mig_mode_alone_is_a_layout_too(node: LayoutNode) -> None:
+    node.bring(layout(g1=7))
+    node.bring(layout())
+    assert (node.hardware.layout(0), node.hardware.gpus[0].mode) == ([], True)
+
+
+def test_ampere_is_divided_in_the_mode_that_it_is_in(ampere: LayoutNode) -> None:
+    ampere.bring(GpuLayout("mine", enabled=True, counts={"1g.5gb": 7}))
+    assert ampere.counts() == {"1g.5gb": 7}
+    with pytest.raises(LayoutBlockedError, match="Ampere changes it by a reset: drain the node, then `nvidia-smi -i"):
+        ampere.bring(WHOLE)
+    assert ampere.counts() == {"1g.5gb": 7}
+    assert ampere.is_at_rest()
+    ampere.hardware.gpus[1].mode = ampere.hardware.gpus[1].pending = False
+    with pytest.raises(LayoutBlockedError, match="is to be on"):
+        ampere.bring(GpuLayout("mine", enabled=True, counts={"1g.5gb": 7}), ordinal=1)
+    assert not ampere.hardware.gpus[1].pending
+
+
+def test_what_others_made_stays_and_so_does_the_gpu(node: LayoutNode) -> None:
+    node.hardware.put(0, "1g.10gb", 6)
+    for wanted in (MIXED, WHOLE):
+        with pytest.raises(LayoutBlockedError, match=r"no layout made \(1g.10gb at 6\).*`nvidia-smi mig -i 0 -dci`"):
+            node.bring(wanted)
+    assert node.hardware.layout(0) == [("1g.10gb", 6, 1)]
+    assert node.is_at_rest()
+
+
+def test_an_instance_that_replaced_one_of_ours_under_another_number_is_not_ours(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    gpu = node.hardware.gpus[0]
+    gpu.instances = {5: next(iter(gpu.instances.values()))}
+    with pytest.raises(LayoutBlockedError, match="no layout made"):
+        node.bring(WHOLE)
+    assert len(gpu.instances) == 1
+
+
+def test_an_instance_that_replaced_one_of_ours_under_the_same_number_is_not_ours(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    gpu = node.hardware.gpus[0]
+    (number,) = gpu.instances
+    gpu.instances.clear()
+    node.hardware.put(0, "1g.10gb", 0)
+    assert list(gpu.instances) == [number]
+    for wanted in (WHOLE, MIXED):
+        with pytest.raises(LayoutBlockedError, match=r"no layout made \(1g.10gb at 0\)"):
+            node.bring(wanted)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
+def test_one_of_ours_without_its_compute_instance_is_ours_still(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    next(iter(node.hardware.gpus[0].instances.values())).compute.clear()
+    node.bring(WHOLE)
+    assert node.hardware.layout(0) == []
+
+
+def test_a_journal_of_before_uuids_were_written_gets_them_with_the_next_change(node: LayoutNode) -> None:
+    node.bring(layout(g1=1))
+    record = node.journals.read().of(node.gpu().uuid)
+    (ours,) = record.made
+    node.journals.note(node.gpu().uuid, replace(record, made=(replace(ours, uuid=None),)))
+    node.bring(layout(g1=1))
+    assert node.journals.read().of(node.gpu().uuid).made == (ours,)
+    assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
+
+
+def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:
+    node.bring(layout(g1=7))
+    before = node.hardware.layout(0)
+    node.user = "claim default/train has a part of it"
+    with pytest.raises(GpuInUseError, match="claim default/train"):
+        node.bring(MIXED)
+    node.user = None
+    next(iter(node.hardware.gpus[0].instances.values())).busy = True
+    with pytest.raises(GpuInUseError, match="1 processes run on GPU 0, among them 4001"):
+        node.bring(MIXED)
+    next(iter(node.hardware.gpus[0].instances.values())).busy = False
+    node.hardware.gpus[0].pids.append(77)
+    with pytest.raises(GpuInUseError, match="77"):
+        node.bring(MIXED)
+    assert node.hardware.layout(0) == before
+    assert node.is_at_rest()
+    node.hardware.gpus[0].pids.clear()
+    node.bring(MIXED)
+    assert node.counts() == dict(MIXED.counts)
+
+
+def test_a_monitor_that_holds_the_gpu_open_delays_the_change_of_its_mode_and_the_gpu_is_at_rest(
+    node: LayoutNode,
+) -> None:
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="nvmlDeviceSetMigMode says IN_USE"):
+        node.bring(MIXED)
+    assert node.is_at_rest(), "nothing was done, so nothing has to be finished"
+    node.hardware.gpus[0].watched = False
+    node.bring(layout())
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="nvmlDeviceSetMigMode says IN_USE"):
+        node.bring(WHOLE)
+    assert (node.is_at_rest(), node.hardware.gpus[0].mode) == (True, True)
+    node.hardware.gpus[0].watched = False
+    node.bring(MIXED)
+    assert node.counts() == dict(MIXED.counts)
+
+
+def test_a_change_killed_before_its_first_step_and_then_refused_is_at_rest_too(node: LayoutNode) -> None:
+    node.journals.begin(node.gpu().uuid, MIXED, lambda: None)
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(MIXED)
+    assert node.is_at_rest()
+
+
+def test_a_change_of_the_mode_that_may_have_been_made_and_one_after_other_steps_have_to_be_finished(
+    node: LayoutNode,
+) -> None:
+    node.fake.once["nvmlDeviceSetMigMode"] = pynvml.NVML_ERROR_UNKNOWN
+    with pytest.raises(TemporaryError, match="UNKNOWN"):
+        node.bring(MIXED)
+    assert node.journals.changing() == {node.gpu().uuid}
+    node.bring(MIXED)
+    node.hardware.gpus[0].watched = True
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(WHOLE)
+    assert (node.hardware.layout(0), node.is_at_rest()) == ([], False)
+    with pytest.raises(TemporaryError, match="IN_USE"):
+        node.bring(WHOLE)
+    assert not node.is_at_rest(), "what was read of it may be of before"
+
+
+def test_a_layout_that_turns_out_to_be_impossible_in_mig_mode_leaves_the_gpu_whole(node: LayoutNode) -> None:
+    node.fake.places_need_mode = True
+    with pytest.raises(LayoutBlockedError, match="no room for 8 x"):
+        node.changes.change(node.gpu(), layout(g1=8), lambda: None)
+    assert not node.hardware.gpus[0].mode
+    assert node.is_at_rest()
+
+
+def test_what_was_done_is_given_to_nobody_before_it_was_read(node: LayoutNode) -> None:
+    node.changes.change(node.gpu(), MIXED, lambda: None)
+    assert node.journals.changing() == {node.gpu().uuid}
+    node.changes.rest(node.gpu().uuid, WHOLE)  # somebody else began something else since
+    assert not node.is_at_rest()
+    node.changes.rest(node.gpu().uuid, MIXED)
+    assert (node.is_at_rest(), made(node)) == (True, there(node))
+
+
+def test_a_driver_that_does_not_answer_is_asked_again_for_the_same(node: LayoutNode) -> None:
+    def hang(what: str, work: object, _deadline_s: float) -> object:
+        assert callable(work)
+        done = work()
+        if what.startswith("making 3g"):
+            raise WedgedError(f"{what}: no answer")
+        return done
+
+    node.ask = hang
+    with pytest.raises(WedgedError):
+        node.bring(MIXED)
+    assert not node.is_at_rest()
+    node.start()
+    node.ask = lambda _what, work, _deadline_s: work()
+    node.bring(MIXED)
+    assert node.counts() == dict(MIXED.counts)
+    assert made(node) == there(node)
+
+
+@pytest.mark.parametrize("number", STEPS)
+@pytest.mark.parametrize("is_done", [True, False], ids=["done late", "not begun"])
+@pytest.mark.parametrize("target", [MIXED, WHOLE], ids=["divided", "whole"])
+def test_a_driver_that_hangs_at_any_step_is_brought_to_the_same_end(
+    tmp_path: Path, target: GpuLayout, is_done: bool, number: int
+) -> None:
+    with layout_node(tmp_path) as node:
+        node.hardware.put(1, "1g.10gb", 0)
+        node.bring(layout(g4=1, g2=1))
+        node.ask = HungStep(number, is_done=is_done)
+        with suppress(DracaenaError):
+            node.bring(target)
+        assert len(there(node)) <= len(made(node)), "an instance that is not in the journal"
+        node.start()
+        node.ask = ask_at_once
+        node.bring(target)
+        assert node.counts() == dict(target.counts)
+        assert (made(node), node.is_at_rest()) == (there(node), True)
+        assert node.hardware.layout(1) == [("1g.10gb", 0, 1)]
+
+
+def test_after_a_reboot_nothing_is_ours(node: LayoutNode) -> None:
+    node.bring(MIXED)
+    node.hardware.gpus[0].instances.clear()
+    node.hardware.gpus[0].mode = False
+    node.start(boot="boot-2")
+    assert made(node) == []
+    node.bring(layout(g1=1))
+    assert made(node) == there(node) == [("1g.10gb", 0)]
+
+
+REFUSALS = [*((MIXED, error) for error in ERRORS), (WHOLE, IN_USE)]
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "error"),
+    [
+        pytest.param(call, *refusal, marks=[] if number == at % len(REFUSALS) else [pytest.mark.search])
+        for at, call in enumerate(CALLS)
+        for number, refusal in enumerate(REFUSALS)
+    ],
+)
+def test_each_call_may_be_refused_once_and_the_next_try_comes_to_the_same_end(
+    tmp_path: Path, call: str, error: int, target: GpuLayout
+) -> None:
+    with layout_node(tmp_path) as node:
+        node.bring(layout(g4=1, g2=1))
+        node.fake.once[call] = error
+        try:
+            node.bring(target)
+        except DracaenaError:
+            assert len(there(node)) <= len(made(node)), "an instance that is not in the journal"
+        node.fake.once.clear()
+        node.bring(target)
+        assert node.counts() == dict(target.counts)
+        assert (made(node), node.is_at_rest()) == (there(node), True)
+        assert node.hardware.gpus[0].mode == target.enabled
+
+
+STRIDE = 7
+"""Of the steps at which `make test` kills: odd, as they are before and after a change in turn."""
+
+
+def steps_of(folder: Path, first: GpuLayout, second: GpuLayout) -> list[str]:
+    seen: list[str] = []
+    with layout_node(folder) as node:
+        node.bring(first)
+        node.start(seen.append)
+        node.bring(second)
+    return seen
+
+
+@pytest.mark.parametrize(("first", "second"), [(WHOLE, MIXED), (layout(g4=1, g2=1), MIXED), (MIXED, WHOLE)])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["the same layout", "the former one"])
+@pytest.mark.parametrize("stride", in_tiers(STRIDE, 1))
+def test_killed_at_any_step_it_comes_to_the_layout_that_is_wanted_then(
+    tmp_path: Path, first: GpuLayout, second: GpuLayout, goes_on: bool, stride: int
+) -> None:
+    """With a stranger's instance on the other GPU all the while, and an orphan that would be seen at the end."""
+    steps = steps_of(tmp_path / "whole", first, second)
+    assert len(steps) > 8
+    for number in range((1 - goes_on) % stride, len(steps), stride):
+        folder = tmp_path / f"{goes_on}{number}"
+        with layout_node(folder) as node:
+            node.hardware.put(1, "1g.10gb", 3)
+            node.bring(first)
+            left = [number]
+
+            def die(_what: str, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise StopError
+
+            node.start(die)
+            with suppress(StopError):
+                node.bring(second)
+            node.start()
+            ours = {(each.profile, each.start) for each in node.journals.read().of(node.gpu().uuid).made}
+            assert set(there(node)) <= ours, f"{steps[number]}: an instance that is not in the journal"
+            if node.is_at_rest():
+                assert node.counts() in (dict(first.counts), dict(second.counts)), steps[number]
+            wanted = second if goes_on else first
+            node.bring(wanted)
+            assert node.counts() == dict(wanted.counts), steps[number]
+            assert (made(node), node.is_at_rest()) == (there(node), True), steps[number]
+            assert all(compute == 1 for _, _, compute in node.hardware.layout(0)), steps[number]
+            assert node.hardware.layout(1) == [("1g.10gb", 3, 1)]
