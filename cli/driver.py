@@ -64,7 +64,7 @@ def register(commands: Commands) -> None:
 
 def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> int:
     """Ask for the release and wait for it. Raises DracaenaError; the request then stands."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver_use import request_release, wait_until_let_go
+    from dracaena.kubelet_plugin.adapters.gpu_driver.use import request_release, wait_until_let_go
     from dracaena.process.clock import SystemClock
 
     paths = _paths(arguments)
@@ -80,7 +80,7 @@ def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> in
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Take the request back. Raises DracaenaError."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver_use import withdraw
+    from dracaena.kubelet_plugin.adapters.gpu_driver.use import withdraw
 
     was_released = withdraw(_paths(arguments).release_request)
     print("the plugin takes the driver again" if was_released else "the driver was not released by this command")
@@ -89,7 +89,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Print who asked for what. Raises DracaenaError."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, wait_until_let_go
+    from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, wait_until_let_go
     from dracaena.process.clock import SystemClock
 
     paths = _paths(arguments)

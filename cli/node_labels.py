@@ -18,7 +18,7 @@ from dracaena.cli.this_machine import add_nvml, this_machine
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
     from dracaena.kube.client import KubeClient
-    from dracaena.kubelet_plugin.adapters.nvml_library import Permission
+    from dracaena.kubelet_plugin.adapters.nvml.library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
     from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
     from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
@@ -119,7 +119,7 @@ def run(
 @contextmanager
 def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> Iterator[Callable[[], Machine | None]]:
     """Give what returns the machine as it is now; None: there is none to speak of, the labels go."""
-    from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+    from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
     if not arguments.nvml:
         yield lambda: None if arguments.remove else read_machine(arguments.machine)
@@ -185,7 +185,7 @@ def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Calla
 def _permission(arguments: argparse.Namespace) -> Permission | None:
     if not arguments.kubelet_root:
         return None
-    from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+    from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
     from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
     from dracaena.kubelet_plugin.paths import plugin_paths
 
@@ -217,7 +217,7 @@ def _text(path: Path) -> str:
 
 
 def _put(arguments: argparse.Namespace, client: KubeClient | None, labels: Mapping[str, str]) -> None:
-    from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+    from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
     from dracaena.kubelet_plugin.discovery.node_labels import feature_file
 
     if client is not None:

@@ -121,7 +121,7 @@ def _run_import(arguments: argparse.Namespace) -> int:
 
 
 def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None) -> int:
-    from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+    from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
     machine = read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
     if arguments.partitions:
@@ -163,7 +163,7 @@ def _shared(setting: str, machine: Machine) -> frozenset[str]:
 
 
 def _run_machines(_: argparse.Namespace) -> int:
-    from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+    from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 
     rows = [("NAME", "GPUS", "NUMA NODES", "LINKS", "PRODUCT")]
     for name in machine_names():

@@ -13,9 +13,9 @@ from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.kube.client import KubeClient
 from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
-from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
+from dracaena.kubelet_plugin.adapters.files.lock import CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.kubelet.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.settings import PluginSettings

@@ -10,8 +10,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import LOCK
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.lock import FileLock
+from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.shared_folder import SharedFolder
@@ -146,7 +146,7 @@ class MpsProgram:
 
 
 def _nvml_modes(driver_root: str) -> ComputeModes:
-    from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
+    from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, load_library
     from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 
     return NvmlComputeModes(NvmlLibrary(lambda: load_library(driver_root)))

@@ -21,9 +21,9 @@ from dracaena.exporter.series.readings import (
     GpuReading,
     MigInstance,
 )
-from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, NvmlLibrary, error_name
-from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
+from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.library import NO_TEXT, NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from dracaena.process.clock import Clock, SystemClock
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver_files import (
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
     GpuDriverState,
     Kernel,
     find_gpu_driver_files,
@@ -17,8 +17,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_files import (
     library_versions,
     missing_libraries,
 )
-from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.programs.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import (
     GpuDriverReleasedError,

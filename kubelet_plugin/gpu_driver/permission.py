@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 
 class GpuDriverPermission:
-    """Implements Permission of dracaena.kubelet_plugin.adapters.nvml_library by the files of the plugin's folder.
+    """Implements Permission of dracaena.kubelet_plugin.adapters.nvml.library by the files of the plugin's folder.
 
     Labels of the node are not seen here: the chart keeps such programs off nodes that have them.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dracaena.api.names import release_label
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 

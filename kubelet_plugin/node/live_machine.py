@@ -15,7 +15,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.topology import TopologyError
-from dracaena.kubelet_plugin.adapters.thread_state import is_uninterruptible
+from dracaena.kubelet_plugin.adapters.kernel.thread_state import is_uninterruptible
 from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
 from dracaena.kubelet_plugin.discovery.troubles import (
     GpuDriverReleasedError,

@@ -13,8 +13,8 @@ from pathlib import Path
 import structlog
 
 from dracaena.api.errors import DracaenaError
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
-from dracaena.kubelet_plugin.adapters.lock import FileLock
+from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.paths import PluginPaths, instance_of_lock, plugin_paths
 
 log = structlog.get_logger()

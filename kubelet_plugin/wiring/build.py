@@ -23,18 +23,18 @@ from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import server_version, too_old
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
-from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
-from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
-from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.files.lock import CallLock, GpuLocks
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files.writer_lock import WriterLock
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.kernel.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
-from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
-from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
-from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
-from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
+from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
+from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
+from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.kubelet_plugin.claims.confidential_gate import confidential_gate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState

@@ -12,17 +12,17 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.cc_mode_tool import CcModeTool
-from dracaena.kubelet_plugin.adapters.confidential_host import runs_confidential_guests
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
-from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import lent
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims
-from dracaena.kubelet_plugin.adapters.lock import GpuLocks
-from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
+from dracaena.kubelet_plugin.adapters.sysfs.confidential_host import runs_confidential_guests
+from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes, ModePorts

@@ -8,7 +8,7 @@ from pathlib import Path
 from dracaena.api.names import ClaimUid
 from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.podlist import PODLIST
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix

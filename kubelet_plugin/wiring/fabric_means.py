@@ -8,12 +8,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
-from dracaena.kubelet_plugin.adapters.fabric_manager_file import FILE, configured_mode
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.lock import GpuLocks
+from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
+from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions

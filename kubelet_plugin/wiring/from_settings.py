@@ -9,9 +9,9 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.device_nodes import HOST, DeviceNodes, DevRoot, make_capability_node
-from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
-from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
+from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import HOST, DeviceNodes, DevRoot, make_capability_node
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
+from dracaena.kubelet_plugin.adapters.recorded.machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.discovery.passthrough import NONE_ON_DEMAND, OnDemandGpus
@@ -138,7 +138,7 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:
     """Return what asks this node's driver through NVML."""
-    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
+    from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine  # pynvml is for nodes with a driver
 
     return NvmlMachine.of_this_node(
         settings.node_name,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import lent
-from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
-from dracaena.kubelet_plugin.adapters.pci_driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import lent
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus

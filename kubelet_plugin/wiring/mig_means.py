@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.recorded_mig import RecordedMig, access_minors
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_minors
 from dracaena.kubelet_plugin.effects.mig_instances import AccessMinors, MigControl, MigInstances, WholeGpus
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import EffectMeans, GpuGoneError, NotingEffectMeans, ReadPool

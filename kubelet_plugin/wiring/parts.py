@@ -11,10 +11,10 @@ from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer
-from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
-from dracaena.kubelet_plugin.adapters.lock import CallLock
-from dracaena.kubelet_plugin.adapters.recorded_node import RecordedNode
+from dracaena.kubelet_plugin.adapters.files.lock import CallLock
+from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
+from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
+from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions

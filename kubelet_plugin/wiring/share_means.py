@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
-from dracaena.kubelet_plugin.adapters.mps_supervisor import supervisor_runs
-from dracaena.kubelet_plugin.adapters.nvidia_smi import NvidiaSmi
+from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
+from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.enforcement import NO_MEMORY_LIMITS, NO_TIME_SLICES, NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS

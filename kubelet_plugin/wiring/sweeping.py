@@ -7,9 +7,9 @@ from functools import partial
 
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
-from dracaena.kubelet_plugin.adapters.lock import GpuLocks
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
+from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter

@@ -11,13 +11,13 @@ from uuid import uuid4
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.api.vgpu import vgpu_device_name
-from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.host_processes import sees_listener
-from dracaena.kubelet_plugin.adapters.layout_file import LayoutFile
-from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
-from dracaena.kubelet_plugin.adapters.pci_holders import PciHolders
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET
-from dracaena.kubelet_plugin.adapters.sysfs_vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
+from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
+from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
+from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, read_vgpu_layouts
 from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals
 from dracaena.kubelet_plugin.layouts.reports import VGPU_WORDS

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
 

@@ -11,7 +11,7 @@ import msgspec
 from dracaena.api import mps
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, ModeJournal
 from dracaena.mps.planning.wants import ReadRequest

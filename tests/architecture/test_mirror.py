@@ -126,15 +126,15 @@ def test_what_is_listed_is_there_and_needs_to_be() -> None:
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("lock", "lock.py"),
-        ("files", "files.py"),
-        ("files_planted", "files.py"),
-        ("nvml_library", "nvml_library.py"),
-        ("nvml_no_such", "nvml.py"),
+        ("library", "library.py"),
+        ("mig", "mig.py"),
+        ("mig_planted", "mig.py"),
+        ("mig_control", "mig_control.py"),
+        ("mig_control_planted", "mig_control.py"),
         ("no_such", None),
-        ("fil", None),
+        ("libr", None),
     ],
 )
 def test_the_longest_name_counts(name: str, found: str | None) -> None:
-    path = subject(ROOT / "kubelet_plugin" / "adapters", name)
+    path = subject(ROOT / "kubelet_plugin" / "adapters" / "nvml", name)
     assert (path.name if path else None) == found

@@ -31,7 +31,7 @@ from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.decision import Decision, RunnerUp, encode_decision
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, holding, request
 from support.hostile_objects import fat_claim
 

@@ -36,7 +36,7 @@ from dracaena.controller.allocation.state.node_state import held_devices
 from dracaena.controller.cache.pods import kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
 from support.node_fit import unfit_reason

@@ -31,7 +31,7 @@ from bench.report import NOT_MEASURED, Floor, Progress, Section, Table, as_text,
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.process.clock import SystemClock
 from dracaena.process.logs import configure_logs
 from support.allocation import DRIVER, request

@@ -13,7 +13,7 @@ from bench.baselines.answer import Links
 from dracaena.api.machine import Gpu, Machine
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.score.nominal_rates import make_box
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.topo_layouts import TopoTextError
 

@@ -24,7 +24,7 @@ from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, pod, pool_slice, request
 from support.bare_cluster import decide, land, written
 

@@ -25,7 +25,7 @@ from dracaena.controller.garbage import collect_between_decisions, freeze_what_s
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.decisions import Decisions
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.process.clock import SystemClock
 from support.allocation import claim, holding, node, pod, pool_slice, request
 from support.reconciling import Bench

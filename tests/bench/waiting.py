@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from dracaena.controller.garbage import freeze_what_stays
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import claim, holding, node, pod, pool_slice, request
 from support.reconciling import Bench
 

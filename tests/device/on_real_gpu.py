@@ -23,11 +23,11 @@ from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
 from dracaena.api.names import PoolName
 from dracaena.api.tree import render_tree
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel, find_gpu_driver_files
-from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel, find_gpu_driver_files
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.adapters.recorded_mig import access_minors
+from dracaena.kubelet_plugin.adapters.recorded.mig import access_minors
 from support.elf import library
 
 RECORDING = Path(__file__).parents[2] / "kubelet_plugin" / "machines" / "dgx-1v.json"

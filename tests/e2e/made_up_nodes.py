@@ -11,7 +11,7 @@ import msgspec
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 
 DRIVER: Final = DEFAULT_DRIVER_NAME

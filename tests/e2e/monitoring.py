@@ -23,8 +23,8 @@ from dracaena.exporter.adapters.nvml_devices import NvmlDevices
 from dracaena.exporter.collector import NvmlErrorCounts
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from e2e.cluster import Cluster
 from e2e.installation import CONTROLLER_PORT, PLUGIN_PORT

@@ -13,8 +13,8 @@ from typing import Final
 from unittest.mock import patch
 
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.pci_driver_files import PciDriverFiles
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus
@@ -44,6 +44,6 @@ def nvml() -> FakeNvml:
 if __name__ == "__main__":
     with (
         patch("dracaena.kubelet_plugin.wiring.gpu_means.PciDriverFiles", AnsweredWrites),
-        patch("dracaena.kubelet_plugin.adapters.nvml_machine.load_library", lambda _root: nvml()),
+        patch("dracaena.kubelet_plugin.adapters.nvml.machine.load_library", lambda _root: nvml()),
     ):
         sys.exit(main())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from e2e.cluster import Cluster
 from e2e.exporting import NodeExporter, node_exporter, process_of
 from e2e.gpu_pods import delete_gpu_pod, gpu_numbers, seen_inside

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from e2e.cluster import Cluster
 from e2e.gpu_pods import seen_inside, wait_free
 from e2e.gpus import GPU_COUNT, MOST_SLICES

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node
-from dracaena.kubelet_plugin.adapters.cc_mode_tool import CcModeTool
+from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.cc_hardware import CcHardware, FakeCcModes
@@ -53,7 +53,7 @@ def node(world: World, hardware: CcHardware) -> Iterator[NvmlNode]:
 
     def program(path: str, locks: Path) -> FakeCcModes:
         """Its code without a process for each of its runs, of which there are three a GPU: a busy machine takes a
-        second for one (tests/unit/kubelet_plugin/adapters/test_cc_mode_tool.py compares the two)."""
+        second for one (tests/unit/kubelet_plugin/adapters/programs/test_cc_mode_tool.py compares the two)."""
         assert (path, locks.name) == (str(hardware.program), "writes")
         assert CcModeTool(path, locks).missing() is None
         return FakeCcModes(hardware)

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from dracaena.api.errors import PermanentError
-from dracaena.kubelet_plugin.adapters.grpc_server import WORKERS, UnixServer, plugin_server
-from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import WORKERS, UnixServer, plugin_server
+from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
 from dracaena.kubelet_plugin.claims.calls import ClaimCalls
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc

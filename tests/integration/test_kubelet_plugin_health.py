@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.objects import Node
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.adapters.health_streams import RESEND_S
+from dracaena.kubelet_plugin.adapters.kubelet.health_streams import RESEND_S
 from dracaena.kubelet_plugin.node.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program

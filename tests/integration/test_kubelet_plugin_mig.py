@@ -10,7 +10,7 @@ import pytest
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml

@@ -17,7 +17,7 @@ from dracaena.api import mps
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.events import Event
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.planning.state import ComputeMode, Role
 from support.api_ground import ApiGround
 from support.mps_model import OK

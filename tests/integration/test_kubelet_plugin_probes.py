@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
-from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
-from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.kubelet.probes import ProbeServer, socket_problem
+from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
 from dracaena.kubelet_plugin.claims.calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.program import Program

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Node
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.adapters.files.lock import CallLock
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.node.section import LAST_ASKING, LAST_SECTION, NodeSection
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node
 from dracaena.api.vgpu import vgpu_device_name
-from dracaena.kubelet_plugin.adapters.sysfs_vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.ports import OpeningProcess
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround

@@ -17,7 +17,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.errors import ConflictError
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround

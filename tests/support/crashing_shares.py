@@ -28,8 +28,8 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mps import MpsPhase
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on

@@ -15,7 +15,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.topology import Topology
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
 from dracaena.kubelet_plugin.discovery.troubles import Trouble

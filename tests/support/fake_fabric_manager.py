@@ -1,7 +1,7 @@
 """Fabric Manager in Python: what it answers, by NVIDIA's guide, and what stays active when who asked is gone.
 
 As the library (FakeLibrary) it reads and writes structures byte by byte, by the offsets of nv_fm_types.h, and so does
-not share a mistake with ours. Run as a program, in place of adapters/nvfm.py, it keeps its state in a file.
+not share a mistake with ours. Run as a program, in place of adapters/programs/nvfm.py, it keeps its state in a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dracaena.kubelet_plugin.adapters import nvfm
+from dracaena.kubelet_plugin.adapters.programs import nvfm
 
 HGX_H100: Final = {
     0: (1, 2, 3, 4, 5, 6, 7, 8), 1: (1, 2, 3, 4), 2: (5, 6, 7, 8), 3: (1, 3), 4: (2, 4), 5: (5, 7), 6: (6, 8),

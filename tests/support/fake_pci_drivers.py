@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.passthrough import PciBus
 from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver, best_vfio_driver
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError

@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, request_release, wait_until_let_go, withdraw
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease

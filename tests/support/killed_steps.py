@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 
 
 class StopError(BaseException):

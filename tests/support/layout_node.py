@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges

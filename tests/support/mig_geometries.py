@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dracaena.api.machine import Machine
 from dracaena.api.mig_geometry import MigProfile
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.machines import plain_machine
 
 A100_40GB, H100_80GB, H200_141GB, A30 = (

@@ -10,8 +10,8 @@ from typing import TypeVar
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_mig_control import NvmlMigControl
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError

@@ -18,15 +18,15 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot, MakeNode
-from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary, Permission
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
-from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
-from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
+from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot, MakeNode
+from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary, Permission
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
+from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program

@@ -26,7 +26,7 @@ from dracaena.api.resourceslice import encode_devices, encode_mig_places
 from dracaena.api.topology import topology_from_matrix
 from dracaena.demo.observation import Observation, read_observation
 from dracaena.kube.events import Event, EventSource, Subject
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
 TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]

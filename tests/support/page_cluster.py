@@ -11,7 +11,7 @@ from dracaena.api.confidential import CC_ON
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages, slice_specs
 from support.machines import plain_machine

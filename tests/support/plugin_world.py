@@ -17,7 +17,7 @@ from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod
 from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.proto.dra.v1 import api_pb2 as v1

@@ -22,8 +22,8 @@ from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Node, ObjectMeta, Taint
 from dracaena.api.resource_objects import Device, ResourceSlice, ResourceSliceSpec
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
-from dracaena.kubelet_plugin.adapters.lock import FileLock
-from dracaena.kubelet_plugin.adapters.writer_lock import HeldTurn, OvertakenError, WriterLock
+from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.kubelet_plugin.adapters.files.writer_lock import HeldTurn, OvertakenError, WriterLock
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.publisher import Publisher

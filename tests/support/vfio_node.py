@@ -14,8 +14,8 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.discovery.troubles import Trouble

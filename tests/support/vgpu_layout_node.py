@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.sysfs_vgpu_gpus import SysfsVgpuGpus
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, VgpuLayout
 from dracaena.kubelet_plugin.discovery.vgpus import VgpuTypeFacts

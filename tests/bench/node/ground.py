@@ -13,7 +13,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
 DRIVER = DEFAULT_DRIVER_NAME
 NODE = "node-1"

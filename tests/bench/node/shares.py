@@ -23,7 +23,7 @@ from bench.node.driver import Dracaena, NodeDriver, Usage, usage_of
 from bench.node.ground import Claim, Ground, Part
 from bench.node.sharing_plugin import SharingFolders
 from bench.report import Floor, Row
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.adapters.control_program import PROGRAM
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.settings import MpsSettings

@@ -14,12 +14,12 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from bench.node.ground import NODE
-from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, Permission
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, Permission
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.program import Program, run_to_the_end
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import SystemClock

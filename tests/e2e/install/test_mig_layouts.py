@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from e2e.api import Answer
 from e2e.gpus import GPU_COUNT
 from e2e.images import PROBE_IMAGE

@@ -25,7 +25,7 @@ from dracaena.api.resourceslice import (
 )
 from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
 from dracaena.api.versions import is_semver
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from support.machines import divided_machine, machines
 from support.mig_geometries import H100_80GB
 

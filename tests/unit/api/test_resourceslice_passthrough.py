@@ -11,7 +11,7 @@ from dracaena.api import attributes as table
 from dracaena.api import limits
 from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.api.resourceslice import decode_pool, encode_devices, encode_gpus, encode_passthrough
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from support.passthrough import NO_GPUS, passthrough_gpu, with_passthrough
 
 GPUS = (passthrough_gpu(0), passthrough_gpu(1))

@@ -11,7 +11,7 @@ from dracaena.api.attributes import VGPU_ATTRIBUTES
 from dracaena.api.devicepool import DecodedVgpu, decode_pool
 from dracaena.api.resource_objects import Device, DeviceAttribute
 from dracaena.api.resourceslice import encode_devices
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.passthrough import NO_GPUS
 from support.vgpus import mediated, virtual_function, with_vgpus
 

@@ -11,7 +11,7 @@ import pytest
 from bench.node import shares
 from bench.node.driver import usage_of
 from bench.node.ground import device_names
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.planning.state import ComputeMode
 from support.fake_memory_limits import LIMIT
 from support.fake_nvidia_smi import NvidiaSmiRoot

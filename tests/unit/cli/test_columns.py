@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names
 
 MACHINES = Path(__file__).resolve().parents[3] / "kubelet_plugin" / "machines"
 RED = "\x1b[31m"

@@ -6,7 +6,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.names import gpu_device_name
 from dracaena.cli.device_set import describe_set, read_devices
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
 DGX_1V = read_machine("dgx-1v")
 

@@ -13,12 +13,12 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
-from dracaena.kubelet_plugin.adapters.sysfs_pci import SysfsPci
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
+from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
@@ -240,7 +240,7 @@ SIGNALLED_WHILE_IT_READS = """
 import os, signal, sys
 from dracaena.cli.main import build_parser
 from dracaena.cli.node_labels import run
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.discovery.build import Reading
 
 class Driver:

@@ -12,11 +12,11 @@ import pytest
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.machine_json import decode_machine
 from dracaena.cli import record, topology
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import FakeNvml
 from support.fake_sysfs import write_machine

@@ -15,7 +15,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.demo.objects import KINDS
 from dracaena.demo.scenario import WAITING, load_manifests
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*/*.yaml"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})

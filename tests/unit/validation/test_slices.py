@@ -211,7 +211,7 @@ def test_a_list_is_warned_of_because_servers_drop_it() -> None:
 def test_what_we_publish_is_valid() -> None:
     import msgspec
 
-    from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+    from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
     from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 
     for name in machine_names():

@@ -18,7 +18,7 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.simulation import make_inventory
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, device_class, device_name, holding, node, pod, policy, pool_slice, request
 from support.fake_fabric_manager import HGX_H100
 from support.seeds import sampled

@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.mig import MigDevice
 from dracaena.controller.allocation.result import Allocation
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, device_class, node, own_config, pod, policy, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
 from support.watched_cluster import WatchedCluster

@@ -16,8 +16,8 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import AllocatedAnewError, DeviceHeldError
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces

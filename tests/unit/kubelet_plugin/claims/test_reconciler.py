@@ -17,9 +17,9 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters import gpu_minors
-from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.kernel import gpu_minors
+from dracaena.kubelet_plugin.adapters.kernel.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.claims import reconciler as claim_reconciler
 from dracaena.kubelet_plugin.claims.device_state import SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError

@@ -14,7 +14,7 @@ from dracaena.api import limits
 from dracaena.api.machine import Machine
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import decode_pool, encode_gpus
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 from dracaena.kubelet_plugin.discovery.sharing import LEAST_MEMORY_BYTES

@@ -9,7 +9,7 @@ from cel_expr_python import cel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.node_label_patch import (
     ANNOTATION,
     NVIDIA_LABELS,

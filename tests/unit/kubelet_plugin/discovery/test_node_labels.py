@@ -10,7 +10,7 @@ import pytest
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.node_labels import (
     LabelFacts,

@@ -15,7 +15,7 @@ import pytest
 
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts, node_labels
 
 DRIVER = "gpu.dracaena.dev"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
 from dracaena.api.topology import Nic
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.discovery.recording import default_name, recording
 from support.machines import divided_machine
 

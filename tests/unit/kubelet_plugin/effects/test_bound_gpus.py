@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from support.plugin import ThreadLock
 

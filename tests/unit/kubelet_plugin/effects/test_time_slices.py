@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on

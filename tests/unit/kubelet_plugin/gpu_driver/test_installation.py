@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
 from dracaena.kubelet_plugin.gpu_driver.installation import (
     LOOK_S,

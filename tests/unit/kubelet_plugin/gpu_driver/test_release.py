@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, request_release, wait_until_let_go, withdraw
-from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.discovery.gpu_health import HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease

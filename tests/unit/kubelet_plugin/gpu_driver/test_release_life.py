@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery import gpu_health
 from dracaena.kubelet_plugin.discovery.health_facts import Poll
 from dracaena.kubelet_plugin.discovery.troubles import Trouble

@@ -16,7 +16,7 @@ import pytest
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.sysfs_vgpu import SysfsVgpu
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuLayout, VgpuLayouts, read_vgpu_layouts
 from dracaena.kubelet_plugin.discovery.vgpus import existing_vgpus
 from dracaena.kubelet_plugin.layouts.rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState

@@ -14,10 +14,10 @@ import pytest
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.node.live_machine import (
     INCOMPLETE_S,

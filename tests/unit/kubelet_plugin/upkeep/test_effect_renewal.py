@@ -11,8 +11,8 @@ import pytest
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.kubelet_plugin.adapters.cgroups import Cgroups
-from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects

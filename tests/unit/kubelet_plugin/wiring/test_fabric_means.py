@@ -13,9 +13,9 @@ import pytest
 
 from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.adapters.fabric_manager import FabricManagerLibrary
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
+from dracaena.kubelet_plugin.adapters.files.lock import CallLock, GpuLocks
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.node.live_machine import FABRIC_S, REREAD_S, LiveMachine, as_read

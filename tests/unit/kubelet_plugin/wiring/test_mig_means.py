@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.ports import GpuGoneError

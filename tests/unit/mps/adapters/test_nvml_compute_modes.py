@@ -6,8 +6,8 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 from dracaena.mps.planning.state import ComputeMode
 from support.fake_compute_modes import FakeNvmlWithModes

@@ -9,7 +9,7 @@ from dracaena.api.resourceslice import encode_mig_places, mig_counter_set, with_
 from dracaena.controller.allocation.score.partitions import PartitionTable
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, node, pool_slice
 from support.mig_nodes import mig_classes
 from support.partition_tables import cut_states, footprint_slices

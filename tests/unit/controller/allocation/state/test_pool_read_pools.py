@@ -8,7 +8,7 @@ from dracaena.controller.allocation.legal.read.slices import Slice, read_slice
 from dracaena.controller.allocation.state import inventory as inventory_module
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import ReadPools
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, node, pool_slice
 
 MACHINE = read_machine("dgx-1v")

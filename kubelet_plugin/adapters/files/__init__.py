@@ -1,0 +1,1 @@
+"""Files of ours and of admins, and locks on them."""

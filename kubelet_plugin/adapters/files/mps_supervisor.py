@@ -1,0 +1,13 @@
+"""Whether an MPS supervisor runs on this node: it holds a lock as long as it lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dracaena.api.mps import LOCK
+from dracaena.kubelet_plugin.adapters.files.lock import is_held
+
+
+def supervisor_runs(root: Path) -> bool:
+    """Whether one holds its lock now. One that starts in just the microseconds of this look tries again."""
+    return is_held(root / LOCK)

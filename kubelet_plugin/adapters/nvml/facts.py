@@ -1,0 +1,279 @@
+"""The facts of all GPUs through NVML. A question that is refused leaves its field out and is remembered."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from ctypes import byref
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, TypeVar
+
+import pynvml
+
+from dracaena.api.mig_geometry import MigProfile
+from dracaena.kubelet_plugin.adapters.nvml.library import NO_TEXT, NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
+from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
+from dracaena.kubelet_plugin.adapters.nvml.vgpu_types import VgpuTypeReader
+from dracaena.kubelet_plugin.discovery.machine_facts import (
+    ConfidentialFacts,
+    FabricFacts,
+    GpuFacts,
+    LeftOut,
+    MachineFacts,
+    MigFacts,
+    NvLinkFacts,
+    PairLevel,
+)
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vgpus import VgpuTypeFacts
+
+T = TypeVar("T")
+
+GPU_DRIVER = "driver"
+
+_NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
+"""nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A GPU that can be asked."""
+
+    handle: Any
+    facts: GpuFacts
+
+
+class NvmlReader:
+    """Reads everything. One thread at a time; `doing` may be read by others: the call that runs right now."""
+
+    def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False, module_ids: bool = False) -> None:
+        """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told, with `module_ids`
+        where it is on its board.
+        """
+        self._library = library
+        self._module_ids = module_ids
+        self._profiles: dict[str, tuple[MigProfile, ...]] | None = {} if mig_profiles else None
+        self._profiles_of: str | None = None
+        """Version of the driver that told them."""
+        self._left_out: dict[LeftOut, None] = {}
+        self.doing = ""
+
+    def read(self) -> MachineFacts:
+        """Return the facts without what sysfs adds. Cost: some hundred calls of microseconds each.
+
+        Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
+        of them can be asked; then NVML is closed, for the handles may be those of a driver that was reloaded. One GPU
+        of several that cannot be asked is left out, and remembered; NVML stays open, for the events of the others.
+        """
+        self._left_out = {}
+        self.doing = "nvmlInit"
+        try:
+            self._library.open()
+            return self._read()
+        except NvmlError:
+            self._library.close()
+            raise
+        finally:
+            self.doing = ""
+
+    def vgpu_types(self, gpu: GpuFacts) -> Mapping[str, VgpuTypeFacts]:
+        """Return the types of vGPU that the driver knows for a GPU that it listed just now, by number; none where it
+        does not tell. Cost: three calls a type, of which a GPU has up to 128.
+        """
+        return VgpuTypeReader(self._ask, f"GPU {gpu.index}", gpu.index).read()
+
+    @property
+    def library(self) -> NvmlLibrary:
+        """The library that is read through."""
+        return self._library
+
+    def close(self) -> None:
+        """Let go of the driver, so that its kernel module can be unloaded."""
+        self._library.close()
+
+    def _read(self) -> MachineFacts:
+        version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion)
+        self._forget_profiles_of_another(version)
+        gpus = self._gpus()
+        mig_devices = [mig for gpu in gpus if gpu.facts.mig_enabled for mig in self._mig_devices(gpu)]
+        return MachineFacts(
+            gpus=tuple(gpu.facts for gpu in gpus),
+            pair_levels=self._pair_levels(gpus),
+            mig_devices=tuple(mig_devices),
+            driver_version=version,
+            cuda_driver_version=self._cuda_driver_version(),
+            confidential=self._confidential(),
+            left_out=tuple(sorted(self._left_out)),
+        )
+
+    def _gpus(self) -> list[_Gpu]:
+        self.doing = "nvmlDeviceGetCount"
+        with self._library.needed(self.doing, "how many GPUs there are"):
+            count: int = pynvml.nvmlDeviceGetCount()
+        gpus, refusals = [], []
+        for index in range(count):
+            try:
+                gpus.append(self._gpu(index))
+            except NvmlError as error:
+                refusals.append(error)
+                reason = error_name(pynvml.NVMLError(error.code)) if error.code is not None else NO_TEXT
+                self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
+        if refusals and not gpus:
+            raise refusals[0]
+        return gpus
+
+    def _gpu(self, index: int) -> _Gpu:
+        """Read one GPU. Raises NvmlError without handle or UUID: then there is no device to speak of."""
+        device = f"GPU {index}"
+        self.doing = "nvmlDeviceGetHandleByIndex"
+        with self._library.needed(self.doing, f"the handle of {device}"):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        self.doing = "nvmlDeviceGetUUID"
+        with self._library.needed(self.doing, f"the UUID of {device}"):
+            identity: str = pynvml.nvmlDeviceGetUUID(handle)
+        memory = self._ask(device, pynvml.nvmlDeviceGetMemoryInfo, handle)
+        mig_mode = self._ask(device, pynvml.nvmlDeviceGetMigMode, handle)
+        memory_bytes = int(memory.total) if memory is not None else None
+        facts = GpuFacts(
+            index=index,
+            uuid=identity,
+            address=self._address(device, pynvml.nvmlDeviceGetPciInfo, handle),
+            minor=self._ask(device, pynvml.nvmlDeviceGetMinorNumber, handle),
+            product_name=self._ask(device, pynvml.nvmlDeviceGetName, handle),
+            brand=self._ask(device, pynvml.nvmlDeviceGetBrand, handle),
+            architecture=self._ask(device, pynvml.nvmlDeviceGetArchitecture, handle),
+            cuda_compute_capability=self._ask(device, pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+            memory_bytes=memory_bytes,
+            pcie_generation=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            pcie_width=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+            nvlinks=self._nvlinks(device, handle),
+            fabric=self._fabric(device, handle),
+            mig_enabled=mig_mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig_mode is not None else None,
+            mig_profiles=self._mig_profiles(device, handle, identity, memory_bytes) if mig_mode is not None else (),
+            module_id=self._ask(device, pynvml.nvmlDeviceGetModuleId, handle) if self._module_ids else None,
+        )
+        return _Gpu(handle, facts)
+
+    def _forget_profiles_of_another(self, version: str | None) -> None:
+        """Forget the profiles that another driver told: their numbers are its own. A version may be left out once."""
+        if self._profiles is None or version is None or version == self._profiles_of:
+            return
+        self._profiles.clear()
+        self._profiles_of = version
+
+    def _mig_profiles(
+        self, device: str, handle: Any, identity: str, memory_bytes: int | None
+    ) -> tuple[MigProfile, ...]:
+        """Return how a GPU can be divided. What a driver told once is kept: it may tell it in MIG mode only."""
+        if self._profiles is None:
+            return ()
+        if identity not in self._profiles:
+            left_out = len(self._left_out)
+            found = MigProfileReader(self._ask, device, handle, memory_bytes).read()
+            if not found or len(self._left_out) > left_out:
+                return found
+            self._profiles[identity] = found
+        return self._profiles[identity]
+
+    def _nvlinks(self, device: str, handle: Any) -> tuple[NvLinkFacts, ...] | None:
+        links = []
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                state = self._call(device, pynvml.nvmlDeviceGetNvLinkState, handle, link)
+            except pynvml.NVMLError as error:
+                if error.value in _NO_SUCH_LINK:
+                    continue
+                self._remember(device, pynvml.nvmlDeviceGetNvLinkState, error_name(error))
+                if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    return None
+                links.append(NvLinkFacts(link, active=None))
+                continue
+            facts = NvLinkFacts(link, active=state == pynvml.NVML_FEATURE_ENABLED)
+            links.append(self._with_other_end(device, handle, facts) if facts.active else facts)
+        return tuple(links)
+
+    def _with_other_end(self, device: str, handle: Any, link: NvLinkFacts) -> NvLinkFacts:
+        remote_type = self._ask(device, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link.link)
+        at_switch = remote_type == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+        return replace(
+            link,
+            remote_type=remote_type,
+            # Where the switches belong to another machine (fabric trays, guests of a hypervisor) they have no address.
+            remote_address=None
+            if at_switch
+            else self._address(device, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link.link),
+            version=self._ask(device, pynvml.nvmlDeviceGetNvLinkVersion, handle, link.link),
+        )
+
+    def _fabric(self, device: str, handle: Any) -> FabricFacts | None:
+        """Ask in the newer form, and in the first one where the driver is older than that."""
+        info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        if self._ask(device, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info)) is None:
+            info = pynvml.c_nvmlGpuFabricInfo_t()
+            if self._ask(device, pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info)) is None:
+                return None
+        return FabricFacts(
+            state=int(info.state),
+            status=int(info.status),
+            cluster_uuid=str(uuid.UUID(bytes=bytes(info.clusterUuid))),
+            clique_id=int(info.cliqueId),
+        )
+
+    def _pair_levels(self, gpus: Sequence[_Gpu]) -> tuple[PairLevel, ...]:
+        found = []
+        for one, other in combinations(gpus, 2):
+            device = f"GPU {one.facts.index}"
+            level = self._ask(device, pynvml.nvmlDeviceGetTopologyCommonAncestor, one.handle, other.handle)
+            if level is not None:
+                found.append(PairLevel(one.facts.uuid, other.facts.uuid, level))
+        return tuple(found)
+
+    def _mig_devices(self, gpu: _Gpu) -> tuple[MigFacts, ...]:
+        return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
+
+    def _confidential(self) -> ConfidentialFacts:
+        capabilities = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeCapabilities)
+        state = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeState)
+        return ConfidentialFacts(
+            gpus_capable=None if capabilities is None else int(capabilities.gpusCaps),
+            feature=None if state is None else int(state.ccFeature),
+            dev_tools=None if state is None else int(state.devToolsMode),
+        )
+
+    def _cuda_driver_version(self) -> int | None:
+        version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return version if version is not None else self._ask(GPU_DRIVER, pynvml.nvmlSystemGetCudaDriverVersion)
+
+    def _address(self, device: str, call: Callable[..., Any], *arguments: Any) -> PciAddress | None:
+        info = self._ask(device, call, *arguments)
+        try:
+            address = PciAddress.parse(info.busId) if info is not None else None
+        except UnicodeDecodeError:  # pynvml decodes texts of a structure when they are read
+            address = None
+        if info is not None and address is None:
+            self._remember(device, call, NO_TEXT)
+        return address
+
+    def _ask(
+        self, device: str, call: Callable[..., T], *arguments: Any, expected: AbstractSet[int] = frozenset()
+    ) -> T | None:
+        """Return the answer of one call. A refusal gives None, and is remembered unless its code is an expected one."""
+        try:
+            return self._call(device, call, *arguments)
+        except pynvml.NVMLError as error:
+            if error.value not in expected:
+                self._remember(device, call, error_name(error))
+        except UnicodeDecodeError:
+            self._remember(device, call, NO_TEXT)
+        return None
+
+    def _call(self, device: str, call: Callable[..., T], *arguments: Any) -> T:
+        self.doing = f"{call.__name__} of {device}"
+        return call(*arguments)
+
+    def _remember(self, device: str, call: Callable[..., Any], reason: str) -> None:
+        self._left_out[LeftOut(device, call.__name__, reason)] = None
+        self._library.note(call.__name__, reason)

@@ -1,0 +1,312 @@
+"""The health of all GPUs through NVML: events since the last look, and states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ctypes import byref
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
+from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+
+EVENT_TYPES = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeDramRetirementEvent
+    | pynvml.nvmlEventTypeDramRetirementFailure
+    | pynvml.nvmlEventTypeFatalPoisonError
+    | pynvml.nvmlEventTypeGpuUnavailableError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+"""Only XIDs have a meaning of their own; other events are a reason to look at the states at once."""
+
+MAX_EVENTS = 256
+"""Most events taken from one GPU per look: a GPU that floods events must not keep the driver's thread busy forever."""
+
+_WHOLE_GPU = 0xFFFFFFFF
+_RECOVERY_ACTION_FIELD = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""
+_RESET_DUE = 1
+"""NVML_GPU_RECOVERY_ACTION_GPU_RESET."""
+_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+
+
+class _LostError(Exception):
+    """NVML says that the GPU is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwatched:
+    """Why no event set covers a GPU."""
+
+    reason: str
+    lasting: bool
+
+
+class NvmlHealth:
+    """Looks through a library that others open and close too. One thread at a time; others may read `doing`.
+
+    Each GPU has its own event set: nvmlEventSetWait fails for a whole set as soon as one of its GPUs is lost, and NVML
+    has no call that takes a GPU out of a set.
+    """
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library = library
+        library.before_close = self._let_go
+        self._session = 0
+        self._sets: dict[str, Any] = {}
+        self._unwatched: dict[str, _Unwatched] = {}
+        self._kept: list[GpuEvent] = []
+        self.doing = ""
+
+    def events(self) -> tuple[GpuEvent, ...]:
+        """Return what happened since the last look, without waiting; nothing before the first poll(). Where NVML was
+        opened anew since then, by a change of the MIG mode for example, this registers for the events once more.
+
+        A GPU whose events cannot be read counts as unwatched in the next poll(), which registers for them again. A lost
+        GPU is an event too, so that the poll follows at once. Raises GpuDriverReleasedError while the driver is
+        released.
+        """
+        try:
+            self._library.obey()
+        except GpuDriverReleasedError:
+            if not self._kept:
+                raise  # otherwise report what came before first
+        found, self._kept = [*self._kept, *self._take()], []
+        if self._session and self._library.is_open and self._session != self._library.session:
+            with suppress(NvmlError):  # the next poll says what is wrong
+                self._name_and_watch()
+            self.doing = ""
+        return tuple(found)
+
+    def poll(self) -> Poll:
+        """Return the states of all GPUs. Raises NvmlError if the driver is not ready or does not tell their number.
+
+        NVML is closed then, and also if not a single GPU can be named: the handles may belong to a driver that has
+        been reloaded since.
+        """
+        self.doing = "nvmlInit"
+        try:
+            self._library.open()
+            poll = self._poll()
+        except NvmlError:
+            self._library.close()
+            raise
+        finally:
+            self.doing = ""
+        if not poll.states:
+            self._library.close()
+        return poll
+
+    def watch(self) -> None:
+        """Register for the events of all GPUs and look at no state, which would cost some calls more for each GPU.
+
+        NVML must be open, and stays so. Raises NvmlError if the driver does not tell how many GPUs there are.
+        """
+        try:
+            handles, _, _ = self._name_and_watch()
+            self._watch_again(handles)
+        finally:
+            self.doing = ""
+
+    def _poll(self) -> Poll:
+        handles, lost, refused = self._name_and_watch()
+        self.doing = "nvmlSystemGetConfComputeState"
+        ready = confidential_state(self._library).ready
+        states = tuple(self._state(uuid, handle, cc_ready=ready) for uuid, handle in handles.items())
+        answered = {state.uuid for state in states if state.lost is None and state.silent is None}
+        self._watch_again({uuid: handle for uuid, handle in handles.items() if uuid in answered})
+        return Poll(states, lost, refused)
+
+    def _name_and_watch(self) -> tuple[Mapping[str, Any], str | None, str | None]:
+        """Register for the events of all GPUs that can be named; return them, and why one is lost or not named."""
+        self.doing = "nvmlDeviceGetCount"
+        with self._library.needed(self.doing, "how many GPUs there are"):
+            count: int = pynvml.nvmlDeviceGetCount()
+        handles: dict[str, Any] = {}
+        lost = refused = None
+        for index in range(count):
+            try:
+                uuid, handle = self._gpu(index)
+                handles[uuid] = handle
+            except NvmlError as error:
+                if error.code in _GONE:
+                    lost = str(error)
+                else:
+                    refused = str(error)
+        if self._session != self._library.session:  # handles and event sets are those of an earlier one
+            self._session = self._library.session
+            self._sets, self._unwatched = {}, {}
+        self._watch({u: h for u, h in handles.items() if u not in self._sets and u not in self._unwatched})
+        return handles, lost, refused
+
+    def _gpu(self, index: int) -> tuple[str, Any]:
+        self.doing = f"nvmlDeviceGetHandleByIndex of GPU {index}"
+        with self._library.needed("nvmlDeviceGetHandleByIndex", f"the handle of GPU {index}"):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        self.doing = f"nvmlDeviceGetUUID of GPU {index}"
+        with self._library.needed("nvmlDeviceGetUUID", f"the UUID of GPU {index}"):
+            return pynvml.nvmlDeviceGetUUID(handle), handle
+
+    def _watch_again(self, handles: Mapping[str, Any]) -> None:
+        """Register again for the events of GPUs that answer. Their states say that they were unwatched until now."""
+        again = {uuid for uuid in handles.keys() & self._unwatched.keys() if not self._unwatched[uuid].lasting}
+        for uuid in again:
+            del self._unwatched[uuid]
+        self._watch({uuid: handle for uuid, handle in handles.items() if uuid in again})
+
+    def _watch(self, handles: Mapping[str, Any]) -> None:
+        """Register for the events of these GPUs."""
+        for uuid, handle in handles.items():
+            event_set = None
+            try:
+                self.doing = call = "nvmlEventSetCreate"
+                event_set = pynvml.nvmlEventSetCreate()
+                self.doing = call = "nvmlDeviceGetSupportedEventTypes"
+                kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & EVENT_TYPES
+                self.doing = call = "nvmlDeviceRegisterEvents"
+                pynvml.nvmlDeviceRegisterEvents(handle, kinds, event_set)
+            except pynvml.NVMLError as error:
+                self._library.note(call, error_name(error))
+                self._drop(uuid, event_set, f"events of this GPU are not reported: {call} says", error)
+                continue
+            self._sets[uuid] = event_set
+            if not kinds & pynvml.nvmlEventTypeXidCriticalError:
+                self._unwatched[uuid] = _Unwatched("the driver does not report XIDs of this GPU", lasting=True)
+
+    def _drop(self, uuid: str, event_set: Any, what: str, error: pynvml.NVMLError) -> None:
+        """Let go of an event set that does not work."""
+        self._unwatched[uuid] = _Unwatched(f"{what} {error_name(error)}", lasting=error_name(error) in LASTING)
+        self._sets.pop(uuid, None)
+        if event_set is not None:
+            with suppress(pynvml.NVMLError):  # then it goes with the session
+                pynvml.nvmlEventSetFree(event_set)
+
+    def _take(self) -> list[GpuEvent]:
+        if not self._library.is_open or self._session != self._library.session:
+            return []
+        found: list[GpuEvent] = []
+        try:
+            for uuid, event_set in tuple(self._sets.items()):
+                self.doing = f"nvmlEventSetWait of {uuid}"
+                found += self._take_of(uuid, event_set)
+        finally:
+            self.doing = ""
+        return found
+
+    def _take_of(self, uuid: str, event_set: Any) -> list[GpuEvent]:
+        found: list[GpuEvent] = []
+        try:
+            while len(found) < MAX_EVENTS:
+                found.append(_event(uuid, pynvml.nvmlEventSetWait_v2(event_set, 0)))
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._library.note("nvmlEventSetWait", error_name(error))
+                self._drop(uuid, event_set, "events of this GPU cannot be read: nvmlEventSetWait says", error)
+            if error.value in _GONE:
+                found.append(GpuEvent(uuid))
+        return found
+
+    def _let_go(self) -> None:
+        """Free all event sets, which keep the driver in use too, and save their events for the next look."""
+        self._kept += self._take()
+        for event_set in self._sets.values():
+            with suppress(pynvml.NVMLError):  # then it goes with the session
+                pynvml.nvmlEventSetFree(event_set)
+        self._sets = {}
+
+    def _state(self, uuid: str, handle: Any, *, cc_ready: bool | None) -> GpuState:
+        troubles: list[str] = []
+
+        def ask(call: Callable[..., Any], *arguments: Any) -> Any:
+            self.doing = f"{call.__name__} of {uuid}"
+            try:
+                return call(*arguments)
+            except pynvml.NVMLError as error:
+                self._library.note(call.__name__, error_name(error))
+                if error.value in _GONE:
+                    raise _LostError(f"{call.__name__} says {error_name(error)}") from error
+                if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+                    return error
+                if error_name(error) not in LASTING:
+                    troubles.append(f"{call.__name__} says {error_name(error)}")
+                return None
+
+        try:
+            action = _action(ask(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION_FIELD]))
+            ecc = ask(
+                pynvml.nvmlDeviceGetTotalEccErrors,
+                handle,
+                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                pynvml.NVML_VOLATILE_ECC,
+            )
+            rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
+            pages = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+            clocks = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+            fabric = _fabric(ask, handle)
+        except _LostError as error:
+            return GpuState(uuid, lost=str(error))
+        reset_due = any(isinstance(answer, pynvml.NVMLError) for answer in (action, ecc, rows, pages, clocks, fabric))
+        if troubles and not reset_due:
+            return GpuState(uuid, silent=troubles[0])
+        return GpuState(
+            uuid,
+            unwatched=self._unwatched[uuid].reason if uuid in self._unwatched else None,
+            recovery_action=(_number(action) or _RESET_DUE) if reset_due else action,
+            uncorrected_ecc=_number(ecc),
+            remap_pending=bool(rows[2]) if isinstance(rows, tuple) else None,
+            remap_failed=bool(rows[3]) if isinstance(rows, tuple) else None,
+            retirement_pending=None if _number(pages) is None else pages == pynvml.NVML_FEATURE_ENABLED,
+            clock_reasons=_number(clocks),
+            cc_ready=cc_ready,
+            **_fabric_fields(fabric),
+        )
+
+
+def _fabric(ask: Callable[..., Any], handle: Any) -> Any:
+    """Return what the newest form that the driver knows tells, the refusal that stands for a due reset, or None."""
+    info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    told = ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
+    if told is None:
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        told = ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info))
+    return told if told is None or isinstance(told, pynvml.NVMLError) else info
+
+
+def _fabric_fields(info: Any) -> dict[str, Any]:
+    """Return the fields of GpuState; the first form of the answer has no health."""
+    if info is None or isinstance(info, pynvml.NVMLError):
+        return {}
+    return {
+        "fabric_state": int(info.state),
+        "fabric_status": int(info.status),
+        "fabric_health": int(getattr(info, "healthMask", 0)),
+    }
+
+
+def _action(values: Any) -> Any:
+    """Return the field's number, the refusal that stands for a due reset, or None."""
+    if values is None or isinstance(values, pynvml.NVMLError):
+        return values
+    return int(values[0].value.uiVal) if values[0].nvmlReturn == pynvml.NVML_SUCCESS else None
+
+
+def _number(answer: Any) -> int | None:
+    return answer if isinstance(answer, int) else None
+
+
+def _event(uuid: str, data: Any) -> GpuEvent:
+    is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
+    instance = int(data.gpuInstanceId)
+    return GpuEvent(
+        uuid,
+        xid=int(data.eventData) if is_xid else None,
+        gpu_instance=None if instance == _WHOLE_GPU else instance,
+    )

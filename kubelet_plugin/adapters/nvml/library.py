@@ -1,0 +1,242 @@
+"""NVML's library: where it is, loading it into pynvml, and what its refusals mean.
+
+pynvml keeps the library and its functions in module variables, so a process has one NVML: one NvmlLibrary at a time,
+used from one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pynvml
+
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
+from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
+
+LIBRARY = "libnvidia-ml.so.1"
+
+NO_TEXT = "NO_TEXT"
+"""Reason for an answer that cannot be read as what it should be."""
+
+ERROR_NAMES: dict[int, str] = {
+    value: name.removeprefix("NVML_ERROR_") for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
+}
+"""nvmlReturn_t → its name in nvml.h without the prefix."""
+
+
+class NvmlError(GpuDriverTroubleError):
+    """NVML refused a call that nothing works without. The text names the call; `code` is nvmlReturn_t."""
+
+    def __init__(self, message: str, code: int | None = None, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
+        super().__init__(message, reason)
+        self.code = code
+
+
+class GpuDriverNotReadyError(NvmlError):
+    """The driver is not there yet, or not usable: wait for it."""
+
+
+_REASONS = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: TroubleKind.NOT_LOADED,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: TroubleKind.LIBRARY_MISSING,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: TroubleKind.VERSION_MISMATCH,
+}
+
+_WHY_NOT_READY = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "its kernel module is not loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "its library cannot be loaded",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and loaded kernel module are of different versions: "
+    "reload the kernel module or restart the node",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this process may not open /dev/nvidiactl: the plugin must run privileged",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "its library is too old to be initialised",
+}
+
+
+def load_library(gpu_driver_root: str) -> object:
+    """Return the NVML library below the driver root. Raises GpuDriverNotReadyError if it is missing or broken.
+
+    With `/` the dynamic loader is asked too: it knows folders that we do not.
+    """
+    root = GpuDriverRoot(gpu_driver_root)
+    path = root.library(LIBRARY)
+    if path is None and gpu_driver_root != "/":
+        raise GpuDriverNotReadyError(
+            f"waiting for the NVIDIA driver: no {LIBRARY} below {gpu_driver_root} "
+            f"(searched {', '.join(LIBRARY_FOLDERS)}, {LD_SO_CACHE})",
+            reason=TroubleKind.LIBRARY_MISSING,
+        )
+    try:
+        return ctypes.CDLL(str(root.on_disk(path)) if path is not None else LIBRARY)
+    except OSError as error:
+        raise GpuDriverNotReadyError(
+            f"waiting for the NVIDIA driver: {error}", reason=TroubleKind.LIBRARY_MISSING
+        ) from error
+
+
+class Permission(Protocol):
+    """Allows NVML to be open (dracaena.kubelet_plugin.gpu_driver.release)."""
+
+    def refusal(self) -> str | None:
+        """Return why NVML must not be open now, None if it may be. Must be cheap: it is asked once a second."""
+        ...
+
+    def enter(self) -> None:
+        """Record that NVML is about to be opened. Raises GpuDriverReleasedError if it must not be."""
+        ...
+
+    def leave(self) -> None:
+        """Record that NVML is closed."""
+        ...
+
+
+class Always:
+    """A permission that nobody withdraws: for a command that reads once."""
+
+    def refusal(self) -> str | None:
+        """See Permission."""
+        return None
+
+    def enter(self) -> None:
+        """See Permission."""
+
+    def leave(self) -> None:
+        """See Permission."""
+
+
+OnError = Callable[[str, str], None]
+"""Called for each call that could have been answered and was not: the call, the name of the error."""
+
+
+class NvmlLibrary:
+    """Opens and closes NVML. `load` looks for the library at each opening, so a driver may come later or change.
+
+    NVML is never opened without `permission`, and obey() closes it once that has been withdrawn.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], object],
+        on_error: OnError = lambda _call, _error: None,
+        permission: Permission | None = None,
+    ) -> None:
+        self._load = load
+        self._on_error = on_error
+        self._permission = permission or Always()
+        self._open = False
+        self.before_close: Callable[[], None] = lambda: None
+        """Called before each close(), while calls still work: whatever else uses the driver must let go of it."""
+        self.session = 0
+        """How often NVML was opened. Handles and event sets are valid for one opening."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._open
+
+    def open(self) -> None:
+        """Load and initialise once. Raises GpuDriverNotReadyError, or GpuDriverReleasedError as obey()."""
+        self.obey()
+        if self._open:
+            return
+        self._permission.enter()
+        try:
+            self._initialise()
+        except BaseException:
+            self._permission.leave()
+            raise
+        self._open = True
+        self.session += 1
+
+    def obey(self) -> None:
+        """Close NVML and raise GpuDriverReleasedError if somebody asked us to let go of it."""
+        refusal = self._permission.refusal()
+        if refusal is not None:
+            self.close()
+            raise GpuDriverReleasedError(refusal)
+
+    def _initialise(self) -> None:
+        self._use(self._load())
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._use(None)
+            self.note("nvmlInit", error_name(error))
+            why = _WHY_NOT_READY.get(error.value, "it cannot be initialised")
+            raise GpuDriverNotReadyError(
+                f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})",
+                error.value,
+                _REASONS.get(error.value, TroubleKind.INIT_FAILED),
+            ) from error
+
+    def close(self) -> None:
+        """Shut down, even if the driver is gone. All handles are invalid afterwards."""
+        if not self._open:
+            return
+        self.before_close()
+        self._open = False
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            pass  # what is gone needs no shutdown
+        finally:
+            self._use(None)
+            self._permission.leave()
+
+    def note(self, call: str, reason: str) -> None:
+        """Count a call without an answer, unless hardware or driver will never give one."""
+        if reason not in LASTING:
+            self._on_error(call, reason)
+
+    @contextmanager
+    def needed(self, call: str, what: str) -> Iterator[None]:
+        """Turn the refusal of an essential call into an NvmlError that says what could not be read."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            self.note(call, error_name(error))
+            raise NvmlError(f"the NVIDIA driver does not tell {what}: {error_name(error)}", error.value) from error
+        except UnicodeDecodeError as error:
+            self.note(call, NO_TEXT)
+            raise NvmlError(f"the NVIDIA driver does not tell {what}: its answer is no text") from error
+
+    @staticmethod
+    def _use(library: object | None) -> None:
+        """Give pynvml another library; the functions that it remembers are those of the old one."""
+        pynvml.nvmlLib = library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it has no public way
+
+
+def error_name(error: pynvml.NVMLError) -> str:
+    """Return the name of NVML's error. pynvml's own text asks the library, which may be what is broken."""
+    return ERROR_NAMES.get(error.value, f"ERROR_{error.value}")
+
+
+def gpu_handle(uuid: str) -> Any:
+    """Return the handle of a GPU, valid until NVML is closed. Raises pynvml.NVMLError: GPU_IS_LOST where it is lost.
+
+    By UUID NVML finds no GPU at all while any one is lost: then each is asked who it is.
+    """
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:
+            raise
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = _handle_if_it_is(uuid, index)
+            if handle is not None:
+                return handle
+        raise
+
+
+def _handle_if_it_is(uuid: str, index: int) -> Any:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return handle if pynvml.nvmlDeviceGetUUID(handle) == uuid else None
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:  # whether it is the one is not known
+            raise
+        return None

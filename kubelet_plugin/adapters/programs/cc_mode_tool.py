@@ -1,0 +1,122 @@
+"""Runs NVIDIA's program that reads and switches modes of confidential computing, one GPU and one process at a time.
+
+The program is the admin's own copy: it writes registers of the GPU's firmware, which this code never does. It runs in a
+session of its own and is killed with all that it started. A reset may wait in the kernel, where no signal reaches it:
+so the program holds the lock file of its GPU (pci_driver_files), by which whoever comes next sees that it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.programs.child_process import kill
+from dracaena.kubelet_plugin.adapters.sysfs.driver_files import gpu_writing
+from dracaena.kubelet_plugin.discovery.cc_mode_tool import (
+    is_unsupported,
+    mode_in,
+    protected_pcie_in,
+    query_options,
+    shown,
+    switch_options,
+)
+from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
+
+QUERY_S: Final = 30.0
+"""Longest look at a mode: it starts Python and waits until the GPU's firmware has booted, some seconds."""
+SWITCH_S: Final = 120.0
+"""Longest switch of one GPU with its reset, which takes some ten seconds; the firmware then boots once more."""
+MOST_BYTES: Final = 1 << 20
+"""Of its answer; it prints some lines for each device of the bus. What comes beyond is not read."""
+
+
+class CcModeTool:
+    """Implements ports.CcModeProgram. From any thread."""
+
+    def __init__(self, program: str, locks: Path, *, query_s: float = QUERY_S, switch_s: float = SWITCH_S) -> None:
+        """`program` is a path as this process sees it, `locks` the folder of lock files of PciDriverFiles."""
+        self._program = program
+        self._locks = locks
+        self._query_s = query_s
+        self._switch_s = switch_s
+
+    def missing(self) -> str | None:
+        """See CcModeProgram."""
+        path = Path(self._program)
+        if not self._program:
+            return "setting cc-mode-tool is empty, and a change that was begun needs it: name NVIDIA's program again"
+        if not path.is_file():
+            return f"{self._program}, which setting cc-mode-tool names, is no file here: mount NVIDIA's gpu-admin-tools"
+        if path.suffix != ".py" and not os.access(path, os.X_OK):
+            return f"{self._program}, which setting cc-mode-tool names, may not be run: `chmod +x` it"
+        return None
+
+    def query(self, address: str) -> str:
+        """See CcModeProgram."""
+        said, code = self._run(address, query_options(address), self._query_s)
+        mode = mode_in(said, address)
+        if protected_pcie_in(said):
+            raise NotOfferedError(
+                f"the GPU at {address} is in the mode of protected PCIe, for several GPUs with their NVSwitches: take "
+                "all of them out of it with NVIDIA's program (--set-ppcie-mode=off)"
+            )
+        if code == 0 and mode is not None:
+            return mode
+        raise self._refusal(address, "--query-cc-mode", said, code)
+
+    def switch(self, address: str, mode: str) -> None:
+        """See CcModeProgram."""
+        said, code = self._run(address, switch_options(address, mode), self._switch_s)
+        if code != 0:
+            raise self._refusal(address, f"--set-cc-mode={mode}", said, code)
+
+    def _refusal(self, address: str, option: str, said: str, code: int) -> TemporaryError | NotOfferedError:
+        text = f"`{Path(self._program).name} {option}` of the GPU at {address} says: {shown(said)} (exit code {code})"
+        return NotOfferedError(text) if code != 0 and is_unsupported(said) else TemporaryError(text)
+
+    def _run(self, address: str, options: tuple[str, ...], limit_s: float) -> tuple[str, int]:
+        # Ours runs what is written in Python: its folder of modules lies beside the program. No file is left there.
+        start = [sys.executable, "-E", "-s", "-B"] if self._program.endswith(".py") else []
+        with gpu_writing(self._locks, address) as lock, _memory_file() as said:
+            try:
+                child = subprocess.Popen(  # noqa: S603 - the program that the settings name, no shell
+                    [*start, self._program, *options],
+                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise TemporaryError(f"cannot run {self._program}: {error.strerror}") from error
+            try:
+                code = child.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                if not kill(child):
+                    raise WriteHangsError(
+                        f"process {child.pid} ({self._program}) waits in the kernel and cannot be ended: look at "
+                        "`dmesg`; a GPU whose reset does not end needs a restart of the node"
+                    ) from None
+                raise TemporaryError(
+                    f"`{' '.join([Path(self._program).name, *options])}` took {limit_s:g} s and was ended"
+                ) from None
+            return os.pread(said, MOST_BYTES, 0).decode("utf-8", "replace"), code
+
+
+@contextlib.contextmanager
+def _memory_file() -> Iterator[int]:
+    """Return a file for what a program says, which it can go on writing when we were killed: at a pipe without a reader
+    it would end, perhaps between a write to the GPU and the reset.
+    """
+    file = os.memfd_create("cc-mode-tool", os.MFD_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)

@@ -1,0 +1,153 @@
+"""Asks Fabric Manager through its library, in a process of its own for each call: the library may wait without end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import LIBRARY_FOLDERS, GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.programs import nvfm
+from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
+from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
+from dracaena.kubelet_plugin.ports import FabricCode, FabricManagerError
+
+LIBRARIES: Final = ("libnvfm.so.1", "libnvfm.so")
+
+CALL_S: Final = 10.0
+"""Longest that one call may take. Activating a partition resets the links of its GPUs, which takes some seconds;
+kubelet gives a call 45 s, for binding GPUs too."""
+CONNECT_MS: Final = 2000
+"""Longest that the library may wait for a connection. Fabric Manager is a process of the same node."""
+
+PROGRAM: Final = (sys.executable, "-I", "-S", nvfm.__file__)
+
+_NAMES: Final = {
+    -1: "FM_ST_BADPARAM", -2: "FM_ST_GENERIC_ERROR", -3: "FM_ST_NOT_SUPPORTED", -4: "FM_ST_UNINITIALIZED",
+    -5: "FM_ST_TIMEOUT", -6: "FM_ST_VERSION_MISMATCH", -7: "FM_ST_IN_USE", -8: "FM_ST_NOT_CONFIGURED",
+    -9: "FM_ST_CONNECTION_NOT_VALID", -10: "FM_ST_NVLINK_ERROR",
+}  # fmt: skip
+"""fmReturn_t, nv_fm_types.h."""
+
+
+class _Gpu(msgspec.Struct):
+    module: int
+    uuid: str
+    pci: str
+    nvlinks: int
+    most_nvlinks: int
+
+
+class _Partition(msgspec.Struct):
+    id: int
+    active: bool
+    gpus: list[_Gpu]
+
+
+class _Answer(msgspec.Struct):
+    code: int = 0
+    call: str = ""
+    error: str = ""
+    partitions: list[_Partition] = []
+    unsupported: list[int] = []
+
+
+class FabricManagerLibrary:
+    """Implements ports.FabricManager. From any thread."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        gpu_driver_root: str = "/",
+        library: str = "",
+        program: Sequence[str] = PROGRAM,
+        call_s: float = CALL_S,
+    ) -> None:
+        """`address` is Fabric Manager's Unix socket as this process sees it, or `host:port`. `library` is a file, as
+        this process sees it; empty: looked for below `gpu_driver_root` at each call. `program` is what is started.
+        """
+        self._address = address
+        self._root = gpu_driver_root
+        self._library = library
+        self._program = tuple(program)
+        self._call_s = call_s
+
+    def read(self) -> FabricAnswer:
+        """See FabricManager."""
+        answer = self._ask("read")
+        return FabricAnswer(
+            tuple(
+                ToldPartition(
+                    each.id,
+                    each.active,
+                    tuple(ToldGpu(gpu.module, gpu.uuid, gpu.pci, gpu.nvlinks, gpu.most_nvlinks) for gpu in each.gpus),
+                )
+                for each in answer.partitions
+            ),
+            frozenset(answer.unsupported),
+        )
+
+    def activate(self, partition: int) -> None:
+        """See FabricManager."""
+        self._ask("activate", partition)
+
+    def deactivate(self, partition: int) -> None:
+        """See FabricManager."""
+        self._ask("deactivate", partition)
+
+    def set_active(self, partitions: Sequence[int]) -> None:
+        """See FabricManager."""
+        self._ask("set", *partitions)
+
+    def _ask(self, work: str, *ids: int) -> _Answer:
+        request = {
+            "library": self._found(),
+            "address": self._address,
+            "timeout_ms": CONNECT_MS,
+            "work": work,
+            "ids": list(ids),
+        }
+        answer = self._answer(request)
+        if answer.error:
+            raise FabricManagerError(f"Fabric Manager's library cannot be used: {answer.error}")
+        if answer.code != FabricCode.SUCCESS:
+            name = _NAMES.get(answer.code, str(answer.code))
+            raise FabricManagerError(f"Fabric Manager at {self._address}: {answer.call} says {name}", answer.code)
+        return answer
+
+    def _found(self) -> str:
+        if self._library:
+            return self._library
+        root = GpuDriverRoot(self._root)
+        for name in LIBRARIES:
+            path = root.library(name)
+            if path is not None:
+                return str(root.on_disk(path))
+        raise FabricManagerError(
+            f"no {LIBRARIES[0]} below {self._root} (searched {', '.join(LIBRARY_FOLDERS)}): install NVIDIA's package "
+            "of Fabric Manager's library on the node, of the driver's version, or name the file in "
+            "`fabric-manager-library`"
+        )
+
+    def _answer(self, request: dict[str, Any]) -> _Answer:
+        what = f"Fabric Manager at {self._address}, asked to {request['work']} {request['ids'] or 'its partitions'},"
+        try:
+            printed, status = printed_by([*self._program, json.dumps(request)], self._call_s)
+        except OSError as error:
+            raise FabricManagerError(f"{what} cannot be: no process can be started ({error.strerror})") from error
+        except subprocess.TimeoutExpired:
+            raise FabricManagerError(
+                f"{what} has not answered in {self._call_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
+            ) from None
+        try:
+            return msgspec.json.decode(printed, type=_Answer)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FabricManagerError(
+                f"{what} gave no answer that can be read (exit status {status}): its library may be broken, "
+                "or of another version"
+            ) from error

@@ -1,0 +1,141 @@
+"""Time slices by nvidia-smi of the GPU driver: NVML has no call for them.
+
+The program is run where the driver has it, below the driver's root and beside that driver's own NVML library. It opens
+the driver for some tenths of a second, so whoever waits for the driver to be let go of is asked first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Final, Protocol
+
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
+from dracaena.kubelet_plugin.device_kinds.time_slice_effects import interval_in
+from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
+
+PROGRAM: Final = "nvidia-smi"
+PROGRAM_FOLDERS: Final = ("/usr/bin", "/usr/local/bin", "/opt/bin", "/usr/sbin", "/bin", "/sbin", "/usr/lib/wsl/lib")
+"""Where distributions and driver installers put the driver's programs, in the order in which they are searched."""
+LIBRARY: Final = "libnvidia-ml.so.1"
+
+ANSWER_S: Final = 15.0
+"""Some tenths of a second, and some seconds for each GPU of the node without persistence mode. A prepare runs it
+twice within kubelet's 45 s."""
+
+NUMBERS: Final = {each: number for number, each in enumerate(TimeSliceInterval)}
+"""What --set-timeslice takes: DEFAULT 0, SHORT 1, MEDIUM 2, LONG 3."""
+
+_GONE: Final = frozenset({6, 9, 15})
+"""Exit codes of its manual: the object was not found, the driver is not loaded, the GPU has fallen off the bus."""
+_NOT_OFFERED: Final = {
+    2: "this driver does not know the command, which came with R455: install a newer driver",
+    3: "this product has no time slices that can be set: take another GPU, or another strategy",
+    4: "only root may: the kubelet plugin must run privileged",
+    13: "this driver is too old for it: install a newer one",
+}
+
+
+class DriverUse(Protocol):
+    """Announces that the driver is open (adapters.gpu_driver_use)."""
+
+    def enter(self) -> bool:
+        """Announce it; False: it must not be opened."""
+        ...
+
+    def is_lent(self) -> bool:
+        """Whether that is so for some seconds only."""
+        ...
+
+    def leave(self) -> None:
+        """Take it back."""
+        ...
+
+
+class NvidiaSmi:
+    """Implements dracaena.kubelet_plugin.ports.TimeSliceSetter. From any thread."""
+
+    def __init__(
+        self,
+        driver_root: str,
+        *,
+        refusal: Callable[[], str | None],
+        use: Callable[[], DriverUse],
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`driver_root` is where this process sees the driver's root. `refusal` says who wants the driver closed."""
+        self._driver = driver_root
+        self._refusal = refusal
+        self._use = use
+        self._answer_s = answer_s
+
+    def missing(self) -> str | None:
+        """Return why it cannot be run, None when it can. Costs some looks at folders."""
+        if self._program() is not None:
+            return None
+        return (
+            f"no {PROGRAM} below {self._driver} (searched {', '.join(PROGRAM_FOLDERS)}) to set them with: install the "
+            "NVIDIA driver with its utilities, or name its folder in driver-root"
+        )
+
+    def read(self, gpu: str) -> TimeSliceInterval | None:
+        """See TimeSliceSetter."""
+        return interval_in(self._run(gpu, "--list"))
+
+    def set(self, gpu: str, interval: TimeSliceInterval) -> None:
+        """See TimeSliceSetter."""
+        self._run(gpu, f"--set-timeslice={NUMBERS[interval]}")
+
+    def _run(self, gpu: str, option: str) -> str:
+        line, environment = self._call(["compute-policy", "-i", gpu, option])
+        use = self._use()
+        if not use.enter():
+            if use.is_lent():
+                raise TemporaryError("the NVIDIA driver is lent for a while: a GPU leaves it")
+            raise GpuGoneError("another process of this node waits for the NVIDIA driver to be let go of")
+        try:
+            refusal = self._refusal()
+            if refusal is not None:
+                raise GpuGoneError(refusal)
+            text, code = self._ended(line, environment)
+        finally:
+            use.leave()
+        command = f"`{PROGRAM} compute-policy -i {gpu} {option}`"
+        if code == 0:
+            return text
+        said = " ".join(text.split())[-200:] or "nothing"
+        if code in _GONE:
+            raise GpuGoneError(f"{command} says: {said} (exit code {code})")
+        if code in _NOT_OFFERED:
+            raise NotOfferedError(f"{_NOT_OFFERED[code]} ({command} says: {said}, exit code {code})")
+        raise TemporaryError(f"{command} says: {said} (exit code {code})")
+
+    def _call(self, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        program = self._program()
+        if program is None:
+            raise NotOfferedError(self.missing() or f"{PROGRAM} has just appeared; retrying")
+        root = GpuDriverRoot(self._driver)
+        environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"}
+        library = None if self._driver == "/" else root.library(LIBRARY)
+        if library is not None:
+            environment["LD_PRELOAD"] = str(root.on_disk(library))
+        return [str(root.on_disk(program)), *arguments], environment
+
+    def _program(self) -> PurePosixPath | None:
+        root = GpuDriverRoot(self._driver)
+        found = (root.resolve(f"{folder}/{PROGRAM}") for folder in PROGRAM_FOLDERS)
+        return next((path for path in found if path is not None), None)
+
+    def _ended(self, line: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
+        """Run the program to its end; it is killed after a time limit, and left behind where even that does nothing."""
+        try:
+            printed, status = printed_by(line, self._answer_s, environment, with_errors=True)
+        except OSError as error:
+            raise TemporaryError(f"cannot run {line[0]}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise TemporaryError(f"{PROGRAM} does not answer within {self._answer_s:g} s: look at `dmesg`") from error
+        return printed.decode("utf-8", "backslashreplace"), status

@@ -1,0 +1,50 @@
+"""A recorded machine whose GPUs are divided while it is played, read as a driver is: again and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import MigDevice
+from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.ports import DocumentStore, GpuGoneError
+
+
+class RecordedNode:
+    """Implements ReadingSource.
+
+    What its GPUs are divided into is in `files`, see RecordedMig: MIG devices that were recorded with them are not
+    there, as after a reboot. GPUs whose profiles were not recorded are as recorded.
+    """
+
+    def __init__(self, machine: Machine, files: DocumentStore, boot_id: str) -> None:
+        self._machine = machine
+        self._gpus = {gpu.uuid: gpu for gpu in machine.gpus}
+        self._mig = RecordedMig(self._recorded, files, boot_id)
+
+    def mig_control(self) -> RecordedMig:
+        """Return what divides its GPUs, for the thread that reads."""
+        return self._mig
+
+    def read_all(self) -> Reading:
+        """Return the machine with the MIG devices and modes of now. Raises PermanentError for a broken file."""
+        read = [self._mig.as_divided(gpu) if gpu.mig_profiles else self._as_recorded(gpu) for gpu in self._machine.gpus]
+        gpus, migs = tuple(gpu for gpu, _ in read), tuple(mig for _, found in read for mig in found)
+        return Reading(replace(self._machine, gpus=gpus, mig_devices=migs))
+
+    def doing(self) -> str:
+        """Return nothing: files do not hang."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _as_recorded(self, gpu: Gpu) -> tuple[Gpu, tuple[MigDevice, ...]]:
+        return gpu, tuple(mig for mig in self._machine.mig_devices if mig.parent_uuid == gpu.uuid)
+
+    def _recorded(self, uuid: str) -> Gpu:
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            raise GpuGoneError(f"GPU {uuid} is not one of recorded machine {self._machine.name}")
+        return gpu

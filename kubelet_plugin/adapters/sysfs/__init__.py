@@ -1,0 +1,1 @@
+"""PCI devices, their drivers and vGPUs, as /sys shows and takes them."""

@@ -1,0 +1,98 @@
+"""PCI functions with their drivers and IOMMU groups, as the kernel shows them in /sys. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
+from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, link, matched, names, text
+from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+
+_ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
+_CLASS: Final = re.compile(r"0x([0-9a-f]{4})[0-9a-f]{2}", re.ASCII)
+_GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_COUNT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
+_DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+class SysfsPci:
+    """Reads below `root`, normally /sys. Cost: one small file for each function of the bus, some ten for each GPU."""
+
+    def __init__(self, root: str = "/sys") -> None:
+        self._devices = Path(root) / "bus/pci/devices"
+        self._groups = Path(root) / "kernel/iommu_groups"
+
+    def read(self) -> PciBus:
+        """Return NVIDIA's GPUs and what shares an IOMMU group with them.
+
+        A GPU that is taken away meanwhile is left out. One of which something cannot be understood is among the
+        unreadable ones, and what shares a group with it is unknown, so neither is anything that a caller could use.
+        """
+        functions: dict[PciAddress, PciFunction] = {}
+        unreadable: list[RefusedGpu] = []
+        for address in self._gpus():
+            self._add(address, functions, unreadable)
+        numbers = sorted({one.iommu_group for one in functions.values() if one.iommu_group is not None})
+        groups = {number: self._group(number) for number in numbers}
+        for address in members_of(groups.values()):
+            if address not in functions:
+                self._add(address, functions, [])
+        return PciBus(functions, groups, tuple(sorted(unreadable)))
+
+    def _add(self, address: PciAddress, found: dict[PciAddress, PciFunction], unreadable: list[RefusedGpu]) -> None:
+        try:
+            function = self._function(address)
+        except UnreadableSysfsError as error:
+            if (self._devices / str(address)).exists():
+                unreadable.append(RefusedGpu(str(address), str(error)))
+            return
+        found[address] = function
+
+    def _gpus(self) -> Iterator[PciAddress]:
+        """Return the functions that may be physical GPUs: those of NVIDIA that are displays, or do not say what."""
+        for name in names(self._devices):
+            address = PciAddress.parse(name)
+            if address is None or str(address) != name:
+                continue
+            folder = self._devices / name
+            if text(folder / "vendor") != hexadecimal_id(NVIDIA_VENDOR_ID):
+                continue
+            display = text(folder / "class")
+            if display is None or display.startswith("0x03") or not _CLASS.fullmatch(display):
+                yield address
+
+    def _function(self, address: PciAddress) -> PciFunction:
+        folder = self._devices / str(address)
+        return PciFunction(
+            address=address,
+            vendor_id=_number(folder / "vendor", _ID, "0x and 4 hex digits"),
+            device_id=_number(folder / "device", _ID, "0x and 4 hex digits"),
+            pci_class=_number(folder / "class", _CLASS, "0x and 6 hex digits"),
+            driver=link(folder / "driver", _DRIVER, "the name of a driver"),
+            iommu_group=_whole(link(folder / "iommu_group", _GROUP, "the number of a group")),
+            is_virtual=os.path.lexists(folder / "physfn"),
+            virtual_functions=_count(folder / "sriov_numvfs"),
+            has_console=text(folder / "boot_vga") == "1",
+        )
+
+    def _group(self, number: int) -> IommuGroup:
+        folder = self._groups / str(number)
+        return IommuGroup(tuple(sorted(names(folder / "devices"))), text(folder / "name") or None)
+
+
+def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
+    return int(matched(file, form, expected)[1], 16)
+
+
+def _count(file: Path) -> int:
+    """Return a number that not every device has, 0 where it is not there. Raises UnreadableSysfsError."""
+    return 0 if text(file) is None else int(matched(file, _COUNT, "a number")[0])
+
+
+def _whole(number: str | None) -> int | None:
+    return None if number is None else int(number)

@@ -1,0 +1,111 @@
+"""GPUs of the vGPU manager as /sys shows them: on which functions vGPUs can be made, of which types, and which there
+are. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.vgpu import vgpu_type
+from dracaena.kubelet_plugin.adapters.sysfs.files import names, text
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MOST_TYPES_BYTES, SysfsVgpu
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
+from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus, VgpuBus, VgpuTypeFacts, creatable_types
+
+_MDEV_TYPE: Final = re.compile(r"nvidia-[0-9]{1,10}", re.ASCII)
+_HEXADECIMAL: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+_MOST: Final = re.compile(r"(?:^|[ ,])max_instance=([1-9][0-9]{0,5})(?:$|[ ,])", re.ASCII)
+"""In the description of a type of mediated devices."""
+_NO_TYPE: Final = "0"
+
+_Types = dict[str, OfferedType]
+
+
+class SysfsVgpuGpus:
+    """Reads below `root`, normally /sys. Cost: as SysfsVgpu, and three small files for each type of each function."""
+
+    def __init__(self, root: str = "/sys") -> None:
+        self._vgpus = SysfsVgpu(root)
+        self._pci = Path(root) / "bus/pci/devices"
+
+    def read(self, told: TypesOfGpus) -> tuple[VgpuGpu, ...]:
+        """Return all of NVIDIA's physical GPUs, by address. `told` are types that the driver told by number.
+
+        Raises TemporaryError where a vGPU cannot be understood: it may be on any of them.
+        """
+        bus = self._vgpus.read()
+        if bus.unreadable:
+            raise TemporaryError(f"vGPU {bus.unreadable[0].address} cannot be understood: {bus.unreadable[0].reason}")
+        functions: dict[PciAddress, list[PciAddress]] = {}
+        for name, gpu in self._vgpus.functions():
+            address = PciAddress.parse(name)
+            if address is not None:
+                functions.setdefault(gpu, []).append(address)
+        there = sorted(gpu for gpu, found in functions.items() if gpu in found)
+        return tuple(
+            self._gpu(gpu, index, sorted(functions[gpu]), bus, told.get(gpu, {})) for index, gpu in enumerate(there)
+        )
+
+    def _gpu(
+        self,
+        gpu: PciAddress,
+        index: int,
+        functions: Sequence[PciAddress],
+        bus: VgpuBus,
+        told: Mapping[str, VgpuTypeFacts],
+    ) -> VgpuGpu:
+        types: _Types = {}
+        found = [each for address in functions for each in self._function(str(address), types)]
+        vgpus = tuple(
+            VgpuOnGpu(each.identity, each.type_id, each.iommu_group) for each in bus.vgpus if each.parent == gpu
+        )
+        by_number = any(each.has_type_file for each in found)
+        for number, facts in sorted({**bus.types.get(gpu, {}), **told}.items()) if by_number else ():
+            _offer(types, facts.name, OfferedType(number, facts.most))
+        return VgpuGpu(
+            str(gpu),
+            index,
+            self._device_id(str(gpu)),
+            tuple(found),
+            tuple(sorted(vgpus, key=lambda each: each.identity)),
+            types,
+            knows_all_types=not by_number or bool(told) or not vgpus,
+        )
+
+    def _function(self, name: str, types: _Types) -> Iterator[VgpuFunction]:
+        """Yield a function if vGPUs can be made on it, and note the types of mediated devices."""
+        folder = self._pci / name
+        if (folder / "mdev_supported_types").is_dir():
+            yield VgpuFunction(name, dict(self._mediated_types(folder / "mdev_supported_types", types)))
+        elif (folder / "nvidia/creatable_vgpu_types").exists():
+            free = text(folder / "nvidia/current_vgpu_type") == _NO_TYPE
+            listed = text(folder / "nvidia/creatable_vgpu_types", MOST_TYPES_BYTES) if free else None
+            yield VgpuFunction(name, dict.fromkeys(creatable_types(listed or ""), 1), has_type_file=True)
+
+    def _mediated_types(self, folder: Path, types: _Types) -> Iterator[tuple[str, int]]:
+        """Yield of each type how many more can be made."""
+        for type_id in filter(_MDEV_TYPE.fullmatch, names(folder)):
+            most = _MOST.search(text(folder / type_id / "description") or "")
+            called = text(folder / type_id / "name") or ""
+            _offer(types, called, OfferedType(type_id, None if most is None else int(most[1])))
+            available = text(folder / type_id / "available_instances") or ""
+            yield type_id, int(available) if _NUMBER.fullmatch(available) else 0
+
+    def _device_id(self, name: str) -> int:
+        """Return the PCI ID, the device in the upper half; 0 where sysfs does not tell it."""
+        found = [_HEXADECIMAL.fullmatch(text(self._pci / name / file) or "") for file in ("device", "vendor")]
+        device, vendor = found
+        return 0 if device is None or vendor is None else int(device[1], 16) << 16 | int(vendor[1], 16)
+
+
+def _offer(types: _Types, called: str, offered: OfferedType) -> None:
+    """Note a type; one whose name is none could not be in a file, and of two of one name the first counts."""
+    read = vgpu_type(called)
+    if read is not None:
+        types.setdefault(read.short_name, offered)
