@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from dracaena.kubelet_plugin.adapters.nvml.library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
     from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
-    from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts
+    from dracaena.kubelet_plugin.discovery.publish.node_labels import LabelFacts
     from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 _STRATEGIES = ("none", "single", "mixed")
-"""MIG_STRATEGIES of dracaena.kubelet_plugin.discovery.node_labels, which is not loaded for --help."""
+"""MIG_STRATEGIES of dracaena.kubelet_plugin.discovery.publish.node_labels, which is not loaded for --help."""
 
 _DESCRIPTION = """\
 Say by labels which GPUs this node has: the names and values of NVIDIA's GPU feature discovery, and how the GPUs are
@@ -143,7 +143,7 @@ class _WholeReadings:
 
     def look(self) -> Machine:
         """Return the machine. Raises DracaenaError, also where the driver tells only a part of it."""
-        from dracaena.kubelet_plugin.discovery.node_labels import open_questions
+        from dracaena.kubelet_plugin.discovery.publish.node_labels import open_questions
 
         reading = self._read()
         questions = open_questions(reading.left_out)
@@ -174,7 +174,7 @@ def _incomplete(questions: Sequence[LeftOut], interval_s: float | None) -> Tempo
 
 
 def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Callable[[], float]) -> Mapping[str, str]:
-    from dracaena.kubelet_plugin.discovery.node_labels import node_labels
+    from dracaena.kubelet_plugin.discovery.publish.node_labels import node_labels
 
     if machine is None:
         return {}
@@ -195,7 +195,7 @@ def _permission(arguments: argparse.Namespace) -> Permission | None:
 
 def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:
     """Return what this node says; of a recorded machine nothing, for it is another one."""
-    from dracaena.kubelet_plugin.discovery.node_labels import MODES, UNKNOWN, LabelFacts
+    from dracaena.kubelet_plugin.discovery.publish.node_labels import MODES, UNKNOWN, LabelFacts
 
     timestamp_s = None if arguments.no_timestamp else int(now_s())
     if not arguments.nvml:
@@ -218,7 +218,7 @@ def _text(path: Path) -> str:
 
 def _put(arguments: argparse.Namespace, client: KubeClient | None, labels: Mapping[str, str]) -> None:
     from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-    from dracaena.kubelet_plugin.discovery.node_labels import feature_file
+    from dracaena.kubelet_plugin.discovery.publish.node_labels import feature_file
 
     if client is not None:
         _patch(client, arguments.patch_node, labels, arguments.driver_name)

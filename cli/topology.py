@@ -20,7 +20,7 @@ from dracaena.process.settings import NODE_NAME
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
-    from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import TopoMatrix
+    from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import TopoMatrix
     from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 _FORMS = ("tree", "matrix", "json", "resourceslices")
@@ -109,7 +109,11 @@ class _Shown:
 
 
 def _run_import(arguments: argparse.Namespace) -> int:
-    from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
+    from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import (
+        decode_text,
+        machine_from_matrix,
+        parse_topo_matrix,
+    )
 
     node = arguments.node or _DEFAULT_NODE
     try:
@@ -154,7 +158,7 @@ def _partitioned(machine: Machine) -> Machine:
 
 def _shared(setting: str, machine: Machine) -> frozenset[str]:
     """Return the UUIDs of the GPUs that a node's setting shares. Raises BadInputError for what it would share not."""
-    from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
+    from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 
     shared = shared_gpus(setting, machine)
     if shared.problems:
@@ -269,7 +273,7 @@ def _resourceslices_text(shown: _Shown, driver: str) -> str:
 
     from dracaena.api.resource_objects import ResourceSlice
     from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-    from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
+    from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs
 
     roles = GpuRoles(shared=shown.shared)
     specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True, roles=roles)

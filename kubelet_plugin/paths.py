@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.prepare.device_metadata import HOST_FOLDER
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import HOST_FOLDER
 
 MAX_SOCKET_PATH_BYTES = 107
 """sizeof(sun_path) is 108 with its closing NUL (unix(7))."""

@@ -16,11 +16,11 @@ from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer
-from dracaena.kubelet_plugin.discovery.passthrough import PciBus
-from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver
-from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
+from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
+from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedDevice, PublishedPool
 
 

@@ -19,8 +19,8 @@ import structlog
 
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.kubelet_plugin.cc_modes.journals import OF_ANOTHER, CcModeJournals, NodeInUseError
-from dracaena.kubelet_plugin.discovery.passthrough import PciFunction
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vm.passthrough import PciFunction
 from dracaena.kubelet_plugin.ports import (
     CcModeProgram,
     NodeLock,
@@ -29,7 +29,7 @@ from dracaena.kubelet_plugin.ports import (
     PciDrivers,
     WriteHangsError,
 )
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeChange, ModeStep, RefusedMode
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep, RefusedMode
 
 log = structlog.get_logger()
 

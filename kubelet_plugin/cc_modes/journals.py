@@ -10,7 +10,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import (
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import (
     CcModeJournal,
     ModeChange,
     ModeStep,

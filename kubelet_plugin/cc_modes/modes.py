@@ -26,9 +26,9 @@ from dracaena.kubelet_plugin.cc_modes.changes import (
     ModeStuckError,
 )
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
-from dracaena.kubelet_plugin.discovery.passthrough import PciBus, PciFunction
+from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus, PciFunction
 from dracaena.kubelet_plugin.ports import NotOfferedError
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import NO_MODE, CcModeJournal, ModeChange, ModeStep, RefusedMode
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import NO_MODE, CcModeJournal, ModeChange, ModeStep, RefusedMode
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock

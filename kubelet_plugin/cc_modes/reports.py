@@ -8,7 +8,7 @@ import structlog
 
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.cc_modes.modes import ModeReport, ModeState
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 log = structlog.get_logger()

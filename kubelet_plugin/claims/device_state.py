@@ -44,12 +44,12 @@ from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
-from dracaena.kubelet_plugin.prepare.podlist import claim_names
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 

@@ -19,7 +19,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import (
     Followed,
     follow,

@@ -14,7 +14,7 @@ from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_passthrough, with_whole_consumption
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, ContainerEdits, GpuRoles, refused_strategy
-from dracaena.kubelet_plugin.discovery.passthrough import why_divided_by_mig
+from dracaena.kubelet_plugin.discovery.vm.passthrough import why_divided_by_mig
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice, PublishedPool, why_not_in_pool
 

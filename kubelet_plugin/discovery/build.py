@@ -14,6 +14,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Nic, Topology
 from dracaena.kubelet_plugin.discovery.confidential import cc_capable, cc_mode
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.discovery.machine_facts import (
     ConfidentialFacts,
     GpuFacts,
@@ -31,9 +32,8 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
     pair_count,
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
-from dracaena.kubelet_plugin.discovery.passthrough import RefusedGpu, passthrough_trouble
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.vm.passthrough import RefusedGpu, passthrough_trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)
 """Sort key of a GPU without an address: behind all that have one, by index."""

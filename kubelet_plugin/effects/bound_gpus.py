@@ -6,7 +6,7 @@ import structlog
 
 from dracaena.api.passthrough import passthrough_device_name, pci_bus_id_in
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
+from dracaena.kubelet_plugin.prepare.journals.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
 
 _SUFFIX = ".json"
 

@@ -20,8 +20,8 @@ import structlog
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.ports import EffectMeans, JoinedEffectMeans, NodeLock, NotingEffectMeans
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 

@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     without_partitions,
     without_places,
 )
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.ports import (
     DocumentStore,
     FabricCode,

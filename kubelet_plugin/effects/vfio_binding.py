@@ -16,11 +16,16 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER, PciFunction, functions_of_gpu, why_not_on_demand
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vm.passthrough import (
+    VFIO_DRIVER,
+    PciFunction,
+    functions_of_gpu,
+    why_not_on_demand,
+)
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
-from dracaena.kubelet_plugin.prepare.device_nodes import IOMMU_NODE
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import IOMMU_NODE
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 
 FUNCTIONS: Final = "functions"

@@ -19,8 +19,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
 )
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
-from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
-from dracaena.kubelet_plugin.discovery.troubles import (
+from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, HealthClass
+from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,
@@ -28,8 +28,8 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     trouble,
 )
 from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread, WedgedError
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, gpu_driver_edits
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits, gpu_driver_edits
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
 from dracaena.process.clock import Clock, SystemClock
 
 T = TypeVar("T")

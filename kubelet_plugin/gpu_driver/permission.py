@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 
 
 class GpuDriverPermission:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.process.clock import Clock
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import structlog
 
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.layout_journal import JournalForm, LayoutJournal
+from dracaena.kubelet_plugin.prepare.journals.layouts import JournalForm, LayoutJournal
 
 
 class LayoutRecord(Protocol):

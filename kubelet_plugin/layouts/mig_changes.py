@@ -18,10 +18,10 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
-from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout, layout_problem, mode_obstacle
-from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
-from dracaena.kubelet_plugin.discovery.mig_packing import Placed, packed
+from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout, layout_problem, mode_obstacle
+from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.mig.packing import Placed, packed
 from dracaena.kubelet_plugin.effects.mig_instances import STEP_S, MigControl
 from dracaena.kubelet_plugin.layouts.journals import (
     GpuInUseError,
@@ -30,7 +30,7 @@ from dracaena.kubelet_plugin.layouts.journals import (
     MadeByOthersError,
 )
 from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord, MadeInstance
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.mig_instances import IN_USE, MigRefusedError
-from dracaena.kubelet_plugin.discovery.mig_layouts import (
+from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig.layouts import (
     GpuLayout,
     Layouts,
     asks_for_device_ids,
@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.discovery.mig_layouts import (
 from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals, MadeByOthersError
 from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges, others_made
 from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, Standing
-from dracaena.kubelet_plugin.prepare.layout_journal import GpuRecord
+from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.process.clock import Clock
 

@@ -19,7 +19,7 @@ from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.vgpu import is_mdev_uuid, vgpu_type
 from dracaena.kubelet_plugin.discovery.layout_files import listed
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import (
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     OurVgpu,
     VgpuGpu,
     VgpuLayout,
@@ -37,7 +37,7 @@ from dracaena.kubelet_plugin.layouts.journals import (
     MadeByOthersError,
 )
 from dracaena.kubelet_plugin.ports import NodeLock, OpeningProcess, SysfsWrites
-from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import VgpuRecord
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VgpuRecord
 
 _NO_NUMBER: Final = 255
 """Exit status of a writer whose error had no number (PciDriverFiles)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import (
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     VgpuGpu,
     VgpuLayout,
     VgpuLayouts,
@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.discovery.vgpu_layouts import (
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, Standing
 from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges, VgpuRefusedError, vgpus_of_others
-from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import NOTHING_KNOWN, VgpuRecord
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.process.clock import Clock
 

@@ -18,20 +18,20 @@ from dracaena.api.objects import Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
-from dracaena.kubelet_plugin.discovery.allocatable import allocatable, counter_pages
 from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
-from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
-from dracaena.kubelet_plugin.discovery.mig_on_demand import (
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig.on_demand import (
     DividedGpus,
     as_published,
     divided_gpus,
     taken_by_others,
     vanished,
 )
-from dracaena.kubelet_plugin.discovery.passthrough import divided_by_mig, passthrough_trouble
-from dracaena.kubelet_plugin.discovery.pool import Page
-from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable, counter_pages
+from dracaena.kubelet_plugin.discovery.publish.pool import Page
+from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
+from dracaena.kubelet_plugin.discovery.vm.passthrough import divided_by_mig, passthrough_trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign

@@ -19,7 +19,8 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.gpu_health import (
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     BLOCKING,
     CONFIDENTIAL,
     FABRIC,
@@ -35,8 +36,7 @@ from dracaena.kubelet_plugin.discovery.gpu_health import (
     polled,
     xid_fault,
 )
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.troubles import (
+from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,

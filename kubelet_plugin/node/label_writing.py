@@ -9,7 +9,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Node
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, NotFoundError
-from dracaena.kubelet_plugin.discovery.node_label_patch import label_patch
+from dracaena.kubelet_plugin.discovery.publish.node_label_patch import label_patch
 
 TRIES: Final = 5
 """Of one write. kubelet writes its Node's status every few minutes, so that two in a row hardly ever collide; who loses

@@ -17,7 +17,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.adapters.kernel.thread_state import is_uninterruptible
 from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
-from dracaena.kubelet_plugin.discovery.troubles import (
+from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,

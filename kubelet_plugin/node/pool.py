@@ -9,7 +9,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
-from dracaena.kubelet_plugin.discovery.mig_on_demand import NOT_DIVIDED, DividedGpus, places_of
+from dracaena.kubelet_plugin.discovery.mig.on_demand import NOT_DIVIDED, DividedGpus, places_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 

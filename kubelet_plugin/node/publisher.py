@@ -20,7 +20,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import CounterSet, Device, ResourceSlice
 from dracaena.kube.reflector import Backoff
-from dracaena.kubelet_plugin.discovery.pool import (
+from dracaena.kubelet_plugin.discovery.publish.pool import (
     Page,
     PoolIdentity,
     PoolWrites,

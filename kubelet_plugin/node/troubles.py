@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from dracaena.kube.events import EventType
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 log = structlog.get_logger()

@@ -9,8 +9,8 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, ClaimStatusWriter
-from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.device_status import with_our_devices
 
 log = structlog.get_logger()
 

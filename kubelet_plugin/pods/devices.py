@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistLine, podlist_line
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.podlist import (
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.reports.podlist import (
     ClaimPlace,
     annotation_changes,
     by_name,
@@ -23,7 +24,6 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     pod_entries,
     unknown_claims,
 )
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 
 @dataclass(frozen=True, slots=True)

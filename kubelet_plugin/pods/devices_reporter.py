@@ -37,9 +37,10 @@ from dracaena.kubelet_plugin.ports import (
     PodCache,
     TouchableStore,
 )
-from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.podlist import (
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.dcgm_job_mapping import is_job_file, job_files
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.reports.podlist import (
     Users,
     has_claims,
     may_run,
@@ -47,7 +48,6 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     same_use,
     with_users,
 )
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
-from dracaena.kubelet_plugin.prepare.podlist import by_name, devices_by_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.podlist import by_name, devices_by_container
 
 
 def crowded_container(plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 from dracaena.api.errors import BadInputError
 from dracaena.api.mps import MpsFault, MpsFaultKind
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.prepare.podlist import may_run
+from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 
 PROTOCOL_3: Final = 3
 

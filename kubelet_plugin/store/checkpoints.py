@@ -16,7 +16,8 @@ import structlog
 
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.ports import DocumentStore, StampedStore
-from dracaena.kubelet_plugin.prepare.checkpoint import (
+from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     SUFFIX,
     Broken,
     Checkpoint,
@@ -25,7 +26,6 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     encode_checkpoint,
     file_name,
 )
-from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 BOOT_MARK = "boot-id"

@@ -7,11 +7,11 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpuDriverEdits
-from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
-from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.device_nodes import needs_gpu_driver
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import needs_gpu_driver
+from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec, spec_file_name
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 

@@ -8,9 +8,9 @@ from typing import Final
 from dracaena.api.names import ClaimUid, DeviceName, PoolName
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.podlist import claim_names, may_run
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names, may_run
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 
 MOST_NAMED: Final = 7

@@ -15,8 +15,9 @@ import structlog
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadPool
-from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint
-from dracaena.kubelet_plugin.prepare.device_metadata import (
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import (
     Attributes,
     claim_metadata,
     claim_of_document,
@@ -28,7 +29,6 @@ from dracaena.kubelet_plugin.prepare.device_metadata import (
     spec_name,
     spec_prefix,
 )
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 log = structlog.get_logger()
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Mapping
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.process.clock import Clock
 

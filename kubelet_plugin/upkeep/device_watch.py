@@ -18,8 +18,8 @@ from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimTrouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import PodCache
-from dracaena.kubelet_plugin.prepare.podlist import may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 

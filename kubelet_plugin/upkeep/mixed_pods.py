@@ -14,8 +14,8 @@ import structlog
 
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes, why_late_pod_differs
-from dracaena.kubelet_plugin.prepare.podlist import may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
 

@@ -27,8 +27,8 @@ from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
-from dracaena.kubelet_plugin.prepare.podlist import may_run
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
 from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers

@@ -32,7 +32,7 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
-from dracaena.kubelet_plugin.prepare.cdi import claim_of_spec_file
+from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.worker import Worker

@@ -42,7 +42,7 @@ from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
+from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.effects.memory_limits import AskedMemoryLimiter
@@ -61,10 +61,10 @@ from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pods.transform import kept_pod
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.settings import CONTROLLER, LAYOUT, ON_DEMAND, PluginSettings
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles

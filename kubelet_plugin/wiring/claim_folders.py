@@ -10,8 +10,8 @@ from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.podlist import PODLIST
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.paths import PluginPaths
-from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
-from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
+from dracaena.kubelet_plugin.prepare.cdi.spec import spec_file_name
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import TOLD

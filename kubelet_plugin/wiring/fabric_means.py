@@ -15,7 +15,7 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.troubles import TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root

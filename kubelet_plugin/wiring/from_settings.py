@@ -13,9 +13,9 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import HOST, Devic
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.adapters.recorded.machine import RecordedMachine
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.discovery.gpu_health import Rules
-from dracaena.kubelet_plugin.discovery.passthrough import NONE_ON_DEMAND, OnDemandGpus
-from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus
+from dracaena.kubelet_plugin.discovery.health.gpu_health import Rules
+from dracaena.kubelet_plugin.discovery.vm.passthrough import NONE_ON_DEMAND, OnDemandGpus
+from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus
 from dracaena.kubelet_plugin.effects.mig_instances import MigControl
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease

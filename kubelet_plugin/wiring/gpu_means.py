@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding

@@ -8,7 +8,7 @@ from functools import partial
 from dracaena.api import limits
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
-from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
+from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from dracaena.kubelet_plugin.node.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings

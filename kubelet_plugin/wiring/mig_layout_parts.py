@@ -8,12 +8,12 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.names import gpu_device_name, mig_layout_key
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
 from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
-from dracaena.kubelet_plugin.discovery.mig_layouts import read_layouts
+from dracaena.kubelet_plugin.discovery.mig.layouts import read_layouts
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.mig_changes import LayoutControl, MigLayoutChanges
 from dracaena.kubelet_plugin.layouts.mig_rounds import MigLayouts
 from dracaena.kubelet_plugin.layouts.reports import MIG_WORDS
-from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL
+from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
 from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.layout_context import ChosenLayout, LayoutContext
 

@@ -18,14 +18,14 @@ from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import PciDriverFiles
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, read_vgpu_layouts
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, read_vgpu_layouts
 from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals
 from dracaena.kubelet_plugin.layouts.reports import VGPU_WORDS
 from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.layouts.vgpu_rounds import VgpuRounds
 from dracaena.kubelet_plugin.ports import OpeningProcess
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
-from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import VGPU_JOURNAL
 from dracaena.kubelet_plugin.settings import LAYOUT
 from dracaena.kubelet_plugin.wiring.layout_context import ChosenLayout, LayoutContext
 

@@ -8,7 +8,7 @@ import pynvml
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError
 from dracaena.mps.planning.state import ComputeMode
 
 _WORDS = {

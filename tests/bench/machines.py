@@ -14,8 +14,8 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.score.nominal_rates import make_box
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
-from dracaena.kubelet_plugin.discovery.topo_layouts import TopoTextError
+from dracaena.kubelet_plugin.discovery.topo.layouts import TopoTextError
+from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
 
 TOPOLOGIES_VARIABLE: Final = "DRACAENA_TOPOLOGIES"
 """Folder that holds a folder `topologies` of real `nvidia-smi topo -m` texts; more machines where it is set."""

@@ -28,13 +28,13 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel, find_gpu_d
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
-from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
+from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.recording import recording
+from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import gpu_driver_edits
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import gpu_driver_edits
 from dracaena.process.clock import SystemClock
 from support.plugin import DRIVER, NODE, FakeClaims, PluginNode, claim_of, reference_to
 

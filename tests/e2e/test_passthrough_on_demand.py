@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.names import gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from e2e.cluster import Cluster
 from e2e.fake_kernel import GROUP, plugin_on, vfio_nodes, wait_published
 from e2e.gpu_pods import seen_inside, wait_free

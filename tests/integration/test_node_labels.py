@@ -15,7 +15,7 @@ from dracaena.cli.node_labels import run as run_node_labels
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kube.client import KubeClient
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.discovery.node_labels import LabelFacts, node_labels
+from dracaena.kubelet_plugin.discovery.publish.node_labels import LabelFacts, node_labels
 from dracaena.kubelet_plugin.node.label_writing import write_node_labels
 from support.allocation import DRIVER
 from support.api_ground import ApiGround

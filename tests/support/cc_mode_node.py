@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dracaena.kubelet_plugin.cc_modes.changes import CcModeChanges
 from dracaena.kubelet_plugin.cc_modes.journals import CcModeJournals
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeChange
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_pci import FakePciBus
 from support.fake_pci_drivers import FakePciDrivers

@@ -37,8 +37,8 @@ from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK, Checkpoints
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal

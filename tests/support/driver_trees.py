@@ -12,7 +12,7 @@ from dracaena.api.names import DeviceName, GpuUuid, PoolName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.elf import library
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put

@@ -18,7 +18,7 @@ from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
-from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.ports import FabricManagerError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.passthrough import PciBus
-from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver, best_vfio_driver
+from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
+from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_driver
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
 from support.fake_pci import FakePciBus, UnbindHangsError
 from support.killed_steps import StopError

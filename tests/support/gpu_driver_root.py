@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from dracaena.kubelet_plugin.prepare.device_nodes import NodeFacts
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import NodeFacts
 from support.elf import library
 
 VERSION = "580.65.06"

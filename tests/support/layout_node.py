@@ -12,10 +12,10 @@ from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
-from dracaena.kubelet_plugin.discovery.mig_layouts import GpuLayout
+from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges
-from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord
+from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
 from support.mig_node import ask_at_once

@@ -12,7 +12,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import GpuGoneError

@@ -27,8 +27,8 @@ from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
-from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
+from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
 from dracaena.kubelet_plugin.wiring.from_settings import on_demand_gpus

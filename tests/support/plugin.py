@@ -32,11 +32,11 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, ReadClaimNodes
-from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes, DeviceNode, plain_nodes
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles

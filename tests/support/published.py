@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.resource_objects import CounterSet, Device
-from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
-from dracaena.kubelet_plugin.discovery.pool import Page, devices_of
-from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.publish.pool import Page, devices_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from support.plugin import DRIVER, NODE

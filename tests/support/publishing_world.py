@@ -24,7 +24,7 @@ from dracaena.api.resource_objects import Device, ResourceSlice, ResourceSliceSp
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
 from dracaena.kubelet_plugin.adapters.files.lock import FileLock
 from dracaena.kubelet_plugin.adapters.files.writer_lock import HeldTurn, OvertakenError, WriterLock
-from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
+from dracaena.kubelet_plugin.discovery.publish.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.publisher import Publisher
 from support.clock import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
+from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -16,15 +16,15 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.mig_on_demand import as_published, divided_gpus
-from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus, handed_through
-from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
+from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.node.pool import node_pool
-from dracaena.kubelet_plugin.prepare.checkpoint import State
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, VFIO_BIND
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.gpu_users import prepared_users
 from dracaena.kubelet_plugin.wiring.gpu_means import make_whole

@@ -11,12 +11,12 @@ from uuid import UUID
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuGpu, VgpuLayout
-from dracaena.kubelet_plugin.discovery.vgpus import VgpuTypeFacts
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout
+from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
-from dracaena.kubelet_plugin.prepare.vgpu_layout_journal import VGPU_JOURNAL, VgpuRecord
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL, VgpuRecord
 from support.fake_pci import FakePciBus, UnbindHangsError
 from support.fake_vgpu import A100_MIG_TYPES, H200_TYPES, T4_TYPES, FakeVgpus
 from support.layout_node import BOOT, OpenLock, StepFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 from dracaena.api.errors import TemporaryError
 from dracaena.api.vgpu import is_mdev_uuid
 from dracaena.kubelet_plugin.adapters.sysfs.files import text
-from dracaena.kubelet_plugin.prepare.device_nodes import (
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import (
     CONTROL_NODES,
     ClaimNodes,
     DeviceNode,

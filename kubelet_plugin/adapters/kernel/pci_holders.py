@@ -15,7 +15,7 @@ from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
-from dracaena.kubelet_plugin.discovery.passthrough import VFIO_DRIVER
+from dracaena.kubelet_plugin.discovery.vm.passthrough import VFIO_DRIVER
 from dracaena.kubelet_plugin.ports import OpeningProcess
 
 _MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)

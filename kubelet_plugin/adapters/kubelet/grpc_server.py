@@ -14,9 +14,9 @@ from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams, add_health_services
 from dracaena.kubelet_plugin.claims.calls import ClaimFailure
-from dracaena.kubelet_plugin.prepare.cdi import qualified_name
-from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids
+from dracaena.kubelet_plugin.prepare.cdi.spec import qualified_name
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import cdi_ids
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1

@@ -10,7 +10,7 @@ import grpc
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.ports import KubeletView
-from dracaena.kubelet_plugin.prepare.cdi_devices import claim_of_device
+from dracaena.kubelet_plugin.prepare.cdi.devices import claim_of_device
 from dracaena.proto.podresources.v1 import api_pb2 as v1
 from dracaena.proto.podresources.v1 import api_pb2_grpc as v1_grpc
 

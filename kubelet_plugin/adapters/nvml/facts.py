@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import (
     PairLevel,
 )
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from dracaena.kubelet_plugin.discovery.vgpus import VgpuTypeFacts
+from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 
 T = TypeVar("T")
 

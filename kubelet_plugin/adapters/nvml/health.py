@@ -12,9 +12,9 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError, NvmlLibrary, error_name
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 EVENT_TYPES = (
     pynvml.nvmlEventTypeXidCriticalError

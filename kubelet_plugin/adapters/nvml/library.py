@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import pynvml
 
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -18,17 +18,17 @@ from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, Poll
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts, PassthroughFacts
-from dracaena.kubelet_plugin.discovery.passthrough import (
+from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
+from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     NONE_ON_DEMAND,
     HandedThrough,
     OnDemandGpus,
     handed_through,
 )
-from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
-from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
+from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0

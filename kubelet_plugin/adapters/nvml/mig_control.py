@@ -16,7 +16,7 @@ import pynvml
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
 from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
-from dracaena.kubelet_plugin.discovery.mig_instances import GpuInstance, MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
 
 T = TypeVar("T")
 

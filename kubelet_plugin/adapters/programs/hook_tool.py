@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, FIRST_COMMANDS, HOOK_NAMES, HookTool
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, FIRST_COMMANDS, HOOK_NAMES, HookTool
 
 HOOK_FOLDERS = (
     "/usr/bin",

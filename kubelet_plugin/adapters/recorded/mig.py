@@ -16,7 +16,7 @@ from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consumption, counters
-from dracaena.kubelet_plugin.discovery.mig_instances import (
+from dracaena.kubelet_plugin.discovery.mig.instances import (
     GET_GPU,
     GET_INSTANCE,
     IN_USE,
@@ -25,7 +25,7 @@ from dracaena.kubelet_plugin.discovery.mig_instances import (
     GpuInstance,
     MigRefusedError,
 )
-from dracaena.kubelet_plugin.discovery.mig_on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.ports import DocumentStore, GpuGoneError
 
 NOT_SUPPORTED = "NOT_SUPPORTED"

@@ -20,8 +20,8 @@ from typing import Final
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.programs.child_process import kill
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.passthrough import PciBus
-from dracaena.kubelet_plugin.discovery.vfio_drivers import VfioDriver, best_vfio_driver
+from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
+from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_driver
 from dracaena.kubelet_plugin.ports import WriteHangsError
 
 WRITES: Final = "writes"

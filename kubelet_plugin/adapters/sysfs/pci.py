@@ -10,8 +10,8 @@ from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, link, matched, names, text
-from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 
 _ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
 _CLASS: Final = re.compile(r"0x([0-9a-f]{4})[0-9a-f]{2}", re.ASCII)

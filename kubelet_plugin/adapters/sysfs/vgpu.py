@@ -17,9 +17,9 @@ from typing import Final
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.api.vgpu import is_mdev_uuid
 from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, link, matched, names, text
-from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, RefusedGpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from dracaena.kubelet_plugin.discovery.vgpus import VgpuBus, VgpuFacts, VgpuTypeFacts, creatable_types
+from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, RefusedGpu
+from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuBus, VgpuFacts, VgpuTypeFacts, creatable_types
 
 MOST_TYPES_BYTES: Final = 65_536
 """Longest list of types that is read: a page, which is what an attribute of sysfs can hold, where pages are largest."""

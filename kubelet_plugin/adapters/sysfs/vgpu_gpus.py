@@ -14,8 +14,8 @@ from dracaena.api.vgpu import vgpu_type
 from dracaena.kubelet_plugin.adapters.sysfs.files import names, text
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MOST_TYPES_BYTES, SysfsVgpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
-from dracaena.kubelet_plugin.discovery.vgpus import TypesOfGpus, VgpuBus, VgpuTypeFacts, creatable_types
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
+from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, VgpuTypeFacts, creatable_types
 
 _MDEV_TYPE: Final = re.compile(r"nvidia-[0-9]{1,10}", re.ASCII)
 _HEXADECIMAL: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)

@@ -21,7 +21,7 @@ from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
-from dracaena.kubelet_plugin.discovery.node_labels import MIG_STRATEGIES
+from dracaena.kubelet_plugin.discovery.publish.node_labels import MIG_STRATEGIES
 from dracaena.kubelet_plugin.node import live_machine
 from support.fake_nvml import FakeNvml
 from support.fake_pci import FakePciBus

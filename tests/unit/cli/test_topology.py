@@ -17,7 +17,7 @@ from dracaena.api.resource_objects import ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, parse_topo_matrix
+from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import decode_text, parse_topo_matrix
 from support.machines import divided_machine
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "topologies"

@@ -19,8 +19,8 @@ from dracaena.api.decision import part_in_words
 from dracaena.api.gpu_quota import QuotaItem, read_quota
 from dracaena.cli.main import build_parser, main
 from dracaena.controller.allocation.score.order import PARTS
-from dracaena.kubelet_plugin.discovery.mig_layouts import read_layouts
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import read_vgpu_layouts
+from dracaena.kubelet_plugin.discovery.mig.layouts import read_layouts
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import read_vgpu_layouts
 from support.page_cluster import NODES, page_cluster
 
 ROOT = Path(__file__).parents[3]

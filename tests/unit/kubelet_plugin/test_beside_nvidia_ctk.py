@@ -12,8 +12,8 @@ from conformance.cdi import DIFFERENCES, our_facts, recorded, unexplained
 
 from dracaena.kubelet_plugin.adapters.gpu_driver import device_nodes
 from dracaena.kubelet_plugin.adapters.gpu_driver import files as finding
-from dracaena.kubelet_plugin.prepare import gpu_driver_files as giving
-from dracaena.kubelet_plugin.prepare import hooks
+from dracaena.kubelet_plugin.prepare.cdi import gpu_driver_files as giving
+from dracaena.kubelet_plugin.prepare.cdi import hooks
 from support.driver_trees import LAYOUTS, make_host
 
 REFERENCE = recorded()

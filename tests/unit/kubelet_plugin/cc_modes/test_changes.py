@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.cc_modes.changes import (
 )
 from dracaena.kubelet_plugin.cc_modes.journals import NodeInUseError
 from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeChange, ModeStep
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeChange, ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
 from support.fake_gpu_tools import FAULTS
 from support.killed_steps import StopError

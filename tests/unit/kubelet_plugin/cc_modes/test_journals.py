@@ -9,7 +9,7 @@ import pytest
 from dracaena.api.errors import PermanentError
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.cc_modes.journals import JOURNAL, CcModeJournals, NodeInUseError
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import CcModeJournal, ModeStep, RefusedMode
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, ModeStep, RefusedMode
 from support.layout_node import OpenLock
 
 GPU, OTHER = "0000:18:00.0", "0000:3b:00.0"

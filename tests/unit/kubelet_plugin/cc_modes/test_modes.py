@@ -15,7 +15,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.cc_modes.modes import AGAIN_S, SETTLE_S, CcModes, ModePorts, ModeReport, ModeState
-from dracaena.kubelet_plugin.prepare.cc_mode_journal import ModeStep
+from dracaena.kubelet_plugin.prepare.journals.cc_modes import ModeStep
 from support.cc_mode_node import BOUND, GUEST, HOST, CcNode
 from support.clock import FakeClock
 from support.machines import plain_machine

@@ -22,9 +22,9 @@ from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import AllocatedAnewError, DeviceHeldError
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.ports import ClaimGoneError
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
-from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.gpu_driver_root import VERSION, put_gpu_driver
 from support.plugin import (

@@ -17,7 +17,7 @@ from dracaena.api.resourceslice import decode_pool, encode_gpus
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
-from dracaena.kubelet_plugin.discovery.sharing import LEAST_MEMORY_BYTES
+from dracaena.kubelet_plugin.discovery.publish.sharing import LEAST_MEMORY_BYTES
 from support.api_documents import errors
 from support.machines import plain_machine
 from transcripts.scenarios.slices import SHARED_GPU

@@ -19,8 +19,8 @@ from dracaena.api.vgpu import Vgpu
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.claims.device_state import SetAsideError
-from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
+from dracaena.kubelet_plugin.prepare.reports.device_status import with_our_devices
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import A100_TYPES, H200_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
@@ -327,7 +327,7 @@ def test_in_any_order_of_many_events_a_gpu_is_in_the_hands_of_one(tmp_path: Path
     run_in_any_order(tmp_path, seed)
 
 
-@pytest.mark.parametrize("guard", ["prepare.holders._changed_driver", "last_guard.of_unknown_address"])
+@pytest.mark.parametrize("guard", ["prepare.holders._changed_driver", "claims.last_guard.of_unknown_address"])
 def test_a_guard_that_misses_a_change_of_hands_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:

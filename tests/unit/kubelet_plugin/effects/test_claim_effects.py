@@ -12,8 +12,8 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError

@@ -15,8 +15,8 @@ from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims import device_state
 from dracaena.kubelet_plugin.effects.claim_effects import MAX_WAITING
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError

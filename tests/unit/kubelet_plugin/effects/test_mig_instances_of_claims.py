@@ -17,12 +17,12 @@ from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
-from dracaena.kubelet_plugin.discovery.mig_on_demand import divided_gpus
+from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.checkpoint import State
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
 from support.killed_steps import KilledSteps, StopError

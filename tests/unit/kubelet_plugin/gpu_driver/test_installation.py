@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
 from dracaena.kubelet_plugin.gpu_driver.installation import (
     LOOK_S,
     GpuDriverFilesMissingError,
@@ -19,8 +19,8 @@ from dracaena.kubelet_plugin.gpu_driver.installation import (
     GpuDriverPlaces,
 )
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
-from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from support.clock import FakeClock
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.ld_so_cache import ld_so_cache

@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 from dracaena.kubelet_plugin.gpu_driver.lending import GpuDriverLending
 from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease

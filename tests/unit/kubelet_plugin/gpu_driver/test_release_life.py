@@ -11,9 +11,9 @@ import pytest
 from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
-from dracaena.kubelet_plugin.discovery import gpu_health
-from dracaena.kubelet_plugin.discovery.health_facts import Poll
-from dracaena.kubelet_plugin.discovery.troubles import Trouble
+from dracaena.kubelet_plugin.discovery.health import gpu_health
+from dracaena.kubelet_plugin.discovery.health.facts import Poll
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from support.gpu_driver_life import Life
 from support.seeds import sampled

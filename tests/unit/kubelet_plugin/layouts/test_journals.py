@@ -6,7 +6,7 @@ import pytest
 
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutJournals
-from dracaena.kubelet_plugin.prepare.layout_journal import MIG_JOURNAL, GpuRecord, MadeInstance
+from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord, MadeInstance
 from support.layout_node import layout
 from support.plugin import ThreadLock
 

@@ -13,7 +13,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
+from dracaena.kubelet_plugin.discovery.mig.layouts import Layouts, read_layouts
 from dracaena.kubelet_plugin.layouts.mig_rounds import MigLayouts
 from dracaena.kubelet_plugin.layouts.rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
 from support.clock import FakeClock

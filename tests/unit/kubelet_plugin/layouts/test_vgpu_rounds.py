@@ -17,8 +17,8 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import VgpuLayout, VgpuLayouts, read_vgpu_layouts
-from dracaena.kubelet_plugin.discovery.vgpus import existing_vgpus
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuLayout, VgpuLayouts, read_vgpu_layouts
+from dracaena.kubelet_plugin.discovery.vm.vgpus import existing_vgpus
 from dracaena.kubelet_plugin.layouts.rounds import SETTLE_S, LayoutPorts, LayoutReport, LayoutState
 from dracaena.kubelet_plugin.layouts.vgpu_rounds import VgpuRounds
 from support.clock import FakeClock

@@ -14,7 +14,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.names import DeviceName, gpu_device_name, mig_layout_key, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.topology import TopologyError
-from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.node.devices import EVERY_GPU, GONE, DevicesUnknownError
 from support.machines import divided_machine
 from support.mig_geometries import divisible_machine

@@ -12,9 +12,9 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.discovery.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.troubles import (
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.health.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
+from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,

@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
-from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.node.live_machine import (
     INCOMPLETE_S,
     POORER_S,

@@ -20,7 +20,7 @@ from dracaena.api.resource_objects import (
     ResourceSliceSpec,
 )
 from dracaena.kube.errors import ApiUnavailableError
-from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
+from dracaena.kubelet_plugin.discovery.publish.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.publisher import REFUSED_RETRY_S, Publisher
 from support.clock import FakeClock

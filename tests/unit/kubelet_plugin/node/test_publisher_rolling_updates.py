@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.kubelet_plugin.adapters.files.writer_lock import WriterLock
-from dracaena.kubelet_plugin.discovery.pool import plan_pool
+from dracaena.kubelet_plugin.discovery.publish.pool import plan_pool
 from dracaena.kubelet_plugin.node import publisher
 from support.publishing_world import FATES, PublishingWorld, ViolationError
 

@@ -9,7 +9,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
+from dracaena.kubelet_plugin.prepare.reports.device_status import with_our_devices
 from support.plugin import (
     DRIVER,
     NODE,

@@ -14,7 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist, encode_podlist
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.pods.devices_reporter import ASK_AGAIN_S, RECONCILE_EVERY_S
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
 

@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 
 from dracaena.api.objects import ContainerState, ContainerStatus, Pod
 from dracaena.api.podlist import podlist_schema
-from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
+from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, make_share, reference_to
 from support.podlist_readers import ListedPod, device_to_first_pod, device_to_last_pod, list_pods
 

@@ -13,7 +13,12 @@ import pytest
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid
 from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
-from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids, claim_of_document, claim_of_spec_name, spec_name
+from dracaena.kubelet_plugin.prepare.reports.device_metadata import (
+    cdi_ids,
+    claim_of_document,
+    claim_of_spec_name,
+    spec_name,
+)
 from support.plugin import (
     DRIVER,
     NODE,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.discovery.mig_instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.store.own_places import SETTLED_S, OwnPlaces
 from support.clock import FakeClock
 from support.mig_node import instance, mig_node

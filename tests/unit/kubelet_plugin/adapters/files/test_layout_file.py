@@ -6,7 +6,7 @@ import pytest
 
 from dracaena.api.errors import BadInputError
 from dracaena.kubelet_plugin.adapters.files.layout_file import MOST_BYTES, LayoutFile
-from dracaena.kubelet_plugin.discovery.mig_layouts import Layouts, read_layouts
+from dracaena.kubelet_plugin.discovery.mig.layouts import Layouts, read_layouts
 
 GOOD = """
 version: v1

@@ -12,7 +12,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml.health import MAX_EVENTS, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml.library import ERROR_NAMES, NvmlError, NvmlLibrary
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, FakeFabric

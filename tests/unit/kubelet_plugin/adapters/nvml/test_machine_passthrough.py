@@ -15,8 +15,8 @@ from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
-from dracaena.kubelet_plugin.discovery.health_facts import Poll
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.health.facts import Poll
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
 from support.fake_nvml import FakeNvml
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_sysfs import write_machine

@@ -16,8 +16,8 @@ from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
-from dracaena.kubelet_plugin.discovery.passthrough import OnDemandGpus
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import gpu_address
 from support.fake_pci import FakePciBus

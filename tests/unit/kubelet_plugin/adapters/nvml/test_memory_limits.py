@@ -12,7 +12,7 @@ from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 from support.fake_memory_limits import DMEM, MISC, NONE_BYTES, OFF, CgroupTree, MemoryLimitingNvml
 

@@ -9,7 +9,7 @@ import pytest
 
 from dracaena.api.errors import BadInputError
 from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
-from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
+from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
 
 UUIDS = ["GPU-1", "GPU-2"]
 WELL = tuple(GpuState(uuid, recovery_action=0) for uuid in UUIDS)

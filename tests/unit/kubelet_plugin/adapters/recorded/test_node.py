@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.recorded.mig import access_minors
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
-from dracaena.kubelet_plugin.discovery.mig_instances import MigRefusedError
+from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
 
 A100S = read_machine("a100-sxm4-x4")  # 0 and 1 were in MIG mode when it was recorded
 IN_MODE = A100S.gpus[1]

@@ -8,8 +8,8 @@ import pytest
 
 from dracaena.kubelet_plugin.adapters.sysfs.files import MOST_BYTES
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.passthrough import IommuGroup, PciBus, PciFunction, handed_through
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, handed_through
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, H100, NETWORK_CLASS, NVIDIA, FakePciBus, UnbindHangsError
 
 GPU, AUDIO, BRIDGE = "0000:18:00.0", "0000:18:00.1", "0000:17:00.0"

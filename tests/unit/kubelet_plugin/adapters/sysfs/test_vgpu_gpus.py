@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
-from dracaena.kubelet_plugin.discovery.vgpu_layouts import OfferedType, VgpuGpu
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OfferedType, VgpuGpu
 from support.fake_pci import AUDIO_CLASS, FakePciBus
 from support.fake_vgpu import T4_TYPES, FakeVgpus
 from support.vgpu_layout_node import A100, H200, T4, VgpuLayoutNode

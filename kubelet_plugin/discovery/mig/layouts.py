@@ -1,0 +1,193 @@
+"""A file of MIG layouts, as NVIDIA's mig-parted has it, and the GPUs of a node → how each of them is to be divided.
+
+    version: v1
+    mig-configs:
+      all-1g.10gb:
+        - devices: all
+          device-filter: ["0x233010DE"]
+          mig-enabled: true
+          mig-devices: {"1g.10gb": 7}
+
+What its parts mean is in layout_files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.layout_files import (
+    counts_of,
+    device_ids_of,
+    entries_of_layouts,
+    indices_of,
+    listed,
+    map_of,
+    seen,
+)
+from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
+from dracaena.kubelet_plugin.discovery.mig.packing import packed
+from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES
+
+_ENTRY_KEYS = ("devices", "device-filter", "mig-enabled", "mig-devices")
+_SHARED = re.compile(r"^[0-9]+c\.")
+"""Begins the name of a compute instance that shares its GPU instance with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """What one GPU is to be."""
+
+    name: str
+    """Of the layout that says so."""
+    enabled: bool
+    """Whether it is to be in MIG mode; else it is whole."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Profile → how many instances; none is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """One entry of a layout."""
+
+    indices: tuple[int, ...] | None
+    """NVML indices; None: all GPUs."""
+    device_ids: tuple[int, ...]
+    """PCI IDs of the GPUs that it is for; empty: any."""
+    enabled: bool
+    counts: Mapping[str, int]
+
+
+Layouts = Mapping[str, tuple[LayoutEntry, ...]]
+"""Name → entries."""
+
+
+def read_layouts(document: object) -> Layouts:
+    """Read a file. Raises BadInputError that names the place and what was expected there."""
+    return entries_of_layouts(document, "mig-configs", _entry)
+
+
+def asks_for_device_ids(name: str, layouts: Layouts) -> bool:
+    """Whether the PCI IDs of the GPUs have to be known to apply a layout."""
+    return any(entry.device_ids for entry in layouts.get(name, ()))
+
+
+def gpu_layouts(
+    name: str,
+    layouts: Layouts,
+    machine: Machine,
+    device_ids: Mapping[str, int],
+    first: Mapping[int, str] = NO_INDICES,
+) -> Mapping[str, GpuLayout]:
+    """Return what a layout makes of the GPUs of a node, by UUID; GPUs that it does not name stay as they are.
+
+    `device_ids` by UUID, see asks_for_device_ids(). `first` tells which UUID each index had first, see listed_gpus():
+    an index of a GPU that was lost since names nothing, whoever has moved up to it. `all` passes over GPUs without MIG.
+    Raises BadInputError where the layout cannot be had here as it stands: then nothing is to be changed, not in part
+    either.
+    """
+    if name not in layouts:
+        raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
+    found: dict[str, GpuLayout] = {}
+    entries: dict[str, int] = {}
+    for at, entry in enumerate(layouts[name], 1):
+        for gpu in _gpus(entry, f"layout {name}: entry {at}", machine, first):
+            if entry.device_ids and device_ids.get(gpu.uuid) not in entry.device_ids:
+                continue
+            if gpu.uuid in entries:
+                raise BadInputError(f"layout {name}: GPU {gpu.index} is in entries {entries[gpu.uuid]} and {at}")
+            entries[gpu.uuid] = at
+            if entry.enabled or gpu.mig_enabled is not None:
+                found[gpu.uuid] = GpuLayout(name, entry.enabled, entry.counts)
+    if not found:
+        raise BadInputError(f"layout {name} names no GPU of this node that has MIG")
+    problems = (layout_problem(gpu, found[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in found)
+    text = "; ".join(dict.fromkeys(problem for problem in problems if problem is not None))
+    if text:
+        raise BadInputError(f"layout {name}: {text}")
+    return found
+
+
+def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
+    """Return why a GPU can never be divided so, as a sentence; None where it can, or where its profiles are unknown."""
+    if not layout.enabled or not gpu.mig_profiles:
+        return None
+    known = {profile.name: profile for profile in gpu.mig_profiles}
+    unknown = sorted(set(layout.counts) - set(known))
+    if unknown:
+        shared = any(map(_SHARED.match, unknown))
+        why = "; compute instances that share a GPU instance (`1c.2g…`) are not made" if shared else ""
+        return f"GPU {gpu.index} has no profile {listed(unknown)}, it has {listed(list(known))}{why}"
+    if packed(layout.counts, gpu.mig_profiles) is None:
+        wanted = " + ".join(f"{count} x {name}" for name, count in layout.counts.items())
+        alone = (
+            f"{name} at most {_most(gpu, name)}" for name, count in layout.counts.items() if count > _most(gpu, name)
+        )
+        most = ", ".join(alone)
+        return f"GPU {gpu.index} has no room for {wanted}" + (f" ({most})" if most else " beside each other")
+    return None
+
+
+def has_layout(machine: Machine, gpu: Gpu, layout: GpuLayout) -> bool:
+    """Whether a GPU is as its layout says, whoever made it so and wherever its instances lie."""
+    if bool(gpu.mig_enabled) != layout.enabled:
+        return False
+    return Counter(profile for profile, _ in mig_instances(machine, gpu)) == Counter(layout.counts)
+
+
+def mig_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
+    """Return profile and start of the GPU instances of a GPU, as far as they have MIG devices."""
+    migs = (mig for mig in machine.mig_devices if mig.parent_uuid == gpu.uuid)
+    return {(_SHARED.sub("", mig.profile, count=1), mig.start) for mig in migs}
+
+
+def mode_obstacle(gpu: Gpu, layout: GpuLayout) -> str | None:
+    """Return what keeps the plugin from changing the MIG mode of a GPU, None where it can or need not."""
+    if gpu.mig_enabled == layout.enabled or changes_mode_at_once(gpu):
+        return None
+    state = "on" if layout.enabled else "off"
+    return (
+        f"MIG mode of GPU {gpu.index} is to be {state}, and {gpu.architecture or 'its architecture'} changes it by a "
+        f"reset: drain the node, then `nvidia-smi -i {gpu.uuid} -mig {int(layout.enabled)}` and "
+        f"`nvidia-smi -i {gpu.uuid} --gpu-reset`, in a virtual machine a reboot"
+    )
+
+
+def _gpus(entry: LayoutEntry, where: str, machine: Machine, first: Mapping[int, str]) -> Iterator[Gpu]:
+    if entry.indices is None:
+        yield from (gpu for gpu in machine.gpus if gpu.mig_enabled is not None)
+        return
+    by_uuid = {gpu.uuid: gpu for gpu in machine.gpus}
+    by_index = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **first}
+    for index in entry.indices:
+        if index in first and first[index] not in by_uuid:
+            continue  # lost: those that are there get their layout
+        gpu = by_uuid.get(by_index.get(index, ""))
+        if gpu is None:
+            raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
+        if entry.enabled and gpu.mig_enabled is None:
+            raise BadInputError(f"{where}: GPU {index} has no MIG, or its driver does not say")
+        yield gpu
+
+
+def _most(gpu: Gpu, name: str) -> int:
+    """Return how many instances of one profile a GPU has room for."""
+    profile = next(each for each in gpu.mig_profiles if each.name == name)
+    upto = range(len(profile.placements), 0, -1)
+    return next((count for count in upto if packed({name: count}, gpu.mig_profiles) is not None), 0)
+
+
+def _entry(document: object, where: str) -> LayoutEntry:
+    given = map_of(document, where, _ENTRY_KEYS)
+    enabled = given.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise BadInputError(f"{where}: mig-enabled: {seen(enabled)}, expected true or false")
+    counts = counts_of(given, "mig-devices", where, "instances")
+    if counts and not enabled:
+        raise BadInputError(f"{where}: mig-devices with mig-enabled: false, expected none")
+    return LayoutEntry(indices_of(given, where), device_ids_of(given, where), enabled, counts)

@@ -1,0 +1,127 @@
+"""The settings `mig` and `mig-gpus` and the GPUs of a machine → which GPUs are divided when claims ask for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig_geometry import MigPlace, MigPlacement, consumption, counters, places
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
+from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
+
+_WITH_A_RESET: Final = ("Ampere",)
+"""Architectures that change MIG mode by a reset of the GPU. Older ones have no MIG; newer ones change it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DividedGpus:
+    """What the settings come to on one machine."""
+
+    uuids: frozenset[str] = frozenset()
+    """GPUs whose places for MIG devices are published."""
+    switched: frozenset[str] = frozenset()
+    """Those of them whose MIG mode the plugin changes: they are published whole as well."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Word of the setting, or UUID of a GPU that cannot be divided → what is wrong, as a sentence."""
+
+
+NOT_DIVIDED: Final = DividedGpus()
+
+
+def divided_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> DividedGpus:
+    """Read a list of GPUs as listed_gpus() does.
+
+    With `all`, GPUs without MIG are passed over, and those of Ampere that are not in MIG mode: they stay whole. One
+    that is named and cannot be divided is a problem.
+    """
+    listed = listed_gpus(setting, machine, first, "divided")
+    problems = dict(listed.problems)
+    uuids: set[str] = set()
+    for gpu in listed.gpus:
+        problem = _obstacle(gpu)
+        if problem is None:
+            uuids.add(gpu.uuid)
+        elif not listed.is_all or _is_unknown(gpu):
+            problems[gpu.uuid] = problem
+    at_once = (gpu.uuid for gpu in machine.gpus if gpu.uuid in uuids and changes_mode_at_once(gpu))
+    return DividedGpus(frozenset(uuids), frozenset(at_once), problems)
+
+
+def changes_mode_at_once(gpu: Gpu) -> bool:
+    """Whether MIG mode of a GPU can be changed while the node runs. Not known: no."""
+    return gpu.architecture is not None and gpu.architecture not in _WITH_A_RESET
+
+
+def places_of(gpu: Gpu) -> tuple[MigPlace, ...]:
+    """Return the places for MIG devices on a GPU."""
+    return places(gpu.uuid, gpu.mig_profiles)
+
+
+def as_published(machine: Machine, divided: DividedGpus) -> Machine:
+    """Return a machine without what MIG devices of divided GPUs exist now, and which of those are in MIG mode for it:
+    what is published of a GPU must not change with each claim.
+    """
+    if not divided.uuids:
+        return machine
+    gpus = tuple(replace(gpu, mig_enabled=False) if gpu.uuid in divided.switched else gpu for gpu in machine.gpus)
+    migs = tuple(mig for mig in machine.mig_devices if mig.parent_uuid not in divided.uuids)
+    return replace(machine, gpus=gpus, mig_devices=migs)
+
+
+def taken_by_others(
+    machine: Machine, divided: DividedGpus, own: Collection[DeviceName]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return what MIG devices that no claim made take of the counters of each divided GPU, by UUID.
+
+    `own` names the places of claims. A device of a profile that is not known takes its memory slices.
+    """
+    strangers: dict[str, set[tuple[str, MigPlacement]]] = {}
+    for mig in machine.mig_devices:
+        if mig.parent_uuid in divided.uuids and mig.device_name not in own:
+            profile = mig.profile.partition("c.")[2] or mig.profile
+            strangers.setdefault(mig.parent_uuid, set()).add((profile, MigPlacement(mig.start, mig.size)))
+    return {gpu.uuid: _taken(gpu, strangers[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in strangers}
+
+
+def vanished(machine: Machine, made: Mapping[DeviceName, MadeDevice]) -> Mapping[DeviceName, str]:
+    """Return place and UUID of those MIG devices that are not there any more, on GPUs that tell what they have."""
+    told = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled is not None}
+    there = {mig.uuid for mig in machine.mig_devices}
+    return {p: device.uuid for p, device in made.items() if device.gpu in told and device.uuid not in there}
+
+
+def _taken(gpu: Gpu, strangers: Collection[tuple[str, MigPlacement]]) -> Mapping[str, int]:
+    there, known = counters(gpu.mig_profiles), {profile.name: profile for profile in gpu.mig_profiles}
+    taken: Counter[str] = Counter()
+    for name, placement in strangers:
+        profile = known.get(name)
+        if profile is None:
+            taken.update({f"memory-slice-{number}": 1 for number in range(placement.start, placement.end)})
+        else:
+            taken.update(consumption(MigPlace(gpu.uuid, profile, placement), there))
+    return taken
+
+
+def _is_unknown(gpu: Gpu) -> bool:
+    """Whether a GPU has MIG, and only how it can be divided is not told."""
+    return gpu.mig_enabled is not None and not gpu.mig_profiles
+
+
+def _obstacle(gpu: Gpu) -> str | None:
+    if gpu.mig_enabled is None:
+        return f"GPU {gpu.uuid} has no MIG, or its driver does not say"
+    if not gpu.mig_profiles:
+        return (
+            f"the driver does not tell how GPU {gpu.uuid} can be divided; some tell it in MIG mode only: turn that on "
+            "once (`nvidia-smi -mig 1`)"
+        )
+    if not gpu.mig_enabled and not changes_mode_at_once(gpu):
+        return (
+            f"GPU {gpu.uuid} is not in MIG mode, and {gpu.architecture or 'its architecture'} enters it by a reset: it "
+            "stays whole until an admin has done that (`nvidia-smi -mig 1`, then a reset or a reboot)"
+        )
+    return None

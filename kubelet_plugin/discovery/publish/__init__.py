@@ -1,0 +1,1 @@
+"""A machine → what its node publishes: slices of its pool, and labels."""

@@ -1,0 +1,50 @@
+"""The setting `sharing` and the GPUs of a machine → which GPUs several claims may have at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
+
+LEAST_MEMORY_BYTES: Final = 2 << 20
+"""The least share and one step more: what the API wants of a range with a step (resource.k8s.io/v1, validRange)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpus:
+    """What a setting comes to on one machine."""
+
+    uuids: frozenset[str] = frozenset()
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Word of the setting, or UUID of a GPU that cannot be shared → what is wrong, as a sentence. What is unclear is
+    shared by nobody."""
+
+
+def shared_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> SharedGpus:
+    """Read a setting as listed_gpus() does. With `all`, GPUs that are divided are passed over; one that is named and
+    cannot be shared is a problem.
+    """
+    listed = listed_gpus(setting, machine, first, "shared")
+    problems, uuids = dict(listed.problems), set()
+    for gpu in listed.gpus:
+        if gpu.mig_enabled and listed.is_all:
+            continue
+        obstacle = _obstacle(gpu)
+        if obstacle is None:
+            uuids.add(gpu.uuid)
+        else:
+            problems[gpu.uuid] = obstacle
+    return SharedGpus(frozenset(uuids), problems)
+
+
+def _obstacle(gpu: Gpu) -> str | None:
+    if gpu.mig_enabled:
+        return f"GPU {gpu.uuid} is divided into MIG devices, so it cannot be shared"
+    if gpu.memory_bytes is None:
+        return f"it is not known how much memory GPU {gpu.uuid} has, so it cannot be shared by memory"
+    if gpu.memory_bytes < LEAST_MEMORY_BYTES:
+        return f"GPU {gpu.uuid} has {gpu.memory_bytes} bytes of memory, too few to be shared"
+    return None

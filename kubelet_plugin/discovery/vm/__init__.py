@@ -1,0 +1,1 @@
+"""What virtual machines can get of a node: GPUs by VFIO, and vGPUs."""

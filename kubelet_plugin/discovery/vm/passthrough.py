@@ -1,0 +1,253 @@
+"""Which GPUs of a PCI bus can be handed through to virtual machines, and why others that look like it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.passthrough import NVIDIA_VENDOR_ID, PassthroughGpu, hexadecimal_id
+from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+
+VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
+"""Names of vfio-pci and of its variants (nvgrace-gpu-vfio-pci): the module's name, with dashes or underscores."""
+
+NO_IOMMU: Final = "vfio-noiommu"
+"""Name of a group that VFIO makes up where there is no IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""
+
+_NO_GPU: Final = "setting passthrough-gpus names it, and this node has no GPU of NVIDIA's at that address"
+
+_GPU_CLASSES: Final = (0x0300, 0x0302)
+"""VGA and 3D controllers."""
+_BRIDGE: Final = 0x0604
+"""PCI to PCI bridges stay with the host, whatever has their group (Linux, driver-api/vfio)."""
+
+_PRODUCTS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0x1DB1: "Tesla V100-SXM2-16GB", 0x1DB4: "Tesla V100-PCIE-16GB", 0x1DB5: "Tesla V100-SXM2-32GB",
+        0x1DB6: "Tesla V100-PCIE-32GB", 0x1EB8: "Tesla T4", 0x20B0: "NVIDIA A100-SXM4-40GB",
+        0x20B2: "NVIDIA A100-SXM4-80GB", 0x20B5: "NVIDIA A100 80GB PCIe", 0x20B7: "NVIDIA A30",
+        0x20F1: "NVIDIA A100-PCIE-40GB", 0x2235: "NVIDIA A40", 0x2236: "NVIDIA A10", 0x2237: "NVIDIA A10G",
+        0x2321: "NVIDIA H100 NVL", 0x2330: "NVIDIA H100 80GB HBM3", 0x2331: "NVIDIA H100 PCIe", 0x2335: "NVIDIA H200",
+        0x233B: "NVIDIA H200 NVL", 0x26B5: "NVIDIA L40", 0x26B9: "NVIDIA L40S", 0x27B8: "NVIDIA L4",
+        0x2901: "NVIDIA B200",
+    }
+)  # fmt: skip
+"""Device id → what NVML calls the product. Nobody can ask it: the NVIDIA driver does not have these GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One function of the PCI bus."""
+
+    address: PciAddress
+    vendor_id: int
+    device_id: int
+    pci_class: int
+    """Base class and subclass, without the programming interface: 0x0302."""
+    driver: str | None = None
+    iommu_group: int | None = None
+    is_virtual: bool = False
+    """Whether it is a virtual function of another one."""
+    virtual_functions: int = 0
+    """How many virtual functions of it there are (sriov_numvfs)."""
+    has_console: bool = False
+    """Whether the firmware shows its text there (boot_vga), and the kernel after it."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a physical GPU of NVIDIA's."""
+        return self.vendor_id == NVIDIA_VENDOR_ID and self.pci_class in _GPU_CLASSES and not self.is_virtual
+
+    @property
+    def has_vfio_driver(self) -> bool:
+        """Whether a VFIO driver has it."""
+        return self.driver is not None and VFIO_DRIVER.fullmatch(self.driver) is not None
+
+    def __str__(self) -> str:
+        """Return it as an admin looks for it, `0000:18:00.1 (0x10de:0x22ba, driver snd_hda_intel)`."""
+        ids = f"{hexadecimal_id(self.vendor_id)}:{hexadecimal_id(self.device_id)}"
+        return f"{self.address} ({ids}, {f'driver {self.driver}' if self.driver else 'no driver'})"
+
+
+@dataclass(frozen=True, slots=True)
+class IommuGroup:
+    """One group of the IOMMU."""
+
+    members: tuple[str, ...]
+    """Names of its devices, sorted; on the PCI bus that is their address."""
+    name: str | None = None
+    """What its maker called it; groups of an IOMMU mostly have none."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RefusedGpu:
+    """A GPU that a VFIO driver has, or may have, and that is not offered."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PciBus:
+    """The GPUs of NVIDIA's, what shares a group with them, and those that could not be read."""
+
+    functions: Mapping[PciAddress, PciFunction] = field(default_factory=dict)
+    groups: Mapping[int, IommuGroup] = field(default_factory=dict)
+    unreadable: tuple[RefusedGpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemandGpus:
+    """Which GPUs are bound to VFIO when a claim gets them, whatever drivers they have now."""
+
+    every: bool = False
+    addresses: frozenset[str] = frozenset()
+    """PCI addresses that the settings of the node name."""
+
+    def __contains__(self, address: str) -> bool:
+        return self.every or address in self.addresses
+
+
+NONE_ON_DEMAND: Final = OnDemandGpus()
+
+
+@dataclass(frozen=True, slots=True)
+class HandedThrough:
+    """What a bus has for virtual machines."""
+
+    gpus: tuple[PassthroughGpu, ...] = ()
+    """By PCI address."""
+    refused: tuple[RefusedGpu, ...] = ()
+    """By PCI address."""
+
+
+def handed_through(
+    bus: PciBus, on_demand: OnDemandGpus = NONE_ON_DEMAND, *, but: Collection[str] = ()
+) -> HandedThrough:
+    """Return the GPUs that a VFIO driver has, or may be given on demand, and which of them nobody may have.
+
+    A virtual machine gets a whole IOMMU group, since the devices in it can reach each other's memory. So a group may
+    hold the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs `on_demand`
+    are bound when a claim gets them; `but` are addresses of GPUs that something else has, which are not. An address
+    that the settings name and no GPU has is refused too: whoever wrote it waits for a GPU.
+    """
+    gpus, refused = [], list(bus.unreadable)
+    for address in sorted(bus.functions):
+        function = bus.functions[address]
+        is_asked = str(address) in on_demand and str(address) not in but
+        if not function.is_gpu or not (function.has_vfio_driver or is_asked):
+            continue
+        reason = why_not_on_demand(function, bus) if is_asked else _why_refused(function, bus, on_demand=False)
+        if reason is None:
+            gpus.append(_gpu(function, on_demand=is_asked))
+        else:
+            refused.append(RefusedGpu(str(address), reason))
+    there = {str(address) for address, function in bus.functions.items() if function.is_gpu}
+    there |= {each.address for each in refused}
+    refused += [RefusedGpu(address, _NO_GPU) for address in on_demand.addresses - there]
+    return HandedThrough(tuple(gpus), tuple(sorted(refused)))
+
+
+def _gpu(function: PciFunction, *, on_demand: bool) -> PassthroughGpu:
+    assert function.iommu_group is not None
+    return PassthroughGpu(
+        pci_bus_id=str(function.address),
+        vendor_id=function.vendor_id,
+        device_id=function.device_id,
+        iommu_group=function.iommu_group,
+        driver=function.driver or "",
+        product_name=_PRODUCTS.get(function.device_id),
+        is_bound=function.has_vfio_driver,
+        on_demand=on_demand,
+    )
+
+
+def why_not_on_demand(gpu: PciFunction, bus: PciBus) -> str | None:
+    """Return why a GPU cannot be bound to a VFIO driver, whatever driver it has now, None when it can: with all other
+    functions of its group, which must be the GPU's own.
+    """
+    if gpu.virtual_functions:
+        return f"it has {gpu.virtual_functions} virtual functions: write 0 to its sriov_numvfs first"
+    if gpu.has_console:
+        return "it drives the display of the machine (boot_vga): use another GPU for that, or another one for this"
+    return _why_refused(gpu, bus, on_demand=True)
+
+
+def divided_by_mig(machine: Machine) -> tuple[RefusedGpu, ...]:
+    """Return the GPUs that would be bound on demand and are in MIG mode, which nobody but an admin ends: all parts of
+    one would go to the virtual machine, and the admin's MIG devices would be gone. By PCI address.
+    """
+    gpus = {gpu.pci_bus_id: gpu for gpu in machine.gpus}
+    handed = (gpus.get(each.pci_bus_id) for each in machine.passthrough if each.on_demand and not each.is_bound)
+    found = ((gpu, why_divided_by_mig(gpu)) for gpu in handed if gpu is not None)
+    return tuple(RefusedGpu(str(gpu.pci_bus_id), reason) for gpu, reason in found if reason is not None)
+
+
+def passthrough_trouble(refused: RefusedGpu) -> Trouble:
+    """Return what an admin is told of a GPU that is not offered."""
+    text = f"the GPU at {refused.address} is not published for virtual machines: {refused.reason}"
+    return trouble(TroubleKind.PASSTHROUGH_REFUSED, text, refused.address)
+
+
+def why_divided_by_mig(gpu: Gpu) -> str | None:
+    """Return why a GPU cannot be bound while it is divided, as it was last read, None when it is not."""
+    if not gpu.mig_enabled:
+        return None
+    return (
+        f"GPU {gpu.uuid} is in MIG mode, which an admin changes and not a claim, and a virtual machine gets a GPU "
+        f"whole: `nvidia-smi -i {gpu.pci_bus_id} -mig 0` on the node, or name other GPUs in passthrough-gpus"
+    )
+
+
+def functions_of_gpu(gpu: PciFunction, bus: PciBus) -> tuple[PciFunction, ...]:
+    """Return what a virtual machine gets with a GPU: all functions of its group but bridges, the GPU first."""
+    group = None if gpu.iommu_group is None else bus.groups.get(gpu.iommu_group)
+    members = () if group is None else members_of([group])
+    found = (bus.functions.get(address) for address in members if address != gpu.address)
+    return (gpu, *(each for each in found if each is not None and each.pci_class != _BRIDGE))
+
+
+def _why_refused(gpu: PciFunction, bus: PciBus, *, on_demand: bool) -> str | None:
+    if not gpu.address.is_short:
+        return "its PCI domain has more than 16 bits, which resource.kubernetes.io/pciBusID has no form for"
+    group = None if gpu.iommu_group is None else bus.groups.get(gpu.iommu_group)
+    if group is None:
+        return "it is in no IOMMU group: turn the IOMMU on in the firmware and for the kernel (intel_iommu=on on Intel)"
+    if group.name == NO_IOMMU:
+        return (
+            f"IOMMU group {gpu.iommu_group} is one of VFIO without an IOMMU: its virtual machine could write to all of "
+            "the host's memory; turn the IOMMU on, and enable_unsafe_noiommu_mode of module vfio off"
+        )
+    if str(gpu.address) not in group.members:
+        return f"IOMMU group {gpu.iommu_group} does not list it: sysfs was read while the group changed"
+    found = (_why_not_with(gpu, member, bus, on_demand=on_demand) for member in group.members)
+    return "; ".join(reason for reason in found if reason is not None) or None
+
+
+def _why_not_with(gpu: PciFunction, member: str, bus: PciBus, *, on_demand: bool) -> str | None:
+    """Return why a GPU cannot be given away together with one device of its group, None when it can."""
+    address = PciAddress.parse(member)
+    other = None if address is None else bus.functions.get(address)
+    if other is None:
+        return f"IOMMU group {gpu.iommu_group} also holds {member[:80]!r}, of which nothing is known"
+    if other.pci_class == _BRIDGE or other.address == gpu.address:
+        return None
+    if not gpu.address.same_card(other.address) or other.is_virtual:
+        return (
+            f"IOMMU group {gpu.iommu_group} also holds {other}, which is no part of this GPU, and who gets the group "
+            "gets both: put one of the two into another slot, or turn on ACS in the firmware"
+        )
+    if on_demand or other.driver is None or other.has_vfio_driver:
+        return None
+    return f"its function {other} is in the same IOMMU group: bind that to vfio-pci too"
+
+
+def members_of(bus_groups: Iterable[IommuGroup]) -> Sequence[PciAddress]:
+    """Return the addresses of all devices of some groups that are on the PCI bus, sorted, each once."""
+    found = (PciAddress.parse(member) for group in bus_groups for member in group.members)
+    return sorted({address for address in found if address is not None})

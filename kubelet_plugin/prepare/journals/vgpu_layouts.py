@@ -1,0 +1,87 @@
+"""What is written down of vGPU layouts on this node: which GPUs are being changed, and which vGPUs are ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout
+from dracaena.kubelet_plugin.prepare.journals.layouts import (
+    VERSION,
+    JournalDocument,
+    JournalForm,
+    LayoutJournal,
+    read_document,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuRecord:
+    """What is known of one GPU."""
+
+    changing: VgpuLayout | None = None
+    """What it is being changed into: begun, and not known to be done and read since. None: it is at rest."""
+    made: tuple[OurVgpu, ...] = ()
+    """Noted before each is made, so some may not be there yet, or any more."""
+
+    def making(self, vgpu: OurVgpu) -> VgpuRecord:
+        """Return this with a vGPU that is about to be made."""
+        return replace(self, made=(*self.without(vgpu).made, vgpu))
+
+    def without(self, gone: OurVgpu) -> VgpuRecord:
+        """Return this without a vGPU."""
+        return replace(self, made=tuple(each for each in self.made if each.identity != gone.identity))
+
+
+NOTHING_KNOWN: Final = VgpuRecord()
+
+
+class _Layout(msgspec.Struct):
+    name: str
+    counts: dict[str, int]
+
+
+class _Made(msgspec.Struct):
+    identity: str
+    type_name: str
+    type_id: str
+
+
+class _Gpu(msgspec.Struct, omit_defaults=True):
+    changing: _Layout | None = None
+    made: tuple[_Made, ...] = ()
+
+
+class _Document(JournalDocument):
+    gpus: dict[str, _Gpu] = msgspec.field(default_factory=dict)
+    """By PCI address."""
+
+
+def encode_vgpu_journal(journal: LayoutJournal[VgpuRecord]) -> bytes:
+    """Return the file's content."""
+    gpus = {
+        address: _Gpu(
+            None if record.changing is None else _Layout(record.changing.name, dict(record.changing.counts)),
+            tuple(_Made(each.identity, each.type_name, each.type_id) for each in record.made),
+        )
+        for address, record in sorted(journal.gpus.items())
+    }
+    return msgspec.json.format(msgspec.json.encode(_Document(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
+
+
+def decode_vgpu_journal(data: bytes, boot_id: str) -> LayoutJournal[VgpuRecord]:
+    """Read a file in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
+    document = read_document(data, _Document)
+    if document.boot_id != boot_id:
+        return LayoutJournal(boot_id, NOTHING_KNOWN)
+    return LayoutJournal(boot_id, NOTHING_KNOWN, {address: _record(each) for address, each in document.gpus.items()})
+
+
+VGPU_JOURNAL: Final = JournalForm("vgpu-layouts", NOTHING_KNOWN, encode_vgpu_journal, decode_vgpu_journal)
+
+
+def _record(found: _Gpu) -> VgpuRecord:
+    changing = None if found.changing is None else VgpuLayout(found.changing.name, found.changing.counts)
+    return VgpuRecord(changing, tuple(OurVgpu(each.identity, each.type_name, each.type_id) for each in found.made))

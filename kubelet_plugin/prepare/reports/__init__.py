@@ -1,0 +1,1 @@
+"""Who has what, in the forms in which others read it."""
