@@ -133,6 +133,9 @@ VGPU_MIG_BACKED = AttributeSpec(
 )
 PARENT_PCI_BUS_ID = AttributeSpec("parentPCIBusID", _STRING, "PCI address of the GPU that a vGPU is part of")
 MDEV_UUID = AttributeSpec(f"{STANDARD_DOMAIN}/mDevUUID", _STRING, "UUID of the mediated device that a vGPU is")
+MDEV_UUID_FOR_KUBEVIRT = AttributeSpec("mdevUUID", _STRING, "the same, under the name by which KubeVirt looks for it")
+"""KubeVirt from 1.8 on reads it of the device metadata (KEP-5304), with no domain: the name is no standard yet
+(kubernetes/kubernetes issue 135552)."""
 
 GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
@@ -177,8 +180,8 @@ have it, so what only that knows is missing: UUID, memory, NVLinks. Of the produ
 the mode of confidential computing a label of the Node."""
 
 VGPU_ATTRIBUTES = (
-    TYPE, VGPU_TYPE_NAME, VGPU_MIG_BACKED, PARENT_PCI_BUS_ID, MDEV_UUID, PCI_BUS_ID, IOMMU_GROUP, NUMA_NODE, PCIE_ROOT,
-    PCIE_SWITCH, HOST_BRIDGE,
+    TYPE, VGPU_TYPE_NAME, VGPU_MIG_BACKED, PARENT_PCI_BUS_ID, MDEV_UUID, MDEV_UUID_FOR_KUBEVIRT, PCI_BUS_ID,
+    IOMMU_GROUP, NUMA_NODE, PCIE_ROOT, PCIE_SWITCH, HOST_BRIDGE,
 )  # fmt: skip
 """All attributes of a vGPU, in the order in which they are published: one of the two, UUID and PCI address; NUMA node,
 root, switch and bridge of its GPU, the last two where the NVIDIA driver lists that."""

@@ -315,7 +315,8 @@ def _vgpu_values(vgpu: Vgpu, groups: _Groups, parent: int | None) -> Iterator[tu
     yield table.VGPU_TYPE_NAME, vgpu.type.name
     yield table.VGPU_MIG_BACKED, int(vgpu.type.is_mig_backed)
     yield table.PARENT_PCI_BUS_ID, vgpu.parent
-    yield table.MDEV_UUID if vgpu.is_mediated else table.PCI_BUS_ID, vgpu.identity
+    for spec in (table.MDEV_UUID, table.MDEV_UUID_FOR_KUBEVIRT) if vgpu.is_mediated else (table.PCI_BUS_ID,):
+        yield spec, vgpu.identity
     yield table.IOMMU_GROUP, vgpu.iommu_group
     if vgpu.numa_node is not None and vgpu.numa_node <= table.MAX_NUMA_NODE:
         yield table.NUMA_NODE, vgpu.numa_node

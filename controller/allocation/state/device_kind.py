@@ -22,7 +22,15 @@ from dracaena.controller.allocation.legal.constraints import find_attribute, sca
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_device
 from dracaena.controller.allocation.state.node_state import DeviceKind
 
-IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name, table.IOMMU_GROUP.name, table.MDEV_UUID.name})
+IDENTITY: Final = frozenset(
+    {
+        table.UUID.name,
+        table.PCI_BUS_ID.name,
+        table.IOMMU_GROUP.name,
+        table.MDEV_UUID.name,
+        table.MDEV_UUID_FOR_KUBEVIRT.name,
+    }
+)
 """Attributes that no two devices share; names as they are published."""
 
 GROUPING: Final = frozenset(

@@ -35,6 +35,7 @@ def test_a_vgpu_says_its_type_and_its_gpu() -> None:
         **common,
         "vgpuType": "A100-1-5C",
         "resource.kubernetes.io/mDevUUID": mediated(0).identity,
+        "mdevUUID": mediated(0).identity,
         "iommuGroup": 100,
     }
     assert attributes(function) == {

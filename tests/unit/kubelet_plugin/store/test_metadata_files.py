@@ -11,14 +11,18 @@ import msgspec
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid
+from dracaena.api.machine import Machine
+from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid, PoolName
 from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
+from dracaena.api.resourceslice import encode_devices
+from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import (
     cdi_ids,
     claim_of_document,
     claim_of_spec_name,
     spec_name,
 )
+from support.passthrough import NO_GPUS, passthrough_claim, passthrough_gpu, with_passthrough
 from support.plugin import (
     DRIVER,
     NODE,
@@ -32,10 +36,13 @@ from support.plugin import (
     make_pool,
     reference_to,
 )
+from support.vgpus import mediated, vgpu_claim, virtual_function, with_vgpus
 
 CLAIM = make_claim(devices=(0, 1))
 DOCUMENT = "metadata/default_claim/gpus/metadata.json"
 SPEC = f"cdi/{DRIVER}_metadata_claim-uid_gpus.json"
+GPU, FUNCTION = passthrough_gpu(0), virtual_function(0)
+PCI = "resource.kubernetes.io/pciBusID"
 ATTRIBUTES = {"uuid": DeviceAttribute(string=gpu_uuid(0)), "ordinal": DeviceAttribute(int_value=0)}
 
 
@@ -101,6 +108,30 @@ def test_containers_find_it_by_what_stands_in_their_pod(tmp_path: Path, claim: R
     assert cdi_ids(prepared, DRIVER) == (f"{DRIVER}/metadata=claim-uid_gpus", None)
     (newest, _) = objects(node.files()[DOCUMENT])
     assert newest.get("podClaimName") == ("gpus-of-pod" if place.startswith("resourceclaimtemplates") else None)
+
+
+@pytest.mark.parametrize(
+    ("claim", "machine", "attribute", "found"),
+    [
+        (passthrough_claim(), with_passthrough(NO_GPUS, [GPU]), PCI, GPU.pci_bus_id),
+        (vgpu_claim(), with_vgpus(NO_GPUS, mediated(0)), "mdevUUID", mediated(0).identity),
+        (vgpu_claim(vgpus=[FUNCTION]), with_vgpus(NO_GPUS, FUNCTION), PCI, FUNCTION.identity),
+    ],
+    ids=["vfio", "mediated device", "virtual function"],
+)
+def test_kubevirt_finds_the_device_of_a_virtual_machine(
+    tmp_path: Path, claim: ResourceClaim, machine: Machine, attribute: str, found: str
+) -> None:
+    """As its launcher does (1.8 and later): of a request with one device `mdevUUID`, else the standard PCI address."""
+    pool = node_pool(machine, DRIVER, PoolName(NODE), (encode_devices(machine),))
+    node = node_with(tmp_path, claim, pool=pool)
+    node.state.prepare(reference_to(claim))
+    (newest, _) = objects(node.files()["metadata/default_claim/vm/metadata.json"])
+    (request,) = newest["requests"]
+    (device,) = request["devices"]
+    names = [name for name in ("mdevUUID", PCI) if name in device["attributes"]]
+    assert (request["name"], names) == ("vm", [attribute])
+    assert device["attributes"][attribute] == {"string": found}
 
 
 def test_each_request_has_its_own_and_a_sub_request_counts_as_its_request(tmp_path: Path) -> None:
