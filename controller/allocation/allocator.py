@@ -45,13 +45,9 @@ from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.ignored import ignored_parts
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
 from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, reasons_of_nodes
+from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
 from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
-from dracaena.controller.allocation.walk.node_rules import (
-    Evaluators,
-    NodeRules,
-    first_alternatives,
-    states,
-)
+from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeRules, first_alternatives, states
 from dracaena.controller.allocation.walk.overdue import too_long
 from dracaena.controller.allocation.walk.partitions.places import PartTables
 from dracaena.controller.allocation.walk.partitions.rules import PartRules
@@ -140,6 +136,7 @@ class Allocator:
             self.selectors,
             features,
             IdentityMasks(self.selectors),
+            MatchedKinds(self.selectors),
             self._max_steps,
             self._first_fit,
             self.effort,
@@ -219,7 +216,7 @@ class Allocator:
     ) -> Allocation | NoFit | Refused | Settled:
         """`tried` returns the nodes that earlier tries found unable to serve a combination, by its number."""
         demand = read_pod_demand(
-            inventory, pod, claims, self.selectors, barred, self.effort, within, preempting=preempting
+            inventory, pod, claims, self._evaluators.matched, barred, self.effort, within, preempting=preempting
         )
         if isinstance(demand, Refused):
             return demand
@@ -303,7 +300,7 @@ class Allocator:
                 return found if isinstance(found, Refused) else None
             left = deque(inventory.nodes.names)
             while True:
-                demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
+                demand = read_pod_demand(inventory, pod, claims, self._evaluators.matched, barred, self.effort)
                 if isinstance(demand, Refused):
                     return demand
                 # Nodes count by the first alternatives; the others only tell whether any node could ever serve it.
@@ -362,7 +359,7 @@ class Allocator:
 
         Charged to `effort`, which the caller begins; it and the answers may raise OverdueError.
         """
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
+        demand = read_pod_demand(inventory, pod, claims, self._evaluators.matched, barred, self.effort)
         if isinstance(demand, Refused) or not demand.claims:
             return None
         return demand.filter, tuple(self._each_rules(inventory, demand))

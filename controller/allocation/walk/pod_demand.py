@@ -24,7 +24,6 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
-from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import RequestKey
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 from dracaena.controller.allocation.nodes.node_filter import Names, NodeFilter
@@ -44,6 +43,7 @@ from dracaena.controller.allocation.request import (
 from dracaena.controller.allocation.state.device_kind import is_identity, reads_identity
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import held_devices
+from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
 """Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept
@@ -69,7 +69,7 @@ def read_pod_demand(
     inventory: Inventory,
     pod: Pod,
     claims: Sequence[ResourceClaim],
-    selectors: CelSelectors,
+    matched: MatchedKinds,
     barred: Mapping[str, str] = MappingProxyType({}),
     effort: Effort | None = None,
     within: Names | None = None,
@@ -90,10 +90,10 @@ def read_pod_demand(
     if isinstance(demands, Refused):
         return demands
     meant = inventory.requests.concerns_us(waiting)
-    broken = next(_broken_selectors(demands, selectors), None)
+    broken = next(_broken_selectors(demands, matched.selectors), None)
     if broken is not None:
         return Refused(RefusalKind.SELECTOR, broken, meant)
-    ours = _OursOrNot(inventory, selectors, effort)
+    ours = _OursOrNot(inventory, matched, effort)
     mine = tuple(demand for demand in demands if ours.is_claim_of_ours(demand))
     for demand in mine:
         stranger = ours.stranger(demand)
@@ -129,10 +129,8 @@ def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDem
 class _OursOrNot:
     """Tells which claims and requests are about devices of our driver."""
 
-    def __init__(self, inventory: Inventory, selectors: CelSelectors, effort: Effort) -> None:
-        self._effort = effort
-        self._inventory = inventory
-        self._selectors = selectors
+    def __init__(self, inventory: Inventory, matched: MatchedKinds, effort: Effort) -> None:
+        self._inventory, self._matched, self._effort = inventory, matched, effort
         self._known: dict[str, bool] = {}
 
     def is_claim_of_ours(self, demand: ClaimDemand) -> bool:
@@ -161,16 +159,10 @@ class _OursOrNot:
         name = request.device_class.name
         if name not in self._known:
             expressions = request.device_class.selectors
-            self._known[name] = not expressions or any(
-                all(self._selectors.evaluate(expression, device) is not False for expression in expressions)
-                for device in self._devices()
-            )
+            if expressions:
+                self._effort.charge(len(self._inventory.buckets), Work.CLAIMS)
+            self._known[name] = not expressions or self._matched.any_kind(self._inventory, expressions)
         return self._known[name]
-
-    def _devices(self) -> Iterator[PublishedDevice]:
-        for device in self._inventory.kinds_of_devices():
-            self._effort.charge(1, Work.CLAIMS)
-            yield device
 
 
 def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:

@@ -19,6 +19,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
 from dracaena.controller.allocation.walk.answers import NOT_SELECTED
+from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import NO_ROOM, Walk
 from dracaena.controller.simulation import make_inventory
@@ -32,7 +33,7 @@ SEEDS = 40
 
 def walk_for(inventory: Inventory, asking: Pod, claims: Sequence[ResourceClaim], asked: set[str]) -> Walk:
     allocator = Allocator()
-    demand = read_pod_demand(inventory, asking, claims, allocator.selectors, {}, allocator.effort)
+    demand = read_pod_demand(inventory, asking, claims, MatchedKinds(allocator.selectors), {}, allocator.effort)
     assert isinstance(demand, PodDemand)
     questions = allocator.questions(inventory, asking, claims, barred={})
     assert questions is not None
