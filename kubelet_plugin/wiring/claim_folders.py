@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.names import ClaimUid
-from dracaena.api.passthrough import DEVICE_PREFIX
 from dracaena.api.podlist import PODLIST
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.prepare.cdi.spec import spec_file_name
 from dracaena.kubelet_plugin.prepare.reports.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
-from dracaena.kubelet_plugin.upkeep.mps_fault_watch import TOLD
 
 CDI_SPEC_MODE = 0o644
 CHECKPOINT_MODE = 0o600
@@ -35,9 +32,7 @@ class ClaimFolders:
         """Return each folder with the prefix of our file names there."""
         return (
             (self.checkpoints, ""),
-            (self.marks, BOOT_MARK),
-            (self.marks, TOLD),
-            (self.marks, DEVICE_PREFIX),  # bound_gpus
+            (self.marks, ""),  # and the journals of layouts, modes and bound GPUs
             (self.metadata, ""),
             (self.specs, spec_prefix(driver)),
             (self.podlist, PODLIST),

@@ -1,0 +1,35 @@
+"""Which folders of a node hold files of claims (kubelet_plugin.claim_folders.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dracaena.api.passthrough import passthrough_device_name
+from dracaena.kubelet_plugin.cc_modes import journals as cc_mode_journals
+from dracaena.kubelet_plugin.node.section import LAST_ASKING, LAST_SECTION
+from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VGPU_JOURNAL
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
+from dracaena.kubelet_plugin.upkeep import mps_fault_watch
+from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
+from support.plugin import DRIVER
+
+
+def test_what_a_crash_left_of_any_file_beside_the_checkpoints_is_found(tmp_path: Path) -> None:
+    paths = plugin_paths(str(tmp_path), DRIVER, "")
+    paths.checkpoints.mkdir(parents=True)
+    beside = (
+        *(BOOT_MARK, mps_fault_watch.TOLD, f"{passthrough_device_name('0000:18:00.0')}.json"),
+        *(MIG_JOURNAL.file, VGPU_JOURNAL.file, cc_mode_journals.JOURNAL, LAST_SECTION, LAST_ASKING),
+    )
+    for name in beside:
+        (paths.checkpoints.parent / f".{name}.tmp").write_bytes(b"half")
+    settings = PluginSettings(node_name="n1", kubelet_root=str(tmp_path), cdi_root=str(tmp_path / "cdi"))
+    removed = [
+        name
+        for folder, prefix in claim_folders(settings, paths).written(DRIVER)
+        for name in folder.remove_half_written(prefix)
+    ]
+    assert sorted(removed) == sorted(f".{name}.tmp" for name in beside)
