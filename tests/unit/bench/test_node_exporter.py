@@ -21,11 +21,11 @@ def folder() -> Iterator[Path]:
 def test_a_process_is_measured_that_serves_all_gpus(folder: Path) -> None:
     with patch.object(exporter, "SCRAPES", 3), patch.object(exporter, "SLOW_SCRAPES", 2):
         costs = exporter.measure(folder, 0.1, lambda _: None)
-    assert len(costs.scrapes_s) == 3
+    assert len(costs.scrapes_s) == len(costs.fixed_s) == 3
     assert costs.series > 24 * exporter.GPUS
     assert costs.rss_bytes > 10 << 20
-    shown = [row for row in exporter.rows(costs)[0] if row.against]
-    assert len(shown) == 2
+    shown = [row.against for row in exporter.rows(costs)[0] if row.against]
+    assert shown == ["fixed work"] * 2 + ["one thread"] * 2
     assert min(costs.one_thread_s) > exporter.GPUS * sum(exporter.CALLS_S.values()), "each call takes its time"
 
 
