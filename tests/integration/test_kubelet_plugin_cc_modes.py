@@ -39,9 +39,7 @@ def world(server: ApiGround) -> Iterator[World]:
 
 @pytest.fixture
 def hardware(world: World) -> CcHardware:
-    made = CcHardware(world.folder / "tools", *ADDRESSES)
-    (world.folder / "tools/sys").symlink_to(world.folder / "sys")
-    return made
+    return CcHardware(world.folder / "tools", *ADDRESSES)
 
 
 @pytest.fixture

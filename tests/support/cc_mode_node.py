@@ -35,7 +35,7 @@ class CcNode:
 
     def __init__(self, folder: Path) -> None:
         self.hardware = CcHardware(folder / "tools", *BOUND)
-        self.bus = FakePciBus(folder / "tools/sys")
+        self.bus = FakePciBus(folder / "sys")
         for number, address in enumerate(BOUND):
             self.bus.add(address, 40 + number, driver="nvidia")
         self.bus.load("vfio-pci")

@@ -7,7 +7,7 @@ folder `gpus` beside the program, one JSON object each, by PCI address:
     {"mode": "off", "pending": null, "capable": true, "ppcie": "off"}
 
 `mode` is what the GPU is in, `pending` what the next reset makes of it: whoever resets it, a virtual machine too. Which
-driver has a GPU is looked up below `sys` beside the program, as the real one does below /sys. `faults.json` holds what
+driver has a GPU is looked up below `sys` beside that folder, as the real one does below /sys. `faults.json` holds what
 goes wrong, by address: a word of FAULTS.
 """
 
@@ -54,7 +54,7 @@ class Gpu:
 
     @property
     def driver(self) -> str | None:
-        link = self.folder / "sys/bus/pci/devices" / self.address / "driver"
+        link = self.folder.parent / "sys/bus/pci/devices" / self.address / "driver"
         return link.readlink().name if link.is_symlink() else None
 
     def write(self, **changes: Any) -> None:

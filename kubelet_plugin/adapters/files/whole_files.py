@@ -255,7 +255,7 @@ class DocumentFolder:
         """Check each folder that the path leads to once: it cannot become another one."""
         seen = os.fstat(folder)
         if (seen.st_dev, seen.st_ino) != self._looked_at:
-            _refuse_folder_of_others(self.folder)
+            refuse_what_others_may_write(self.folder)
             self._looked_at = (seen.st_dev, seen.st_ino)
 
     def _create(self, name: str, folder: int) -> int:
@@ -403,26 +403,31 @@ class DocumentTree:
             folder = folder.parent
 
 
-def _refuse_folder_of_others(folder: Path) -> None:
-    """Raise OSError if we are root and others may change this folder or put a link in its place.
+def refuse_what_others_may_write(path: Path) -> None:
+    """Raise OSError if we are root and others may change this file or folder, or put a link in its place. Its strerror
+    says what to do.
 
     A world-writable folder where users can only remove their own files (sticky, as /tmp) is fine, and so is all below
     it.
     """
+    for each in dict.fromkeys((path.absolute(), Path(os.path.realpath(path)))):
+        for place in (each, *each.parents):
+            refuse_place_of_others(place)
+
+
+def refuse_place_of_others(place: Path, *, sticky_is_fine: bool = True) -> None:
+    """The same of one file or folder alone, whatever leads to it. In a sticky folder others may still add files."""
     if os.geteuid() != 0:
         return  # without root a link can only lead to what our own user may change
-    for path in dict.fromkeys((folder.absolute(), Path(os.path.realpath(folder)))):
-        for place in (path, *path.parents):
-            seen = place.stat()
-            others_write = seen.st_mode & stat.S_IWOTH or (seen.st_mode & stat.S_IWGRP and seen.st_gid != 0)
-            owner = seen.st_uid or place.lstat().st_uid
-            if owner != 0:
-                raise OSError(errno.EPERM, f"{place} belongs to user {owner}, expected root: chown -h root {place}")
-            if others_write and not seen.st_mode & stat.S_ISVTX:
-                mode = f"{stat.S_IMODE(seen.st_mode):o}"
-                raise OSError(
-                    errno.EPERM, f"users other than root may write to {place} (mode {mode}): chmod go-w {place}"
-                )
+    seen = place.stat()
+    others_write = seen.st_mode & stat.S_IWOTH or (seen.st_mode & stat.S_IWGRP and seen.st_gid != 0)
+    owner = seen.st_uid or place.lstat().st_uid
+    if owner != 0:
+        raise OSError(errno.EPERM, f"{place} belongs to user {owner}, expected root: chown -h root {place}")
+    is_sticky = stat.S_ISDIR(seen.st_mode) and seen.st_mode & stat.S_ISVTX
+    if others_write and not (is_sticky and sticky_is_fine):
+        mode = f"{stat.S_IMODE(seen.st_mode):o}"
+        raise OSError(errno.EPERM, f"users other than root may write to {place} (mode {mode}): chmod go-w {place}")
 
 
 def _stamp(seen: os.stat_result, settled_ns: int) -> Hashable:

@@ -8,6 +8,7 @@ so the program holds the lock file of its GPU (pci_driver_files), by which whoev
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.files.whole_files import refuse_place_of_others, refuse_what_others_may_write
 from dracaena.kubelet_plugin.adapters.programs.child_process import kill
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import gpu_writing
 from dracaena.kubelet_plugin.discovery.cc_mode_tool import (
@@ -34,12 +36,21 @@ SWITCH_S: Final = 120.0
 """Longest switch of one GPU with its reset, which takes some ten seconds; the firmware then boots once more."""
 MOST_BYTES: Final = 1 << 20
 """Of its answer; it prints some lines for each device of the bus. What comes beyond is not read."""
+MOST_PLACES: Final = 10_000
+"""Files and folders beside the program that are looked at; NVIDIA's come to some hundreds."""
 
 
 class CcModeTool:
     """Implements ports.CcModeProgram. From any thread."""
 
-    def __init__(self, program: str, locks: Path, *, query_s: float = QUERY_S, switch_s: float = SWITCH_S) -> None:
+    def __init__(
+        self,
+        program: str,
+        locks: Path,
+        *,
+        query_s: float = QUERY_S,
+        switch_s: float = SWITCH_S,
+    ) -> None:
         """`program` is a path as this process sees it, `locks` the folder of lock files of PciDriverFiles."""
         self._program = program
         self._locks = locks
@@ -55,7 +66,29 @@ class CcModeTool:
             return f"{self._program}, which setting cc-mode-tool names, is no file here: mount NVIDIA's gpu-admin-tools"
         if path.suffix != ".py" and not os.access(path, os.X_OK):
             return f"{self._program}, which setting cc-mode-tool names, may not be run: `chmod +x` it"
+        try:
+            self._refuse_program_of_others(path)
+        except OSError as error:
+            return f"{self._program}, which setting cc-mode-tool names, is not run as root: {error.strerror}"
         return None
+
+    def _refuse_program_of_others(self, program: Path) -> None:
+        """Raise OSError where others than root may write what would be run as root: the program, and for one in Python
+        all that lies beside it, where Python looks for modules first.
+        """
+        refuse_what_others_may_write(program)
+        if program.suffix != ".py":
+            return
+        folder = program.resolve().parent
+        refuse_place_of_others(folder, sticky_is_fine=False)
+        beside = (Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files))
+        for number, each in enumerate(beside):
+            if number == MOST_PLACES:
+                raise OSError(errno.EFBIG, f"{folder} has more than {MOST_PLACES} files: give it a folder of its own")
+            if not each.resolve().is_relative_to(folder):
+                raise OSError(errno.EPERM, f"{each} leads out of its folder: put a copy in its place")
+            if each.exists():  # a link may lead nowhere
+                refuse_place_of_others(each, sticky_is_fine=False)
 
     def query(self, address: str) -> str:
         """See CcModeProgram."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_gpu_tools import FAULTS
 
 GPU, OTHER = "0000:18:00.0", "0000:3b:00.0"
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_a_gpu_that_cannot_is_told_apart_from_one_that_fails(hardware: CcHardwar
 
 
 def test_a_gpu_that_the_nvidia_driver_has_is_refused_by_the_program(hardware: CcHardware) -> None:
-    driver = hardware.folder / "sys/bus/pci/devices" / GPU
+    driver = hardware.folder.parent / "sys/bus/pci/devices" / GPU
     driver.mkdir(parents=True)
     (driver / "driver").symlink_to("../../drivers/nvidia")
     with pytest.raises(TemporaryError, match=r"driver appears to be using GPU 0000:18:00\.0"):
@@ -156,3 +158,28 @@ def test_a_program_that_is_not_there_or_may_not_be_run_says_who_must_act(hardwar
     with pytest.raises(TemporaryError, match=r"says: nothing \(exit code 3\)"):
         CcModeTool(str(other), tmp_path / "locks").query(GPU)
     assert "name NVIDIA's program again" in (CcModeTool("", tmp_path).missing() or "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be led to run what others wrote")
+@pytest.mark.parametrize("place", ["nvidia_gpu_tools.py", ".", "gpu", "gpu/regs.py", "json.py"])
+@pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o755), (0, 0o777), (0, 0o757), (0, 0o1777)])
+def test_a_program_that_others_than_root_may_change_is_not_run(
+    hardware: CcHardware, place: str, owner: int, mode: int
+) -> None:
+    """Everybody may add a module that Python loads in place of its own, to a sticky folder too."""
+    (hardware.folder / "gpu").mkdir()
+    for module in ("gpu/regs.py", "json.py"):
+        (hardware.folder / module).touch()
+    program = tool(hardware)
+    assert program.missing() is None
+    (hardware.folder / place).chmod(mode)
+    os.chown(hardware.folder / place, owner, 0)
+    refused = f"is not run as root: .*{(hardware.folder / place).resolve()}( |$)"
+    assert re.search(refused, program.missing() or "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be led to run what others wrote")
+def test_a_folder_of_modules_that_lies_elsewhere_is_refused(hardware: CcHardware, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (hardware.folder / "utils").symlink_to(tmp_path / "elsewhere")
+    assert "leads out of its folder" in (tool(hardware).missing() or "")
