@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.kubelet_plugin.adapters.files.whole_files import refuse_place_of_others, refuse_what_others_may_write
 from dracaena.kubelet_plugin.adapters.programs.child_process import kill
+from dracaena.kubelet_plugin.adapters.sysfs import files as sysfs_files
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import gpu_writing
 from dracaena.kubelet_plugin.discovery.cc_mode_tool import (
     is_unsupported,
@@ -48,11 +50,13 @@ class CcModeTool:
         program: str,
         locks: Path,
         *,
+        sys_root: str = "/sys",
         query_s: float = QUERY_S,
         switch_s: float = SWITCH_S,
     ) -> None:
         """`program` is a path as this process sees it, `locks` the folder of lock files of PciDriverFiles."""
         self._program = program
+        self._devices = Path(sys_root) / "bus/pci/devices"
         self._locks = locks
         self._query_s = query_s
         self._switch_s = switch_s
@@ -113,7 +117,22 @@ class CcModeTool:
         text = f"`{Path(self._program).name} {option}` of the GPU at {address} says: {shown(said)} (exit code {code})"
         return NotOfferedError(text) if code != 0 and is_unsupported(said) else TemporaryError(text)
 
+    def _refuse_namesakes(self, address: str) -> None:
+        """The program takes every NVIDIA device whose address has the one that it is given as a part, and refuses if it
+        finds two. Where the GPU itself is gone by now it would find the other one alone.
+        """
+        for name in sysfs_files.names(self._devices):
+            if address in name and name != address and self._is_of_nvidia(name):
+                raise NotOfferedError(
+                    f"NVIDIA's program cannot be told the GPU at {address} alone, as it looks for a part of an address "
+                    f"and {name} is there too: use nodes whose GPUs' addresses are no parts of others"
+                )
+
+    def _is_of_nvidia(self, name: str) -> bool:
+        return sysfs_files.text(self._devices / name / "vendor") == hexadecimal_id(NVIDIA_VENDOR_ID)
+
     def _run(self, address: str, options: tuple[str, ...], limit_s: float) -> tuple[str, int]:
+        self._refuse_namesakes(address)
         # Ours runs what is written in Python: its folder of modules lies beside the program. No file is left there.
         start = [sys.executable, "-E", "-s", "-B"] if self._program.endswith(".py") else []
         with gpu_writing(self._locks, address) as lock, _memory_file() as said:

@@ -22,6 +22,8 @@ from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_gpu_tools import FAULTS
 
 GPU, OTHER = "0000:18:00.0", "0000:3b:00.0"
+NAMESAKE = f"1{GPU}"
+"""In a PCI domain of five digits, of which GPU's address is a part."""
 NOBODY = 65534
 
 
@@ -158,6 +160,33 @@ def test_a_program_that_is_not_there_or_may_not_be_run_says_who_must_act(hardwar
     with pytest.raises(TemporaryError, match=r"says: nothing \(exit code 3\)"):
         CcModeTool(str(other), tmp_path / "locks").query(GPU)
     assert "name NVIDIA's program again" in (CcModeTool("", tmp_path).missing() or "")
+
+
+def devices_of(folder: Path, vendor: str) -> str:
+    """A bus that has NAMESAKE alone."""
+    device = folder / "sys/bus/pci/devices" / NAMESAKE
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    return str(folder / "sys")
+
+
+def test_another_gpu_whose_address_has_that_of_one_that_is_gone_as_a_part_is_left_alone(tmp_path: Path) -> None:
+    hardware = CcHardware(tmp_path / "tools", NAMESAKE)
+    program = CcModeTool(str(hardware.program), tmp_path / "locks", sys_root=devices_of(tmp_path, vendor="0x10de"))
+    for call in (lambda: program.switch(GPU, "on"), lambda: program.query(GPU)):
+        with pytest.raises(NotOfferedError, match=f"{GPU} alone, .* {NAMESAKE} is there too"):
+            call()
+    assert hardware.after_a_reset() == {NAMESAKE: "off"}
+    program.switch(NAMESAKE, "on")
+    assert hardware.modes() == {NAMESAKE: "on"}
+
+
+def test_a_disk_whose_address_has_a_gpus_as_a_part_is_none_that_the_program_looks_at(
+    hardware: CcHardware, tmp_path: Path
+) -> None:
+    """As behind Intel VMD."""
+    program = CcModeTool(str(hardware.program), tmp_path / "locks", sys_root=devices_of(tmp_path, vendor="0x8086"))
+    assert program.query(GPU) == "off"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be led to run what others wrote")
