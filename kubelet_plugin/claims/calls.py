@@ -46,9 +46,9 @@ class ClaimCalls:
     def prepare_claims(
         self, references: Iterable[ClaimReference], *, within_s: float = 0.0
     ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
-        """Prepare each claim; the answer has exactly the UIDs that were asked for.
+        """Prepare each claim; the answer has exactly the requested UIDs.
 
-        within_s is the time left for the call: within it, devices that are about to become free are waited for.
+        within_s is the time left for the call: for that long it may wait for devices that are about to become free.
         """
         deadline_s = self._clock.monotonic() + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
 
@@ -85,7 +85,7 @@ class ClaimCalls:
             result = ClaimFailure(str(error))
         except Exception as error:
             # The outermost loop of a call: a bug that hits one claim must not fail the others.
-            log.exception("claim failed by an error of the plugin", operation=operation)
+            log.exception("claim failed: internal error of the plugin", operation=operation)
             outcome = "internal"
             result = ClaimFailure(f"internal error of the plugin ({type(error).__name__}), see its log")
         self._metrics.claims.seconds.labels(operation, outcome).observe(self._clock.monotonic() - began_s)

@@ -1,7 +1,7 @@
-"""Keeps claims from GPUs that must compute confidentially and do not, or that take no work before they are attested.
+"""Keeps claims from GPUs that must compute confidentially and do not, or that accept no work until they are attested.
 
-The driver is asked at that moment, and not believed by what was read before: with each start it forgets that the GPUs
-were attested, and comes up in whichever mode the hardware is in by then.
+The driver is asked each time instead of trusting an earlier reading: each time it is loaded it forgets that the GPUs
+were attested, and comes up in whatever mode the hardware is in by then.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from dracaena.kubelet_plugin.prepare.confidential import asked_devices, why_not_
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig
 
 ASK_DEADLINE_S = 10.0
-"""Longest wait for the driver, which takes some microseconds, and for what it is busy with: a reading of the node."""
+"""Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
 
 
 RefuseUnready = Callable[[ResourceClaim], None]
-"""Asks whether the GPUs of an allocated claim can be given to containers now. Raises DracaenaError if one cannot; may
-wait for the driver, so nobody holds a lock meanwhile."""
+"""Checks that all GPUs of an allocated claim can be given to containers now. Raises DracaenaError if one cannot; may
+wait for the driver, so call it without a lock."""
 
 
 class NotConfidentialError(TemporaryError):
-    """A GPU is not in the mode that a claim requires, or takes no work yet. Kubelet asks again."""
+    """A GPU is not in the mode that a claim requires, or accepts no work yet. Kubelet retries."""
 
 
 class ConfidentialSource(Protocol):
-    """Tells the state in the driver's thread (adapters.nvml_machine)."""
+    """Reads the state, in the driver's thread (adapters.nvml.machine)."""
 
     def confidential(self) -> ConfidentialState:
-        """Return the state of all GPUs of the driver now. Raises DracaenaError; may hang."""
+        """Return the current state of all GPUs of the driver. Raises DracaenaError; may hang."""
         ...
 
 
 class ConfidentialGate:
-    """Asks before a claim is prepared for the first time. From any thread, without the node's lock; holds nothing.
+    """Checks a claim before it is first prepared. Call from any thread, without the node's lock; keeps no state.
 
-    Where no claim requires it and no GPU computes confidentially, nobody is asked: it costs microseconds.
+    If the claim does not require it and none of its GPUs computes confidentially, the driver is not asked and the check
+    costs microseconds.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class ConfidentialGate:
         self._guest_modes = guest_modes
 
     def refuse(self, claim: ResourceClaim) -> None:
-        """Raise NotConfidentialError for a claim with a GPU that no container can be given now, with all reasons; other
-        DracaenaErrors where the driver cannot be asked, or was never read.
+        """Raise NotConfidentialError, with all reasons, if a GPU of the claim cannot be given to containers now; other
+        DracaenaErrors if the driver cannot be asked or was never read.
         """
         asked = asked_devices(claim, self._read_pool(), self._decode_config)
         if not asked:
@@ -79,7 +80,7 @@ class ConfidentialGate:
             raise NotConfidentialError("; ".join(reasons))
 
     def _states_of_guests(self) -> Callable[[DeviceName], ConfidentialState]:
-        """Return what tells the state of a device for virtual machines, of which it is the guest that attests it."""
+        """Return a function from a device for virtual machines to its state; attesting it is up to the guest."""
         by_labels, known = state_by_labels(self._labels()), self._guest_modes()
 
         def state(device: DeviceName) -> ConfidentialState:
@@ -97,7 +98,7 @@ def confidential_gate(
     guest_modes: Callable[[], Mapping[str, str]] = dict,
 ) -> ConfidentialGate:
     """Return the gate of a node whose driver is asked through `source` in the thread of `live`; a recorded machine has
-    none.
+    neither.
     """
 
     def by_driver() -> ConfidentialState:

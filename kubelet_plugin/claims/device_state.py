@@ -1,24 +1,24 @@
-"""Prepares and unprepares one claim: what is written in which order, so that a crash after any step is harmless.
+"""Prepares and unprepares one claim, writing in an order that makes a crash after any step harmless.
 
-Prepare: checkpoint "started" → CDI spec → device metadata → podlist.json → checkpoint "done" → answer. Unprepare takes
-back in the reverse order, from the files of this node alone: the claim may be gone. Both may be repeated at any time.
+Prepare: checkpoint "started" → CDI spec → device metadata → podlist.json → checkpoint "done" → answer. Unprepare undoes
+this in reverse order, from the files of this node alone: the claim may be gone. Both are idempotent.
 
-The answer for a prepared claim comes from its checkpoint without a look at the API: after a restart of kubelet the
-pods of this node must come up also while the API server is away, and a server that hangs would use up the 45 s that
-kubelet gives to all claims of a call. So a claim that was allocated anew under its UID while it is prepared gets the
-devices of its first allocation. That takes force (a pod deleted without kubelet, or a status written by hand):
-kubelet unprepares a claim before its last pod counts as ended, and only then can it be deallocated. No device is given
-to two claims by it: what the checkpoint names is held against all other claims. Where the claim is read anyway the two
-are compared, and a difference is refused by name.
+The answer for a prepared claim comes from its checkpoint, without reading the API: after a restart of kubelet the pods
+of this node must come up even while the API server is away, and a server that hangs would use up the 45 s that kubelet
+allows for all claims of a call. So a claim that was allocated again under the same UID while it is prepared gets the
+devices of its first allocation. That takes force (a pod deleted without kubelet, or a status written by hand): kubelet
+unprepares a claim before its last pod counts as ended, and the claim can be deallocated only after that. No device goes
+to two claims this way: the claim holds the devices that its checkpoint names against all others. Wherever the claim is
+read anyway, the two are compared, and a claim whose allocation differs is refused with both sets of devices named.
 
-A kind of device may need more than files on its node, an MPS server for example (docs/design/0028-device-kinds.md).
-Such effects are journaled with the checkpoint "started", made before the CDI spec, without the lock that the calls
-share, and undone before the checkpoint goes. A claim without any, as one for whole GPUs is, holds that lock from
-"started" to "done".
+A kind of device may need more than files on its node, for example an MPS server (docs/design/0028-device-kinds.md).
+Such effects are journaled with the checkpoint "started", made before the CDI spec without the lock that the calls
+share, and undone before the checkpoint is removed. A claim without effects, such as one for whole GPUs, holds that lock
+from "started" to "done".
 
-Before anything is granted or answered the prepared claims are brought in line with the devices as they were read last
-(claim_reconciler). What a container may be using is given back by kubelet alone: a claim that may have been answered
-and cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
+Before anything is granted or answered, the prepared claims are reconciled with the latest reading of the devices
+(claims.reconciler). Only kubelet gives back what a container may be using: a claim that may have been answered and can
+no longer be prepared is set aside, and holds its devices until kubelet unprepares it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
 
 UNPREPARE_WAIT_S = 20.0
-"""Longest wait of an unprepare for the GPUs of its claim. Kubelet gives a call 45 s, for all of its claims."""
+"""Longest that an unprepare waits for the GPUs of its claim. Kubelet allows 45 s for all claims of a call."""
 
 log = structlog.get_logger()
 
@@ -67,18 +67,18 @@ class PrepareError(PermanentError):
 
 
 class SetAsideError(TemporaryError):
-    """The claim holds its devices, and no container of it can be started as things are; the text says what helps."""
+    """The claim holds its devices, but none of its containers can start for now; the text says what helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A claim whose checkpoint says "started", or "done" where it has no effects."""
+    """A claim whose checkpoint says "started", or "done" if it has no effects."""
 
     prepared: PreparedClaim
     planned: tuple[Effect, ...]
-    """What of its effects is to be made; the rest is of an earlier plan."""
+    """The effects still to make; its others come from an earlier plan."""
     fresh: bool
-    """Whether it held nothing before, so that all of it can be taken back."""
+    """Whether it held nothing before, so that all of it can be rolled back."""
 
 
 class DeviceState:
@@ -119,13 +119,13 @@ class DeviceState:
         self._lock = lock
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0, resumes: bool = False) -> PreparedClaim:
-        """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
+        """Make a claim's devices ready for containers and return them; a prepared claim gets the same answer again.
 
-        A device of a claim that is being torn down, and a GPU on which another call makes effects, are waited for, at
-        most within_s and without the node's lock. Raises DracaenaError; then nothing of this call is left behind,
-        unless the disk refuses even removals, or another call has the GPUs of its effects: the next call or unprepare
-        goes on from there. What an earlier call left stays as it is. `resumes`: goes on with that alone, and raises
-        ClaimGoneError where kubelet, which would not do so once more, has unprepared it meanwhile.
+        Waits up to within_s, without the node's lock, for devices of a claim that is being torn down and for GPUs on
+        which another call makes effects. Raises DracaenaError; then nothing of this call is left behind, unless the
+        disk refuses even removals or another call has the GPUs of its effects: the next call or unprepare goes on from
+        there. What an earlier call left stays as it is. `resumes`: only finish what an earlier call began, and raise
+        ClaimGoneError if kubelet has unprepared it meanwhile, since it would not unprepare it a second time.
         """
         _check_uid(reference)
         deadline_s = self._unprepares.deadline_s(within_s)
@@ -134,7 +134,7 @@ class DeviceState:
             try:
                 return self._prepare_once(reference, deadline_s, resumes=resumes)
             except DeviceHeldError as error:
-                # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
+                # If no known pod uses the holder, kubelet is about to unprepare it. Otherwise waiting does not help.
                 if error.outlasts(self._reporter.in_use):
                     raise
                 if not self._unprepares.wait(torn_down, deadline_s):
@@ -148,7 +148,7 @@ class DeviceState:
             return prepared
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
         claim = self._claims.read_claim(reference)
-        self._refuse_unready(claim)  # neither must a driver that hangs
+        self._refuse_unready(claim)  # for the same reason, without the lock: the driver may hang
         self._reporter.learn_consumers(claim)
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
@@ -161,9 +161,9 @@ class DeviceState:
         return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
-        """Take back what prepare did. A claim that was never prepared is fine.
+        """Undo what prepare did; does nothing for a claim that was never prepared.
 
-        Raises DracaenaError; the claim then still holds its devices and kubelet asks again.
+        Raises DracaenaError; the claim then still holds its devices, and kubelet retries.
         """
         self._unprepare(reference, even_if_in_use=True)
 
@@ -191,17 +191,17 @@ class DeviceState:
         return True
 
     def drop_stray_metadata(self) -> int:
-        """Remove the device metadata of claims whose checkpoint speaks of none; return how many files there were."""
+        """Remove device metadata that no checkpoint mentions; return how many files were removed."""
         with self._lock.hold():
             now, earlier, broken = self._checkpoints.load_by_boot()
             known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
             return self._metadata.remove_strays(known | {b.uid for b in broken})
 
     def enter_boot(self) -> None:
-        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims anew.
+        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims again.
 
-        Content is not synced (adapters.files), so a checkpoint may be torn. It would count as one that broke in this
-        boot: set aside for an operator who can do nothing with it, its devices held by a CDI spec of that boot.
+        Content is not synced (adapters.files), so a checkpoint may be torn. Left alone, it would count as broken in
+        this boot: set aside for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
         """
         try:
             with self._lock.hold():
@@ -211,13 +211,13 @@ class DeviceState:
                     self._checkpoints.discard(broken.uid)
                     log.info("checkpoint of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
         except DracaenaError as error:
-            log.warning("what an earlier boot left is not looked at", error=str(error))
+            log.warning("remains of an earlier boot are not cleaned up", error=str(error))
 
     def follow_devices(self) -> tuple[Sequence[ClaimTrouble], Sequence[DracaenaError]]:
-        """Bring prepared claims in line with the devices as they were read last.
+        """Reconcile prepared claims with the latest reading of the devices.
 
-        Returns what must be said of them, and why some could not be settled. Raises DracaenaError before the first
-        reading, and when the node's lock cannot be had.
+        Returns what users must be told of them, and why some could not be settled. Raises DracaenaError before the
+        first reading, and if the node's lock cannot be acquired.
         """
         with self._lock.hold():
             before = self._checkpoints.prepared()
@@ -228,15 +228,15 @@ class DeviceState:
         if not same:
             self._reporter.changed()
         for claim in unplanned:
-            self._recover(claim)  # what hindered it may have passed
+            self._recover(claim)  # the obstacle may be gone
         return troubles, list(failed.values())
 
     def recover(self, pods: Iterable[Pod]) -> bool:
-        """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
+        """Finish or roll back what a crash left half done, rewrite lost CDI specs, rebuild broken checkpoints.
 
-        The names of claims with broken checkpoints come from `pods`. Kubelet does not ask again for a claim whose pod
-        runs, and a container that is started anew asks the runtime alone. Returns whether nothing of this kind is left
-        that a later try could settle.
+        The names of claims with broken checkpoints come from `pods`. Nobody else would repair them: kubelet does not
+        ask again for a claim whose pod runs, and a restarted container asks only the runtime. Returns whether nothing
+        is left that a later try could settle.
         """
         with self._lock.hold():
             self._checkpoints.look_at_each()
@@ -249,7 +249,7 @@ class DeviceState:
         return all(settled)
 
     def _restore(self, reference: ClaimReference) -> bool:
-        """Write what is lost of a prepared claim; return whether it is there, or cannot be before something changes."""
+        """Rewrite a prepared claim's lost files; return whether no retry is needed."""
         try:
             with self._lock.hold():
                 self._already_prepared(reference.uid)
@@ -259,13 +259,13 @@ class DeviceState:
             log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
             return False
         except Exception:
-            # As in _recover(): an error of ours in one claim must not hold up the recovery of the others.
-            log.exception("CDI spec not looked after by an error of the plugin", claim=str(reference))
+            # As in _recover(): a bug that hits one claim must not hold up the recovery of the others.
+            log.exception("CDI spec not checked: internal error of the plugin", claim=str(reference))
             return False
         return True
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
-        """Return a claim that is prepared, None for one that has to be prepared. Raises SetAsideError."""
+        """Return the claim if it is prepared, None if it still has to be. Raises SetAsideError."""
         checkpoint = self._prepared_in_this_boot(uid)
         if checkpoint is None:
             return None
@@ -299,13 +299,13 @@ class DeviceState:
         return found if found.in_use and found.planned else None
 
     def _begin(self, claim: ResourceClaim) -> _Begun:
-        """Take the devices of a claim, and prepare it where no effects are to be made for it."""
+        """Take the devices of a claim, and prepare it if it needs no effects."""
         pool = self._read_pool()
         self._claim_reconciler.reconcile(pool)
         try:
             plan = self._plan(claim, pool)
         except DracaenaError as error:
-            # A container may run with what an earlier call gave. Its spec is not known to be right any more.
+            # A container may run with the devices of an earlier call, whose spec may no longer be right.
             if self._checkpoints.may_be_in_use(ClaimUid(claim.metadata.uid)):
                 self._hold(claim, pool, str(error))
             raise
@@ -317,7 +317,7 @@ class DeviceState:
         except DracaenaError:
             if fresh:
                 self._undo(plan.claim)
-            # Else an earlier call may have been answered (its checkpoint broke since) and a container may run.
+            # Otherwise an earlier call may have been answered (its checkpoint broke since), and a container may run.
             raise
         return _Begun(started.prepared, plan.effects, fresh)
 
@@ -331,9 +331,9 @@ class DeviceState:
     def _make_effects(self, begun: _Begun, deadline_s: float) -> PreparedClaim:
         """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock.
 
-        While this waited for the GPUs, or makes effects, another call for the same claim may come: what that one has
-        answered is answered here as well, and never taken back. Where the GPUs cannot be had, what is journaled stays:
-        who has them may be at work for this claim.
+        Another call for the same claim may come while this one waits for the GPUs or makes effects: this call then
+        gives the same answer as that one, and never rolls it back. If the GPUs cannot be acquired, the journal stays as
+        it is: the call that has them may be working for this claim.
         """
         uid = begun.prepared.claim.uid
         with self._effects.hold(uid, self._unprepares.countdown(deadline_s)):
@@ -346,7 +346,7 @@ class DeviceState:
                 with self._lock.hold():
                     return self._with_effects(uid, begun.planned)
             except EffectPendingError:
-                raise  # what was begun stays: the next call goes on with it
+                raise  # the next call goes on with what was begun
             except DracaenaError:
                 if begun.fresh:
                     try:
@@ -356,7 +356,7 @@ class DeviceState:
                 raise
 
     def _with_effects(self, uid: ClaimUid, planned: Sequence[Effect]) -> PreparedClaim:
-        """Prepare a claim whose effects are made, if its devices are where they were when it began."""
+        """Prepare a claim whose effects are made, unless its devices have moved since it began."""
         checkpoint = self._checkpoints.load(uid)
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
@@ -372,8 +372,8 @@ class DeviceState:
         return prepared
 
     def _undo_effects(self, uid: ClaimUid, *, even_if_in_use: bool) -> None:
-        """Take back a claim with effects, whose GPUs must be held. Where one cannot be undone the claim holds its
-        devices, and no container starts.
+        """Undo a claim with effects; the caller holds its GPUs. If an effect cannot be undone, the claim holds its
+        devices and none of its containers starts.
         """
         with self._lock.hold():
             if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
@@ -382,14 +382,14 @@ class DeviceState:
             if isinstance(checkpoint, Checkpoint):
                 self._reporter.forget(uid)
                 self._files.remove_spec(uid)
-                # Killed from here on, the claim is not taken for prepared: its effects may be half undone.
+                # After a crash from here on, the claim does not count as prepared: its effects may be half undone.
                 self._checkpoints.begin_again(checkpoint)
         self._effects.undo(uid)
         with self._lock.hold():
             self._take_back(uid)
 
     def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
-        """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
+        """Return what to prepare. Raises DracaenaError if the claim, or a holder of its devices, does not allow it."""
         plan = plan_claim(claim, pool, self._decode_config, self._kind_of)
         if isinstance(plan, Refusal):
             raise PrepareError(str(plan))
@@ -406,7 +406,7 @@ class DeviceState:
         earlier = self._earlier(ClaimUid(claim.metadata.uid))
         allocated = allocated_claim(claim, pool, earlier)
         if allocated is None:
-            return  # what tells of its devices on this node is all that there is, and holds them
+            return  # the claim does not say what its devices are: the files of this node still hold them
         held = with_former(allocated, earlier)
         known = self._checkpoints.load(held.claim.uid)
         if isinstance(known, Checkpoint) and not known.planned and (known.prepared, known.aside) == (held, reason):
@@ -417,7 +417,7 @@ class DeviceState:
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 
     def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
-        """Return what containers of a claim may have of an earlier preparation in this boot, former nodes too."""
+        """Return the devices that containers may have from an earlier preparation in this boot, at former nodes too."""
         found = self._checkpoints.load(uid)
         if isinstance(found, Broken):
             return self._files.salvage(found).devices
@@ -426,7 +426,7 @@ class DeviceState:
         return (*found.prepared.devices, *found.prepared.former)
 
     def _undo(self, reference: ClaimReference) -> None:
-        """Take back a first preparation that failed: kubelet got no answer, so no container has its devices."""
+        """Roll back a first preparation that failed: kubelet got no answer, so no container has its devices."""
         try:
             self._take_back(reference.uid)
             return
@@ -434,7 +434,7 @@ class DeviceState:
             log.warning("half a preparation cannot be taken back", claim=str(reference), error=str(error))
         try:
             if self._files.spec_is_seen(reference.uid):
-                return  # the checkpoint stays as well: it says to the next start that there is something to remove
+                return  # keep the checkpoint too: it tells the next start that there is something to remove
             self._checkpoints.remove(reference.uid)
         except DracaenaError as error:
             log.warning("half a preparation stays until the next try", claim=str(reference), error=str(error))
@@ -450,7 +450,7 @@ class DeviceState:
             log.info("claim unprepared", claim_uid=uid)
 
     def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
-        """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
+        """Return the claims with these UIDs that pods of this node use, from the API: only it knows their names."""
         named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
         candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
         return [reference for reference in candidates if self._exists(reference)]
@@ -474,8 +474,8 @@ class DeviceState:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
             return False
         except Exception:
-            # An error of ours in one claim must not hold up the others, nor the start. It is tried again.
-            log.exception("claim not recovered by an error of the plugin", claim=str(reference))
+            # A bug that hits one claim must not hold up the others, nor the start. It is retried.
+            log.exception("claim not recovered: internal error of the plugin", claim=str(reference))
             return False
         return True
 
@@ -485,7 +485,7 @@ class DeviceState:
         except (ClaimGoneError, PrepareError) as error:
             with self._lock.hold():
                 if self._checkpoints.may_be_in_use(reference.uid):
-                    return  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
+                    return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
             log.info("half a preparation taken back", claim=str(reference), reason=str(error))
             self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
 

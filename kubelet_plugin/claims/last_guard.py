@@ -1,6 +1,6 @@
-"""The last guard: no container gets a device that another claim holds, whoever allocated it, nor a node of one.
+"""The last guard: no container gets a device, or a device node, that another claim holds, whoever allocated it.
 
-It knows what was prepared on this node, and believes nobody else.
+It trusts only its own record of what was prepared on this node.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ log = structlog.get_logger()
 
 
 class DeviceHeldError(TemporaryError):
-    """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
+    """Another claim still holds a device. This passes once kubelet unprepares that claim; kubelet retries."""
 
     def __init__(
         self, text: str, holders: tuple[PreparedClaim, ...] = (), *, overdrawn: tuple[Overdrawn, ...] = ()
     ) -> None:
-        """`holders` must all give back what they hold; of each that is overdrawn, as many as make room."""
+        """All `holders` must give back what they hold; of each Overdrawn, only as many holders as make room."""
         super().__init__(text)
         self.holders = holders
         self.overdrawn = overdrawn
 
     def outlasts(self, in_use: Callable[[PreparedClaim], bool]) -> bool:
-        """Whether it stays as long as those claims live that are in use, whoever else is unprepared."""
+        """Whether this lasts as long as the claims in use do, even if all others are unprepared."""
         if any(in_use(holder) for holder in self.holders):
             return True
         return any(each.is_by([holder for holder in each.holders if in_use(holder)]) for each in self.overdrawn)
 
 
 class AllocatedAnewError(TemporaryError):
-    """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
+    """The claim was allocated devices other than those it holds here. Only the end of its pods helps, so nothing
+    waits for it.
+    """
 
 
 class LastGuard:
-    """Refuses, by raising TemporaryError: all of it may pass. Holds nothing."""
+    """Refuses by raising TemporaryError, since every reason may pass. Holds no state of its own."""
 
     def __init__(
         self,
@@ -61,8 +63,8 @@ class LastGuard:
         guest_runtimes: GuestRuntimes = NO_GUESTS,
         refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`changing` returns, with the lock held, the GPUs of which nothing is given to anybody now: names of
-        devices, or PCI addresses; `refusal`, with the lock held, why none of the node is.
+        """Both are called with the lock held: `changing` returns the GPUs that are not granted now, whole or in part,
+        as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are.
         """
         self._checkpoints = checkpoints
         self._files = files
@@ -73,15 +75,15 @@ class LastGuard:
         self._refusal = refusal
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
-        """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
+        """Refuse device nodes that no longer belong to the claim's devices, by what the driver shows without a call.
 
-        The last reading may be a minute old, and the driver may have been loaded anew since. GPUs for virtual machines,
-        of which that driver knows nothing, are compared where their nodes are looked at (ReadClaimNodes).
+        The last reading may be a minute old, and the driver may have been reloaded since. That driver does not know the
+        GPUs for virtual machines; they are compared where their nodes are read (ReadClaimNodes).
         """
         try:
             minors = self._read_minors()
         except TemporaryError as error:
-            # A driver that hangs is not loaded anew meanwhile: what was read last holds.
+            # A driver that hangs is not reloaded meanwhile: the last reading holds.
             log.warning("minors of the GPUs are not compared", error=str(error))
             return
         for device in (d for d in prepared.devices if not d.is_passthrough) if minors else ():
@@ -94,7 +96,7 @@ class LastGuard:
                 )
 
     def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
-        """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
+        """Refuse a claim if another still holds its devices or their nodes. The caller holds the lock."""
         refusal = self._refusal()
         if refusal is not None:
             raise TemporaryError(refusal)
@@ -142,10 +144,10 @@ class LastGuard:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
     def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
-        """Return the plan as the pods of its claim need it, or why they cannot be given it: a container would have too
-        much at a time, or is in a virtual machine without what it would need. The caller holds the lock.
+        """Return the plan adapted to the pods of its claim, or why it does not fit them: a container would use more MPS
+        shares than it can, or runs in a virtual machine that lacks what it needs. The caller holds the lock.
 
-        What a GPU for virtual machines needs depends on the RuntimeClass, so none is given to pods that are not known.
+        What a GPU for virtual machines needs depends on the RuntimeClass, so unknown pods get none.
         """
         unknown = set(plan.consumers).difference(pod.metadata.uid for pod in pods)
         if unknown and any(device.is_passthrough for device in plan.devices):
@@ -158,7 +160,7 @@ class LastGuard:
 
 
 def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:
-    """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
+    """Refuse a prepared claim whose allocation, as just read, names devices other than those it holds here."""
     allocation = claim.status.allocation
     results = () if allocation is None else allocation.devices.results
     wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == driver}
@@ -181,7 +183,7 @@ def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) 
 
 
 def _log_held(plan: PreparedClaim, by: tuple[PreparedClaim, ...]) -> None:
-    """kubelet tells the pod the text of the error; the log, which is for admins, names who holds the devices."""
+    """Log for admins who holds the devices: the text of the error goes to the pod, through kubelet."""
     log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
 
 

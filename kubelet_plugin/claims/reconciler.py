@@ -1,12 +1,12 @@
 """Reconciles prepared claims with where their devices are now.
 
-It runs at the start before anything is served, in prepare before any device is given, and after each change, for
-DeviceWatch. If a claim's device has new numbers, the claim's files are rewritten in an order that makes a crash after
-any step harmless: remove the CDI spec → checkpoint "aside" with the new and the former numbers → CDI spec → device
+It runs at the start before anything is served, in prepare before any device is given, and, for DeviceWatch, after each
+change. If a claim's device has new numbers, the claim's files are rewritten in an order that makes a crash after any
+step harmless: remove the CDI spec → checkpoint "aside" with the new and the former numbers → CDI spec → device
 metadata → checkpoint "done". A claim stays aside, without a CDI spec, while one of its devices is gone, and while
 containers of another claim hold a node that it would get. Meanwhile the runtime starts none of its containers, and
-kubelet says so on the pod. If the nodes are the same and only other facts about the devices changed, the files are
-replaced and there is a spec all the time.
+kubelet reports that on the pod. If the nodes are the same and only other facts about the devices changed, the files are
+replaced in place, so that the spec never disappears.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 
 REWRITING = "its files are being written anew"
-"""Why a claim is aside although nothing stands in its way."""
+"""Why a claim is aside although nothing blocks it."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimTrouble:
-    """What somebody must know of a prepared claim whose devices moved."""
+    """What users must know of a prepared claim whose devices moved."""
 
     prepared: PreparedClaim
     aside: str | None
     """Why none of its containers can be started; None: they can."""
     moved: tuple[str, ...]
-    """In words: which device nodes its containers may have that are other devices by now; not those of `vanished`, nor
-    of GPUs that have left VFIO, of which `aside` tells."""
+    """In words: device nodes that its containers may have and that are other devices by now; without those of
+    `vanished`, and without those of GPUs that have left VFIO, which `aside` covers."""
     vanished: tuple[str, ...] = ()
-    """MIG devices that were made for it and have gone, by UUID."""
+    """UUIDs of MIG devices that were created for it and are gone."""
 
     @property
     def aside_besides(self) -> str | None:
-        """Why none of its containers can be started, besides that `vanished` are gone."""
+        """Why none of its containers can be started, apart from the loss of `vanished`."""
         gone = set(map(mig_device_gone, self.vanished))
         return "; ".join(one for one in (self.aside or "").split("; ") if one not in gone) or None
 
@@ -70,7 +70,7 @@ class ClaimReconciler:
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
 
     def reconcile(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
-        """Bring all prepared claims of this boot in line with a pool; return those for which that failed, and why."""
+        """Reconcile all prepared claims of this boot with a pool; return those for which that failed, and why."""
         claims = self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
@@ -82,7 +82,7 @@ class ClaimReconciler:
                 continue
             unchanged = followed.prepared is checkpoint.prepared and not followed.missing
             if unchanged and checkpoint.state is State.DONE and not formers:
-                continue  # the usual case, and every prepare asks it about every claim of the node
+                continue  # the usual case, and on the path of each prepare for every claim of the node
             try:
                 held = held_nodes(followed.prepared, formers) if formers else ()
                 problems = (*followed.missing, *map(str, held))
@@ -95,16 +95,16 @@ class ClaimReconciler:
                 )
             except Exception as error:
                 # A bug that hits one claim must not fail the others.
-                log.exception("claim not settled by an error of the plugin", claim=str(checkpoint.prepared.claim))
+                log.exception("claim not settled: internal error of the plugin", claim=str(checkpoint.prepared.claim))
                 failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
 
     def holders(self, pool: PublishedPool) -> Sequence[PreparedClaim]:
-        """Return all claims of this boot that hold devices, as they should be by a pool, whatever the disk says."""
+        """Return all claims of this boot that hold devices, as a pool says they should be, whatever is on disk."""
         return [followed.prepared for _, followed in self._look(pool)]
 
     def troubles(self) -> Sequence[ClaimTrouble]:
-        """Return what has to be told about prepared claims, according to their checkpoints."""
+        """Return what users must be told about prepared claims, according to their checkpoints."""
         now, _ = self._checkpoints.load_all()
         gone = {} if self._pool is None else self._pool.vanished
         lost = {
@@ -131,7 +131,7 @@ class ClaimReconciler:
         for checkpoint in now:
             uid = checkpoint.prepared.claim.uid
             seen = known.get(uid)
-            # A checkpoint that nobody has written since then is the same object.
+            # A checkpoint that was not written since then is the same object.
             same = seen is not None and seen[0] is checkpoint
             self._followed[uid] = seen if same and seen is not None else (checkpoint, self._follow(checkpoint, pool))
         self._pool, self._now = pool, now
@@ -143,7 +143,7 @@ class ClaimReconciler:
         try:
             return follow(prepared, pool)
         except Exception as error:
-            log.exception("claim not followed by an error of the plugin", claim=str(prepared.claim))
+            log.exception("claim not followed: internal error of the plugin", claim=str(prepared.claim))
             self._not_followed[prepared.claim.uid] = _internal_error(prepared, error)
             return Followed(dataclasses.replace(prepared, former=(*prepared.former, *prepared.devices)))
 
@@ -161,10 +161,10 @@ class ClaimReconciler:
             return
         uid = prepared.claim.uid
         if problem is None and checkpoint.state is State.DONE and same_nodes(checkpoint.prepared, prepared):
-            # Its pod may be running and the spec names the right nodes, so it is replaced: there is always one.
+            # Its pod may be running and the spec names the right nodes: replace it in place, so that one always exists.
             self._files.write(prepared, pool)
             self._checkpoints.finish(dataclasses.replace(checkpoint, prepared=prepared))
-            log.info("what is known of a claim's devices brought up to date", claim=str(prepared.claim), claim_uid=uid)
+            log.info("files of a claim's devices updated in place", claim=str(prepared.claim), claim_uid=uid)
             return
         self._files.remove_spec(uid)
         aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
@@ -179,7 +179,7 @@ class ClaimReconciler:
 
 
 def _out_of_vfio(prepared: PreparedClaim) -> list[str]:
-    """Return the GPUs for virtual machines that no VFIO driver has now, by UUID: nothing was numbered anew."""
+    """Return the UUIDs of GPUs for virtual machines that no VFIO driver has now: these were not renumbered."""
     return [device.uuid for device in prepared.devices if device.is_passthrough and device.iommu_group is None]
 
 

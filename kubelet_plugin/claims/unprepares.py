@@ -1,4 +1,4 @@
-"""Waiting for a device whose last claim is still being unprepared: kubelet may prepare the next pod before it has
+"""Waits for devices whose last claim is still being unprepared: kubelet may prepare the next pod before it has
 unprepared the previous one.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 0.5
-"""Pause between looks at what the other instance of the plugin has done during an upgrade; our own unprepares wake
-whoever waits at once."""
+"""Pause between checks for what the other instance of the plugin did during an upgrade; our own unprepares wake waiting
+calls at once."""
 
 MAX_WAITING = 2
-"""Most calls that wait at a time. Each occupies one of the server's workers (adapters.grpc_server), and workers must be
-left for the unprepare that is awaited and for the calls of other claims. A call beyond that fails at once, and kubelet
-asks again."""
+"""Most calls that may wait at once. Each occupies one of the server's workers (adapters.kubelet.grpc_server), and some
+must be left for the awaited unprepare and for the calls of other claims. Further calls fail at once; kubelet retries
+them."""
 
 
 class Unprepares:
@@ -38,20 +38,20 @@ class Unprepares:
         self._on_note()
 
     def count(self) -> int:
-        """Return how many there were. Read this before checking whether a device is free."""
+        """Return how many claims were unprepared. Read this before checking whether a device is free."""
         with self._condition:
             return self._count
 
     def deadline_s(self, within_s: float) -> float:
-        """Return until when to wait, for wait()."""
+        """Return the deadline to pass to wait()."""
         return self._clock.monotonic() + within_s
 
     def countdown(self, deadline_s: float) -> Callable[[], float]:
-        """Return a function that tells how many seconds are left until then, 0 where it is over."""
+        """Return a function that returns the seconds left until the deadline, 0 once it has passed."""
         return lambda: max(0.0, deadline_s - self._clock.monotonic())
 
     def wait(self, seen: int, deadline_s: float) -> bool:
-        """Wait until there were more than `seen`, or LOOK_EVERY_S; False: time is up, or too many wait already."""
+        """Wait for more than `seen` unprepares, at most LOOK_EVERY_S; False: time is up, or too many calls wait."""
         with self._condition:
             now_s = self._clock.monotonic()
             if now_s >= deadline_s or self._waiting >= MAX_WAITING:

@@ -1,2 +1,1 @@
-"""What prepared claims need between kubelet's calls: followed devices, renewed effects, people told, remains swept
-away."""
+"""What prepared claims need between kubelet's calls: following devices, renewing effects, informing users, sweeping."""

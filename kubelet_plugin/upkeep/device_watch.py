@@ -1,7 +1,7 @@
-"""Looks after prepared claims when the node's devices change, and tells people who have to act.
+"""Keeps prepared claims up to date when the node's devices change, and tells the users who have to act.
 
-It looks after each change of the machine, after each unprepare (which may free a device node that another claim waits
-for) and once a minute. It never keeps kubelet waiting: prepare checks for itself.
+It looks at them after each change of the machine, after each unprepare (which may free a device node that another claim
+waits for) and once a minute. It never keeps kubelet waiting: prepare checks for itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 60.0
-"""A look when nothing has changed costs some microseconds per claim; pods that come late are told within this time."""
+"""A look when nothing has changed costs some microseconds per claim; pods that come later are told within this time."""
 
 GATHER_S = 0.05
-"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes counts as one."""
+"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes costs one look."""
 
 MOVED, SET_ASIDE, VANISHED = "GpuMoved", "ClaimSetAside", "MigDeviceGone"
 """Reasons of the Events."""
@@ -69,7 +69,7 @@ class DeviceWatch:
         self._worker.stop()
 
     def changed(self) -> None:
-        """Look soon: devices changed, or a claim let go of some. From any thread; never blocks."""
+        """Look soon: devices changed, or a claim released some. From any thread; never blocks."""
         self._worker.notice()
 
     def look(self) -> None:
@@ -89,7 +89,7 @@ class DeviceWatch:
             raise failure
 
     def _say(self, trouble: ClaimTrouble, reason: str, text: str) -> set[tuple[str, str, str]]:
-        """Tell the claim and those of its pods that have not been told; return everyone who knows now."""
+        """Tell the claim, and those of its pods that have not been told; return all that have been told by now."""
         claim = trouble.prepared.claim
         users = [p for p in self._pods.values() if p.metadata.uid in trouble.prepared.consumers and may_run(p)]
         knows: set[tuple[str, str, str]] = {
@@ -110,8 +110,8 @@ class DeviceWatch:
                 self._complaint = ""
                 self._backoff.reset()
             except DracaenaError as error:
-                if str(error) != self._complaint:  # before the first reading it is the same error for minutes
-                    log.warning("prepared claims are not looked after, trying again", error=str(error))
+                if str(error) != self._complaint:  # before the first reading the same error repeats for minutes
+                    log.warning("prepared claims not brought up to date, retrying", error=str(error))
                 self._complaint = str(error)
                 self._try_again()
             except Exception:
@@ -125,25 +125,24 @@ class DeviceWatch:
 
 
 def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
-    """Return what to say, as reason and text; each text says who must act and how. A MIG device that is gone is one
-    story, though its claim is set aside and its nodes are held for it.
+    """Return what to say, as reason and text; each text says who must act and how. A MIG device that is gone is told
+    once, although its claim is also set aside and its device nodes stay held.
     """
     claim, found = trouble.prepared.claim, []
     if trouble.aside_besides is not None:
         found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside_besides}"))
     if trouble.moved:
         text = (
-            f"the driver numbered its devices anew while claim {claim} is prepared: containers that were started "
-            f"before may have {'; '.join(trouble.moved)}. Delete the pods of the claim; until then no other claim gets "
-            "these nodes"
+            f"the driver renumbered its devices while claim {claim} is prepared: containers that were started before "
+            f"may have {'; '.join(trouble.moved)}. Delete the pods of the claim; until then no other claim gets these "
+            "nodes"
         )
         found.append((MOVED, text))
     if trouble.vanished:
         text = (
-            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was loaded "
-            "anew, or somebody used `nvidia-smi mig`. Its containers have lost that GPU, and none is started again. "
-            "Delete the pods of the claim; its place, and the device nodes that they hold, are given to nobody until "
-            "then"
+            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was "
+            "reloaded, or somebody used `nvidia-smi mig`. Its containers have lost that GPU, and none can start again. "
+            "Delete the pods of the claim; until then no other claim gets its place or the device nodes that they hold"
         )
         found.append((VANISHED, text))
     return found

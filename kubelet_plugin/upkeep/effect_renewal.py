@@ -1,8 +1,8 @@
-"""Makes anew what the GPU driver forgets when it is loaded: time slices and memory limits of prepared shares.
+"""Restores what the GPU driver forgets when it is reloaded: time slices and memory limits of prepared shares.
 
-Nobody tells that the driver was loaded anew. It cannot be while NVML is open, so each opening of NVML counts; also the
-first one, because the driver may have been replaced while no plugin ran. Where health is not watched, NVML is opened
-for each reading, once a minute.
+Nothing announces that the driver was reloaded. It cannot be while NVML is open, so each opening of NVML counts as a
+reload; so does the first one, because the driver may have been replaced while no plugin ran. If health is not watched,
+NVML is opened for each reading, once a minute.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 FORGOTTEN: Final = frozenset({MEMORY_LIMIT, TIME_SLICE})
-"""Kinds of effects that are the driver's. Compute modes are too: the MPS supervisor looks after those."""
+"""Kinds of effects that live in the driver. Compute modes do too, but those belong to the MPS supervisor."""
 
 AGAIN_S: Final = 15.0
-"""Pause after an effect could not be made: nvidia-smi takes some tenths of a second for an answer that stays the same
-until an admin, or the driver, has done something."""
+"""Pause after an effect could not be made: nvidia-smi takes some tenths of a second, and its answer stays the same
+until an admin or the driver has done something."""
 
 GPU_WAIT_S: Final = 1.0
-"""Longest wait for a GPU, which a call may keep for some seconds: it is tried again."""
+"""Longest wait for a GPU, which a call may hold for some seconds: then it is retried later."""
 
 NOT_ENFORCED: Final = "ShareNotEnforced"
 """Reason of the Event."""
@@ -60,8 +60,8 @@ class EffectRenewal:
         clock: Clock,
     ) -> None:
         """`opened` returns how often NVML was opened. `pods_of` returns the pods that use a claim as the watch has
-        shown them, all of them once `users_known`. `pods_now` asks the API for those that it has not shown yet; it is
-        called without the lock, once for each trouble, and raises DracaenaError if they are not known.
+        shown them, all of them once `users_known`. `pods_now` also asks the API for those that the watch has not shown
+        yet; it is called without the lock, once for each trouble, and raises DracaenaError if they are not known.
         """
         self._opened = opened
         self._checkpoints = checkpoints
@@ -87,7 +87,7 @@ class EffectRenewal:
         self._worker.notice()
 
     def look(self) -> bool:
-        """Make anew what is due; return whether nothing is left to do. Raises DracaenaError where checkpoints cannot be
+        """Restore what is due; return whether nothing is left to do. Raises DracaenaError if checkpoints cannot be
         read.
         """
         opened = self._opened()
@@ -112,8 +112,8 @@ class EffectRenewal:
                 self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
         except StoppedError:
             return False  # the next instance of the plugin looks first thing
-        except GpuGoneError as error:  # its taint says so, or that the driver is let go of
-            log.info("a share is not held to its part while its GPU is away", claim=str(claim.claim), reason=str(error))
+        except GpuGoneError as error:  # a taint says that it is gone, or that the driver is being released
+            log.info("a share is not enforced while its GPU is away", claim=str(claim.claim), reason=str(error))
             return False
         except DracaenaError as error:
             self._fail(claim, str(error))
@@ -121,22 +121,22 @@ class EffectRenewal:
         return True
 
     def _fail(self, claim: PreparedClaim, reason: str) -> None:
-        """Tell of it once, all who use the claim: it fails again at the next look."""
+        """Tell all users of the claim, each once: it fails again at the next look."""
         if not self._users_known():
             return
         uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
         try:
             pods = self._pods_now(claim) if first else self._pods_of(claim)
         except DracaenaError as error:
-            log.warning("whom to tell of a share is not known, trying again", claim=str(claim.claim), error=str(error))
+            log.warning("users of a share are not known, retrying", claim=str(claim.claim), error=str(error))
             return
         if first:
-            log.warning("a share may not be held to its part", claim=str(claim.claim), reason=reason)
+            log.warning("a share may not be enforced", claim=str(claim.claim), reason=reason)
         news = self._told.tell(uid, reason, pods)
         if first or news:
             text = (
-                f"the GPU driver was opened anew and may have forgotten what holds claim {claim.claim} to its part, "
-                f"and that cannot be set again: {reason}"
+                f"the GPU driver was opened again and may have forgotten the limits of claim {claim.claim}'s share, "
+                f"which cannot be restored: {reason}"
             )
             self._tell(claim.claim, news, NOT_ENFORCED, text)
 
@@ -146,7 +146,7 @@ class EffectRenewal:
             try:
                 pause_s = math.inf if self.look() else AGAIN_S
             except DracaenaError as error:
-                log.warning("shares are not looked after, trying again", error=str(error))
+                log.warning("limits of shares not renewed, retrying", error=str(error))
                 pause_s = AGAIN_S
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.

@@ -1,8 +1,8 @@
-"""Tells pods that came to a prepared claim, and are of the other kind than those for which it was prepared.
+"""Warns pods that come to a prepared claim later and differ in kind from those for which it was prepared.
 
 What a container gets of a GPU for virtual machines depends on whether its pod runs in one (prepare.guests). kubelet
-asks for a claim once: who comes later is found by the watch, and nothing can be refused any more. The claim has one CDI
-spec, and it stays as the pods need it that were there first.
+asks for a claim once: the watch finds the pods that come later, when it is too late to refuse them. The claim has one
+CDI spec, which stays as the first pods need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class MixedPods:
-    """Only one thread calls follow(); nothing waits."""
+    """For one thread, which calls follow(); never blocks."""
 
     def __init__(self, runtimes: GuestRuntimes, pods: PodCache, tell: TellUsers) -> None:
         self._runtimes = runtimes
@@ -35,7 +35,7 @@ class MixedPods:
         self._told = ToldUsers()
 
     def follow(self, prepared: Sequence[PreparedClaim]) -> None:
-        """Look at all prepared claims, each with all pods that are known to use it, and tell who has not been told."""
+        """Check all prepared claims, each with all pods known to use it, and tell those that have not been told."""
         self._told.keep({claim.claim.uid for claim in prepared})
         running = {pod.metadata.uid: pod for pod in self._pods.values() if may_run(pod)}
         guests = {uid for uid, pod in running.items() if self._runtimes.run(pod)}

@@ -1,8 +1,8 @@
-"""Tells the pods of prepared claims what has hit the MPS server that they are clients of (docs/design/0030-mps.md).
+"""Tells the pods of prepared claims about faults of the MPS server whose clients they are (docs/design/0030-mps.md).
 
-The supervisor has no token for the API server; it notes the last fault of each share in its status. What was told is
-kept in a file, so that each fault is told once, whichever instance of the plugin looks. Killed between the two, the
-plugin tells it again, and the count of that Event is 2.
+The supervisor has no token for the API server; it records the last fault of each share in its status. A file records
+which faults were told, so that each is told once, whichever instance of the plugin looks. A plugin that is killed
+between telling and recording tells the fault again, and the count of that Event is 2.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S: Final = 5.0
-"""As often as the supervisor looks after servers that run. A look reads one small file a share."""
+"""As often as the supervisor checks its running servers. A look reads one small file per share."""
 
 TOLD: Final = "told-mps-faults.json"
-"""File that says of each share which fault was told last."""
+"""File that records which fault of each share was told last."""
 
 Shares = Mapping[str, tuple[PreparedClaim, Effect]]
-"""Name of a share by MPS → the prepared claim that has it, and its effect."""
+"""Name of an MPS share → the prepared claim that has it, and its effect."""
 
 log = structlog.get_logger()
 
@@ -58,10 +58,10 @@ class MpsFaultWatch:
         lock: NodeLock,
         clock: Clock,
     ) -> None:
-        """`pods_of` returns all pods that use a claim by now, those too that the watch of pods has not shown yet: each
-        fault is told once. It is called without the lock, for what has not been told, and raises DracaenaError if they
-        are not known, as before `users_known`: after a start of the plugin it takes a moment until it is known who came
-        to a claim after it was prepared. `files` is for TOLD."""
+        """`pods_of` returns all pods that use a claim now, including those that the watch of pods has not shown yet,
+        since each fault is told once. It is called without the lock, only for faults not told yet, and raises
+        DracaenaError if the pods are not known. They are not before `users_known`: after a start it takes the plugin a
+        moment to learn which pods came to a claim after it was prepared. `files` is for TOLD."""
         self._shares = shares
         self._checkpoints = checkpoints
         self._users_known = users_known
@@ -70,9 +70,9 @@ class MpsFaultWatch:
         self._tell = tell
         self._lock = lock
         self._told: Mapping[str, ToldFault] = {}
-        """As this instance knows it: what could not be written to the file is not told again all the same."""
+        """What this instance knows to be told: even if the file could not be written, no fault is told again."""
         self._saved = False
-        """Whether the file says the same."""
+        """Whether the file agrees."""
         self._complaint = ""
         self._worker = Worker("mps-faults", self._run, clock)
 
@@ -87,7 +87,7 @@ class MpsFaultWatch:
     def look(self) -> None:
         """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
         if not self._users_known():
-            return  # whom to tell is not known yet, and each fault is told once
+            return  # each fault is told once, so wait until its pods are known
         with self._lock.hold():
             prepared = self._checkpoints.prepared()
         shares = {share_name_of(e): (p, e) for p in prepared for e in p.effects if e.kind == MPS_SHARE}
@@ -100,7 +100,7 @@ class MpsFaultWatch:
             raise problem
 
     def _faults(self, shares: Shares) -> tuple[dict[str, MpsFault], list[DracaenaError]]:
-        """Return the last fault of each share that has had one, and why the others' could not be read."""
+        """Return the last fault of each share that had one, and the errors of shares that could not be read."""
         found: dict[str, MpsFault] = {}
         problems: list[DracaenaError] = []
         for name, (_, effect) in shares.items():
@@ -116,7 +116,7 @@ class MpsFaultWatch:
     def _pods_to_tell(
         self, shares: Shares, faults: Mapping[str, MpsFault]
     ) -> tuple[Mapping[str, Sequence[Pod]], list[DracaenaError]]:
-        """Return the pods that each fault concerns, none if it was told, and why those of others are not known."""
+        """Return the pods that each fault concerns (none if it was told), and the errors where they are not known."""
         protocol, anyones = self._shares.protocol(), self._read_told()
         found: dict[str, Sequence[Pod]] = {}
         problems: list[DracaenaError] = []
@@ -132,7 +132,7 @@ class MpsFaultWatch:
         return ToldFault.of(fault) not in (self._told.get(name), anyones.get(name))
 
     def _settle(self, shares: Shares, faults: Mapping[str, MpsFault], pods: Mapping[str, Sequence[Pod]]) -> None:
-        """Tell what nobody has told, under the lock that the instances of the plugin share."""
+        """Tell what no instance has told yet, under the lock that the instances of the plugin share."""
         with self._lock.hold():
             anyones = self._read_told()
             for name, fault in faults.items():
@@ -151,7 +151,7 @@ class MpsFaultWatch:
             data = self._files.read(TOLD)
             return {} if data is None else decode_told(data)
         except DracaenaError as error:
-            log.warning("what was told of MPS faults is lost, and may be told again", error=str(error))
+            log.warning("record of told MPS faults is lost, some may be told again", error=str(error))
             return {}
 
     def _run(self) -> None:
@@ -161,7 +161,7 @@ class MpsFaultWatch:
                 self._complaint = ""
             except DracaenaError as error:
                 if str(error) != self._complaint:
-                    log.warning("faults of MPS servers may not be told yet, trying again", error=str(error))
+                    log.warning("some faults of MPS servers may not be told yet, retrying", error=str(error))
                 self._complaint = str(error)
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.
@@ -169,7 +169,7 @@ class MpsFaultWatch:
 
 
 def _now(shares: Shares, told: Mapping[str, ToldFault], faults: Mapping[str, MpsFault]) -> Mapping[str, ToldFault]:
-    """Return what is told once these faults are: of a share whose status cannot be read, what was told before."""
+    """Return what has been told once these faults are; a share whose status cannot be read keeps its earlier record."""
     return {
         **{name: told[name] for name in shares if name in told},
         **{name: ToldFault.of(fault) for name, fault in faults.items()},

@@ -1,10 +1,10 @@
-"""Limits the memory of pods that come to a prepared claim later: kubelet does not call for those.
+"""Limits the memory of pods that come to a prepared claim later: kubelet makes no call for those.
 
-It also takes limits back from pods that have ended while their claim goes on: soon enough, as a rule, to come before
-kubelet removes their cgroup. A later pod may have started before its limit is set; what it takes then counts.
+It also removes the limits of pods that have ended while their claim lives on, usually before kubelet removes their
+cgroup. A later pod may have started before its limit is set; what it has allocated by then counts.
 
-A node where no prepared claim has a memory limit has no thread for them, and one where the last such claim has gone
-has a thread that sleeps until the next one comes.
+A node has no thread for this until a prepared claim has a memory limit. Once the last such claim is gone, the thread
+sleeps until the next one comes.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""While a prepared claim has a memory limit: nobody tells that a cgroup was removed, so the next look has to see it."""
+"""Pause while a prepared claim has a memory limit: nothing announces that a cgroup was removed."""
 
 AGAIN_S = 0.2
-"""Pause while a pod has no cgroup yet: kubelet makes it within a second of the pod's coming, before it starts
-containers. Also the first pause after a limit could not be set; it doubles for as long as the reason stays the same."""
+"""Pause while a pod has no cgroup yet: kubelet creates it within a second of the pod's arrival, before it starts
+containers. Also the first pause after a limit could not be set; it doubles while the reason stays the same."""
 
 FAILING_PAUSE_S = 5.0
-"""Longest pause while a limit cannot be set: what an admin changes then counts some seconds later."""
+"""Longest pause while a limit cannot be set, so that an admin's fix takes effect within seconds."""
 
 GPU_WAIT_S = 1.0
-"""Longest wait for the GPU of a limit, which a call may keep for some seconds: it is looked at again."""
+"""Longest wait for the GPU of a limit, which a call may hold for some seconds: then it is retried later."""
 
 NOT_LIMITED = "MemoryNotLimited"
 """Reason of the Event."""
@@ -69,8 +69,8 @@ class PodLimits:
         tell: TellUsers,
         clock: Clock,
     ) -> None:
-        """`pods_of` returns the pods that use a claim, as the watch `pods` last reported: those for which it is
-        reserved, whatever claim others name.
+        """`pods_of` returns the pods that use a claim, as the watch `pods` last reported: those for which the claim is
+        reserved, whichever pods name it.
         """
         self._checkpoints = checkpoints
         self._effects = effects
@@ -85,8 +85,8 @@ class PodLimits:
         self._worker = Worker("pod-limits", self._run, clock)
 
     def follow(self, prepared: Sequence[PreparedClaim]) -> None:
-        """Look soon if some of these, which are all prepared claims, have memory limits. The first time starts the
-        thread. Called after each change of a claim or of its pods, by one thread at a time; never blocks.
+        """Look soon if any of `prepared`, which is all prepared claims, has memory limits; the first such call starts
+        the thread. Called after each change of a claim or its pods, by one thread at a time; never blocks.
         """
         if not any(map(_is_limited, prepared)):
             return
@@ -100,12 +100,12 @@ class PodLimits:
         self._worker.stop()
 
     def pause_s(self) -> float:
-        """Return how long to wait for news before the next look: for ever while no claim has a memory limit."""
+        """Return how long to wait for news before the next look: forever while no claim has a memory limit."""
         return min(self._pauses_s.values(), default=math.inf)
 
     def look(self) -> bool:
-        """Look once; return whether nothing is left that a later look could do. Raises DracaenaError where checkpoints
-        cannot be read.
+        """Look once; return whether nothing is left for a later look. Raises DracaenaError if checkpoints cannot be
+        read.
         """
         with self._lock.hold():
             prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
@@ -116,7 +116,7 @@ class PodLimits:
         return all(settled)
 
     def _settle(self, claim: PreparedClaim) -> bool:
-        """Bring the limits of one claim to what its pods are now; return whether each pod has its limit."""
+        """Adapt the limits of one claim to its current pods; return whether each pod has its limit."""
         limits = [effect for effect in claim.effects if is_memory_limit(effect)]
         users = [pod for pod in self._pods_of(claim) if may_run(pod)]
         wanted = wanted_limits(limits, [PodUid(pod.metadata.uid) for pod in users], self._ended(limits))
@@ -128,7 +128,7 @@ class PodLimits:
             with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
                 self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
         except StoppedError:
-            return False  # nothing to tell: the next instance of the plugin looks first thing
+            return False  # nothing to report: the next instance of the plugin looks first thing
         except DracaenaError as error:
             self._fail(claim, users, str(error))
             return False
@@ -164,7 +164,7 @@ class PodLimits:
                 self.look()
                 pause_s = self.pause_s()
             except DracaenaError as error:
-                log.warning("memory limits of pods are not looked at, trying again", error=str(error))
+                log.warning("memory limits of pods not checked, retrying", error=str(error))
                 pause_s = LOOK_EVERY_S
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.

@@ -1,7 +1,7 @@
-"""What dead instances of the plugin left behind: lock files, sockets, half-written files.
+"""Removes what dead instances of the plugin left behind: lock files, sockets, half-written files.
 
 Each plugin pod has its own lock file, which outlives it, and a process that is killed removes neither its sockets nor
-the file that it was writing. Kubelet would keep trying a socket in its registry folder.
+the file that it was writing. Kubelet keeps retrying a stale socket in its registry folder.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def remove_stale_files(
     """Remove all of it, except what a living instance has. What cannot be removed is logged; the next start retries.
 
     `written` holds the folders that instances write to under the call lock, each with the prefix of our file names
-    there. The call lock must be held, so that no living instance is writing a file and none that starts looks at its
-    lock file. Only its lock tells whether an instance lives.
+    there. The caller must hold the call lock, so that no living instance is writing a file and no starting instance
+    is opening its lock file. Whether an instance lives is known only by its lock.
     """
     for lock, paths in _dead(mine, kubelet_root, driver):
         try:

@@ -1,6 +1,6 @@
-"""Cleans up what no call of kubelet will clean up any more: at the start, and every few minutes.
+"""Cleans up, at the start and every few minutes, what no call of kubelet will clean up any more.
 
-Kubelet unprepares every claim that it prepared, and asks again until that works. It cannot do so if it has lost its own
+Kubelet unprepares every claim that it prepared, and retries until that works. It cannot do so if it has lost its own
 state (a new disk, its folder removed) or if the plugin was given another folder. What remains then:
 
 * half a preparation, a lost CDI spec, a broken checkpoint: DeviceState.recover settles them;
@@ -10,14 +10,14 @@ state (a new disk, its folder removed) or if the plugin was given another folder
 * a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
   checkpoint back instead, since its containers may run;
 * device metadata that no checkpoint mentions: left by another release, or by another setting;
-* a GPU that VFIO has for a claim whose checkpoint broke and has gone since (unclaimed_gpus).
+* a GPU still bound to VFIO for a claim whose checkpoint broke and is gone by now (unclaimed_gpus).
 
 A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
 kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at
 what it prepared for pods that are no longer active, and unprepares it; it also ends containers that it does not know.
 So devices are freed only if, for ORPHAN_GRACE_S, kubelet answered at every look, with its node ready and without a
-restart, knew no pod with the claim, and still did not unprepare it: then it does not know the claim. Any doubt frees
-nothing: an API or a kubelet that does not answer settles nothing. After ORPHAN_GRACE_S the node says so.
+restart, knew no pod with the claim, and still did not unprepare it: then it does not know the claim. Any doubt, such as
+an API or a kubelet that does not answer, frees nothing. After ORPHAN_GRACE_S an Event on the node reports this.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Sweeper:
         self._clock = clock
         self._metrics = metrics
         self._give_back_gpus = give_back_gpus
-        self._gone_since_s: dict[ClaimUid, float] = {}  # by the API
-        self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, in this run of it:
+        self._gone_since_s: dict[ClaimUid, float] = {}  # according to the API
+        self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, throughout _kubelet_run
         self._kubelet_run = ""
         self._said = ""
         self._worker = Worker("sweeper", self._run, clock)
@@ -133,7 +133,7 @@ class Sweeper:
                 self._take_back(claim, f"gone, and unknown to kubelet, for {unknown_for_s:.0f} s")
 
     def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
-        """Return those that kubelet does not know either, and note since when; none if it does not answer."""
+        """Return those that kubelet does not know either, recording since when; none if it does not answer."""
         if not gone:
             self._unknown_since_s, self._said = {}, ""
             return ()
@@ -161,7 +161,7 @@ class Sweeper:
             f"{len(self._gone_since_s)} claims that are gone from the API still hold GPUs of this node, since kubelet "
             f"does not say whether their containers have ended: {why}. Start kubelet: it ends them and frees the GPUs"
         )
-        log.error("devices stay held until kubelet is heard", claim_uids=sorted(self._gone_since_s), reason=why)
+        log.error("devices stay held until kubelet answers", claim_uids=sorted(self._gone_since_s), reason=why)
         self._tell(UNHEARD, text)
 
     def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
@@ -183,11 +183,11 @@ class Sweeper:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
 
     def _unclaimed(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
-        """Return those that no pod of this node uses; none while the API does not answer. Their names are unknown."""
+        """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""
         try:
             found = {claim.uid for claim in self._state.find_claims(uids, pods)}
         except DracaenaError as error:
-            log.warning("it is not known whose claims these are", claim_uids=sorted(uids), error=str(error))
+            log.warning("names of claims are not known", claim_uids=sorted(uids), error=str(error))
             return []
         return [ClaimReference("", "", uid) for uid in sorted(uids - found)]
 
@@ -195,7 +195,7 @@ class Sweeper:
         return not self._may_be_in_use(prepared) and self._is_gone(prepared.claim)
 
     def _is_gone(self, claim: ClaimReference) -> bool:
-        """Whether the API shows that the claim no longer holds anything; if the API does not answer, it may."""
+        """Whether the API shows that the claim no longer holds anything; False if the API does not answer."""
         try:
             return self._claims.read_claim(claim).status.allocation is None
         except ClaimGoneError:

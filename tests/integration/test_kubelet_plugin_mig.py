@@ -145,7 +145,7 @@ def test_a_device_that_somebody_destroyed_under_its_claim_is_told_until_the_clai
     assert taints(node)[place("1g.10gb", 4)] == [("mig-device", "gone", "NoSchedule")]
     assert taints(node)[place("1g.10gb", 3)] == []
     told = node.until(lambda: [e for e in node.world.events() if e.reason == "MigDeviceGone"], "Events", REREAD_S)
-    assert "Its containers have lost that GPU, and none is started again. Delete the pods of the" in told[0].message
+    assert "Its containers have lost that GPU, and none can start again. Delete the pods of the" in told[0].message
     assert {each.reason for each in node.world.events()}.isdisjoint({"ClaimSetAside", "GpuMoved"}), "one story"
     assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert hardware.layout(0) == [("1g.10gb", 4, 1)], "it is not ours"

@@ -197,7 +197,7 @@ def test_what_the_driver_cannot_do_any_more_is_told_once(ground: Ground) -> None
     assert not ground.renewal.look()
     ((reason, text),) = ground.told
     assert reason == NOT_ENFORCED
-    assert "may have forgotten what holds claim default/one to its part" in text
+    assert "may have forgotten the limits of claim default/one's share" in text
     assert "load it without RmMemacctMode=0" in text
     ground.limiter.problem = None
     assert ground.renewal.look()
