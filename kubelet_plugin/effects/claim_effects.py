@@ -1,9 +1,9 @@
-"""Makes the effects of claims and undoes them, each journaled in its claim's checkpoint for as long as it may be there.
+"""Makes the effects of claims and undoes them, each journaled in its claim's checkpoint for as long as it may exist.
 
-They may take long, an MPS server some seconds, so they are made without the lock that guards kubelet's calls, and
-ordered by one lock a GPU: taken before that of the calls, several of them by name. The journal is written under the
-lock of the calls, before an effect is made and after it was undone. So what is journaled is at all times at least what
-is there, and it is all that a restart, or the other instance during an upgrade, needs to know.
+They may take long (an MPS server takes some seconds), so they are made without the lock that guards kubelet's calls,
+and ordered by one lock per GPU. GPU locks are taken before the lock of the calls, several of them in the order of their
+names. The journal is written under the lock of the calls, before an effect is made and after it was undone. So the
+journal always covers at least what exists, and a restart, or the other instance during an upgrade, needs nothing else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 
 MAX_WAITING = 8
-"""Most calls that wait for GPUs at a time, a quarter of the workers (adapters.grpc_server): an effect that takes its
-time must leave some for claims of other GPUs. A call beyond that fails at once, and kubelet asks again."""
+"""Most calls that may wait for GPUs at once, a quarter of the workers (adapters.kubelet.grpc_server): a slow effect
+must leave some for claims of other GPUs. Further calls fail at once; kubelet retries them."""
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class ClaimEffects:
     ) -> None:
         """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name.
 
-        `salvage` returns what is known of a claim whose checkpoint is broken, without devices where that is nothing.
+        `salvage` returns what is known of a claim whose checkpoint is broken, without devices if nothing is known.
         """
         self._checkpoints = checkpoints
         self._means = means
@@ -56,16 +56,16 @@ class ClaimEffects:
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
-        """Return what is journaled of a claim in this boot. The caller holds the lock of the calls."""
+        """Return the journaled effects of a claim in this boot. The caller holds the lock of the calls."""
         found = self._checkpoint(uid)
         return () if found is None else found.prepared.effects
 
     @contextlib.contextmanager
     def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:
-        """Hold the GPUs of what is journaled of a claim for a block, for apply() and undo().
+        """Hold the GPUs of a claim's journaled effects for a block, for apply() and undo().
 
-        `left_s` returns how long they may still be waited for. Raises TemporaryError where another call keeps one for
-        longer, where too many wait already, or where another call settled the claim otherwise meanwhile.
+        `left_s` returns how long to wait for them at most. Raises TemporaryError if another call holds one for longer,
+        if too many calls wait already, or if another call changed the claim's journal to other GPUs meanwhile.
         """
         gpus = self._gpus(uid)
         with contextlib.ExitStack() as stack:
@@ -90,15 +90,15 @@ class ClaimEffects:
             self._waiting.release()
 
     def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
-        """Return them sorted: two claims that wait for each other's GPUs would wait for ever."""
+        """Return the GPUs sorted, so that two claims never deadlock on each other's GPUs."""
         with self._lock.hold():
             return sorted({effect.gpu for effect in self.of(uid)})
 
     def apply(self, uid: ClaimUid, planned: Sequence[Effect]) -> None:
-        """Bring the effects of a claim to what is planned, in its order; all must be journaled, and their GPUs held.
+        """Make the planned effects of a claim, in order; all must be journaled already, and their GPUs held.
 
-        What else is journaled, of an earlier plan, is undone first. Raises DracaenaError; what may have been made by
-        then stays journaled. Nothing is made where another call, with another plan, has undone what was journaled.
+        Effects of an earlier plan are undone first. Raises DracaenaError; what may have been made by then stays
+        journaled. Makes nothing if another call, with another plan, has undone what was journaled.
         """
         with self._lock.hold():
             known = self.of(uid)
@@ -111,7 +111,7 @@ class ClaimEffects:
                 log.info("effect made", effect=str(effect), claim_uid=uid)
 
     def _apply_run(self, uid: ClaimUid, effects: Sequence[Effect]) -> Iterable[Mapping[str, Scalar]]:
-        """Make effects of one kind, joined where their means can, and return the outcome of each as it is made."""
+        """Make effects of one kind, jointly if their means can, and return the outcome of each as it is made."""
         means = self._means_of(effects[0])
         if not isinstance(means, JoinedEffectMeans):
             return (self._apply(uid, effect) for effect in effects)
@@ -132,7 +132,7 @@ class ClaimEffects:
         return means.apply_noting(effect, others, note)
 
     def undo(self, uid: ClaimUid) -> None:
-        """Undo all that is journaled of a claim, the last first; their GPUs must be held.
+        """Undo all journaled effects of a claim, last first; their GPUs must be held.
 
         Raises DracaenaError at the first that cannot be undone: it and those before it stay journaled.
         """
@@ -145,10 +145,11 @@ class ClaimEffects:
         of_kind: Callable[[Effect], bool],
         is_settled: Callable[[Effect], bool],
     ) -> None:
-        """Bring the effects of one kind, that containers know nothing of, to what is wanted now; its GPUs must be held.
+        """Bring the effects of one kind, one that containers do not see, to what is wanted now; their GPUs must be
+        held.
 
-        For a claim that is prepared; of others nothing is changed. Effects that are not settled are made (again).
-        Raises DracaenaError at the first that cannot be.
+        Only changes prepared claims. Makes effects that are not settled (again). Raises DracaenaError at the first that
+        cannot be made.
         """
         with self._lock.hold():
             checkpoint = self._checkpoint(uid)
@@ -182,7 +183,7 @@ class ClaimEffects:
                 self._note_undone(uid, effect)
 
     def _others_to_undo(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
-        """Return the effects beside one that is to be undone. Raises TemporaryError where there may be more of them."""
+        """Return the effects beside one that is about to be undone. Raises TemporaryError if there may be others."""
         others = self._others(uid, effect)
         if all(other.outcome is None for other in others):
             self._refuse_beside_broken(effect)
@@ -196,13 +197,13 @@ class ClaimEffects:
         means = self._means.get(effect.kind)
         if means is None:
             raise TemporaryError(
-                f"{effect} cannot be made or undone: this release, or its settings on this node, know nothing of "
+                f"{effect} cannot be made or undone: this release, or its settings on this node, do not support "
                 f"{effect.kind!r}. Run the release that prepared the claim; its devices stay held until then"
             )
         return means
 
     def _others(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
-        """Return the effects of its kind on its GPU that are journaled beside it, by claim UID."""
+        """Return the other journaled effects of the same kind on the same GPU, by claim UID."""
         with self._lock.hold():
             now, _ = self._checkpoints.load_all()
         return tuple(
@@ -214,7 +215,7 @@ class ClaimEffects:
         )
 
     def _refuse_beside_broken(self, effect: Effect) -> None:
-        """Refuse to undo the last effect of its kind that is known on a GPU while a broken checkpoint may name another:
+        """Refuse to undo the last known effect of its kind on a GPU while a broken checkpoint may name another:
         containers may use what the two have in common.
         """
         with self._lock.hold():
@@ -224,12 +225,12 @@ class ClaimEffects:
                 if not gpus or effect.gpu in gpus:
                     raise TemporaryError(
                         f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that "
-                        f"claim may share what stands behind it on {effect.gpu}. Waiting until it was rebuilt from the "
-                        "claim, or taken back"
+                        f"claim may share what is behind it on {effect.gpu}. Waiting until the checkpoint is rebuilt "
+                        "from the claim, or the claim is gone"
                     )
 
     def _note(self, uid: ClaimUid, effect: Effect, now: Effect | None) -> None:
-        """Journal how far an effect got; None: it is undone."""
+        """Journal how far an effect got; None: it was undone."""
         with self._lock.hold():
             checkpoint = self._checkpoint(uid)
             if checkpoint is None or not is_among(effect, checkpoint.prepared.effects):
@@ -244,6 +245,6 @@ class ClaimEffects:
 
 
 def _in_runs(effects: Iterable[Effect]) -> Iterator[Sequence[Effect]]:
-    """Yield effects in their order, those of one kind that follow each other together."""
+    """Yield effects in order, grouping consecutive effects of one kind."""
     for _, run in itertools.groupby(effects, key=lambda effect: effect.kind):
         yield tuple(run)

@@ -1,4 +1,4 @@
-"""Limits the memory that pods take of shared GPUs, by the GPU driver (device_kinds.memory_limit_effect)."""
+"""Limits how much memory of shared GPUs pods may take, by the GPU driver (device_kinds.memory_limit_effect)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = structlog.get_logger()
 
 
 LIMIT_DEADLINE_S = 10.0
-"""Longest wait for the driver, which takes some microseconds, and for what it is busy with: a reading of the node."""
+"""Longest wait for the driver: it answers within microseconds, but may be busy with a reading of the node."""
 
 
 class MemoryLimitSource(Protocol):
-    """Limits memory in the driver's thread (adapters.nvml_machine)."""
+    """Limits memory in the driver's thread (adapters.nvml.machine)."""
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit what a cgroup takes of a GPU, as ports.MemoryLimiter does."""
+        """Limit how much of a GPU's memory a cgroup may take; see ports.MemoryLimiter."""
         ...
 
 
@@ -37,15 +37,15 @@ class AskedMemoryLimiter:
         self._ask = ask
 
     def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """See MemoryLimiter. Raises as GpuDriverThread.call too."""
+        """See MemoryLimiter. Also raises what GpuDriverThread.call does."""
         work = partial(self._source.limit_memory, gpu, cgroup, limit_bytes)
         self._ask(f"a memory limit of {gpu}", work, LIMIT_DEADLINE_S)
 
 
 class MemoryLimits:
-    """Implements EffectMeans for MEMORY_LIMIT. From any thread; holds nothing.
+    """Implements EffectMeans for MEMORY_LIMIT. From any thread; keeps no state.
 
-    A cgroup has one limit for a GPU: the sum of what the pod has of it, by all claims.
+    A cgroup has one limit per GPU: the sum of what the pod has of it through all claims.
     """
 
     def __init__(self, limiter: MemoryLimiter, cgroups: PodCgroups) -> None:
@@ -53,8 +53,8 @@ class MemoryLimits:
         self._cgroups = cgroups
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        """See EffectMeans. A pod that kubelet has not begun with has no cgroup and waits; one of the pods that have the
-        share must have one. Raises PermanentError where nothing can be limited, and that is required.
+        """See EffectMeans. A pod that kubelet has not started on has no cgroup yet and is skipped for now; at least one
+        pod with the share must have one. Raises PermanentError if a limit is required and not possible.
         """
         cgroup = self._cgroups.of_pod(pod_of(effect))
         if cgroup is None:
@@ -78,8 +78,9 @@ class MemoryLimits:
         return {"cgroup": cgroup}
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """See EffectMeans. Both limits go, the one that keeps memory for the pod too: the driver counts it in the
-        cgroups above, and would go on doing so once this one is removed. With the cgroup, or the GPU, a limit is gone.
+        """See EffectMeans. Both limits are removed, including the one that reserves memory for the pod: the driver
+        counts it in the parent cgroups, and would keep doing so after this cgroup is removed. If the cgroup or the GPU
+        is gone, so is the limit.
         """
         cgroup = self._cgroups.of_pod(pod_of(effect))
         if cgroup is None:
@@ -88,7 +89,7 @@ class MemoryLimits:
         try:
             self._limiter.limit(_gpu(effect), cgroup, left_bytes or None)
         except (GpuGoneError, NotOfferedError) as error:
-            log.info("a memory limit cannot be taken back, and need not", cgroup=cgroup, reason=str(error))
+            log.info("a memory limit cannot be removed, and need not be", cgroup=cgroup, reason=str(error))
 
 
 def _of_pod(effect: Effect, others: Sequence[Effect]) -> list[Effect]:

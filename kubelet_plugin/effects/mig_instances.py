@@ -1,8 +1,8 @@
-"""Makes the MIG instances of claims at exact places, and destroys those that it made and no other.
+"""Creates the MIG instances of claims at exact places, and destroys only those that it created.
 
-Whether an instance is ours is in the claim's journal alone: `making` is noted before the driver is asked for it, its
-number afterwards. What lies at a place without that note belongs to somebody else, and stays. A step that the driver
-refuses did nothing, so the note is taken back; one that gets no answer may have been done, so it stays.
+Only the claim's journal says whether an instance is ours: `making` is noted before the driver is asked for it, its
+number afterwards. An instance at a place without that note is somebody else's, and stays. A step that the driver
+refuses did nothing, so its note is removed; a step without an answer may have been done, so its note stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 
 STEP_S: Final = 15.0
-"""Longest that one step may take. An instance is made in about a second; kubelet gives a call 45 s, and asks again."""
+"""Longest that one step may take. Creating an instance takes about a second; kubelet allows a call 45 s, and retries.
+"""
 
 T = TypeVar("T")
 
@@ -43,23 +44,23 @@ class MigControl(Protocol):
         ...
 
     def set_mode(self, gpu: str, *, enabled: bool) -> None:
-        """Change the mode, and be sure that it is in force."""
+        """Change the mode, and verify that it is in force."""
         ...
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return how a GPU can be divided, as its driver tells now."""
+        """Return how a GPU can be divided, as its driver reports now."""
         ...
 
     def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
-        """Return all GPU instances, those without a compute instance too."""
+        """Return all GPU instances, including those without a compute instance."""
         ...
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
-        """Make one exactly there; return its number."""
+        """Create one exactly at this placement; return its number."""
         ...
 
     def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
-        """Make the one that has all slices of a GPU instance."""
+        """Create the compute instance that has all slices of a GPU instance."""
         ...
 
     def mig_device(self, gpu: str, gpu_instance_id: int) -> tuple[int, str] | None:
@@ -67,7 +68,7 @@ class MigControl(Protocol):
         ...
 
     def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
-        """Destroy those of a GPU instance."""
+        """Destroy the compute instances of a GPU instance."""
         ...
 
     def destroy_gpu_instance(self, gpu: str, gpu_instance_id: int) -> None:
@@ -81,7 +82,7 @@ AccessMinors = Callable[[int, int, int], tuple[int, int] | None]
 
 
 class MigInstances:
-    """Implements NotingEffectMeans for MIG_INSTANCE. From any thread; holds nothing itself."""
+    """Implements NotingEffectMeans for MIG_INSTANCE. From any thread; keeps no state."""
 
     def __init__(
         self,
@@ -91,9 +92,9 @@ class MigInstances:
         access_minors: AccessMinors,
         touch: Callable[[DeviceName], None] = lambda _place: None,
     ) -> None:
-        """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as it was last read; it
-        raises GpuGoneError where the node lacks it, and TemporaryError before the first reading. `touch` is told where
-        something is about to change, or did.
+        """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as last read; it raises
+        GpuGoneError if the node does not have it, and TemporaryError before the first reading. `touch` is called with
+        each place where something is about to change, or did.
         """
         self._control = control
         self._ask = ask
@@ -102,9 +103,9 @@ class MigInstances:
         self._touch = touch
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans. Raises PermanentError for a place that the GPU never has.
+        """See NotingEffectMeans. Raises PermanentError for a place that the GPU cannot have.
 
-        Raises EffectPendingError while the driver does not answer: what it was asked for may come still.
+        Raises EffectPendingError while the driver does not answer: it may still carry out the step.
         """
         gpu, profile, placement = self._wanted(effect)
         try:
@@ -115,10 +116,10 @@ class MigInstances:
             raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """See EffectMeans. Raises TemporaryError while a process uses it, or the driver does not answer.
+        """See EffectMeans. Raises TemporaryError while a process uses the instance, or the driver does not answer.
 
-        What was on a GPU that is gone, or was made by a driver that is not loaded any more, counts as undone. While the
-        driver is released it does too: it goes with the driver, or is nobody's afterwards (MigTaken).
+        An instance counts as undone if its GPU is gone, or the driver that made it is no longer loaded. While the
+        driver is released it counts as undone too: it goes with the driver, or belongs to nobody afterwards (MigTaken).
         """
         try:
             self._undo(effect, others)
@@ -128,13 +129,13 @@ class MigInstances:
             log.warning("MIG device is left behind", effect=str(effect), reason=str(error))
 
     def _went_with_gpu(self, gpu: str, error: DracaenaError) -> bool:
-        """Whether nothing of a GPU is there any more, or may be asked of it, by an error of one of its steps."""
+        """Whether the error of a step means that the GPU is gone, or may not be asked any more."""
         if isinstance(error, GpuDriverTroubleError):
             return error.reason in (TroubleKind.RELEASED, TroubleKind.NOT_LOADED)
         return isinstance(error, MigRefusedError) and (error.gpu_is_gone or self._is_left_out(gpu))
 
     def _is_left_out(self, gpu: str) -> bool:
-        """Whether the node was read and lacks a GPU. A reading alone is no proof: the first one may have come early."""
+        """Whether the node was read and lacks a GPU. That alone is no proof: the first reading may have been early."""
         try:
             self._read_gpu(gpu)
         except TemporaryError as error:
@@ -178,9 +179,9 @@ class MigInstances:
         return gpu, profile, placement
 
     def _gpu_instance(self, effect: Effect, gpu: Gpu, profile: MigProfile, placement: MigPlacement, note: Note) -> int:
-        """Return the number of the GPU instance that is ours, made now or by an earlier attempt."""
+        """Return the number of our GPU instance, created now or by an earlier attempt."""
         noted = effect.outcome or {}
-        self._enter_mode(gpu)  # first: out of it there is no instance, and some drivers tell no profiles
+        self._enter_mode(gpu)  # first: outside MIG mode there are no instances, and some drivers report no profiles
         profiles = self._profiles(gpu, must_know=profile.name)
         found = self._found(gpu, profiles)
         mine = self._mine(effect, gpu, noted, found) if noted else None
@@ -204,8 +205,8 @@ class MigInstances:
     def _mine(
         self, effect: Effect, gpu: Gpu, noted: Mapping[str, Scalar], found: Sequence[GpuInstance]
     ) -> GpuInstance | None:
-        """Return the instance that this effect made. Where its MIG device was noted, another UUID is another's: the
-        driver gives number and place to whoever makes the next one.
+        """Return the instance that this effect made. If its MIG device was noted, an instance with another UUID is not
+        ours: the driver reuses number and place for the next one that is created.
         """
         mine = next((each for each in found if _is_ours(effect, noted, each)), None)
         if mine is None or "uuid" not in noted:
@@ -214,13 +215,13 @@ class MigInstances:
         return mine if device is None or device[1] == noted["uuid"] else None
 
     def _refuse_beside_strangers(self, gpu: Gpu, placement: MigPlacement, found: Sequence[GpuInstance]) -> None:
-        """Refuse a place that another instance overlaps. It is another claim's that is about to go, or a stranger's."""
+        """Refuse a place that another instance overlaps: one of a claim that is about to end, or somebody else's."""
         other = next((each for each in found if each.placement.overlaps(placement)), None)
         if other is not None:
             raise TemporaryError(
                 f"{placement} of GPU {gpu.uuid} {'is' if placement.size == 1 else 'are'} taken by GPU instance "
-                f"{other.number} ({other.profile} at {other.placement.start}): it goes with its claim, or, where no "
-                "claim made it, by `nvidia-smi mig -dci` and `-dgi`"
+                f"{other.number} ({other.profile} at {other.placement.start}): it goes with its claim; if no claim "
+                "made it, remove it with `nvidia-smi mig -dci` and `-dgi`"
             )
 
     def _compute_instance(
@@ -236,11 +237,11 @@ class MigInstances:
                 raise TemporaryError(f"{effect} cannot be made: {error}") from error
             device = self._step(f"reading {effect}", lambda: self._control.mig_device(gpu.uuid, number))
         if device is None:
-            raise TemporaryError(f"{effect} was made and the driver shows no MIG device in it: asked again")
+            raise TemporaryError(f"{effect} was made, but the driver shows no MIG device in it yet")
         compute, identity = device
         access = None if gpu.minor is None else self._access_minors(gpu.minor, number, compute)
         if access is None:
-            raise TemporaryError(f"{effect} is made, and it is not known which nodes of /dev/nvidia-caps open it")
+            raise TemporaryError(f"{effect} is made, but it is not known which nodes of /dev/nvidia-caps open it")
         return {
             "making": True,
             "gpu_instance": number,
@@ -251,7 +252,7 @@ class MigInstances:
         }
 
     def _roll_back(self, effect: Effect, gpu: Gpu, number: int, note: Note) -> None:
-        """Destroy a GPU instance that gets no compute instance: nobody would see it. If that fails it stays noted."""
+        """Destroy a GPU instance that gets no compute instance: nobody would see it. If that fails, the note stays."""
         try:
             self._step(f"undoing {effect}", lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
         except DracaenaError as error:
@@ -286,7 +287,9 @@ class MigInstances:
             raise TemporaryError(f"GPU {gpu.uuid} does not enter MIG mode: {error}") from error
 
     def _become_whole(self, gpu: Gpu) -> None:
-        """Leave MIG mode once nothing of a GPU is divided. What stands in the way is for who wants it whole."""
+        """Leave MIG mode once nothing of a GPU is divided. A failure is only logged: it matters to the next claim that
+        wants the GPU whole.
+        """
         if not changes_mode_at_once(gpu):
             return
         try:
@@ -295,16 +298,16 @@ class MigInstances:
             log.warning("GPU stays in MIG mode", gpu=gpu.uuid, error=str(error))
 
     def _profiles(self, gpu: Gpu, must_know: str | None) -> tuple[MigProfile, ...]:
-        """Return the profiles as the driver tells them now: since the last reading it may have been replaced.
+        """Return the profiles as the driver reports them now: since the last reading it may have been replaced.
 
-        Raises TemporaryError where one is missing: its instances would be overlooked.
+        Raises TemporaryError if `must_know` is missing: its instances would be overlooked.
         """
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
         if must_know is not None and must_know not in {each.name for each in profiles}:
             told = ", ".join(each.name for each in profiles) or "none"
             raise TemporaryError(
-                f"the NVIDIA driver does not tell MIG profile {must_know} of GPU {gpu.uuid} now, so it cannot be told "
-                f"whether its MIG device is there; profiles: {told}"
+                f"the NVIDIA driver does not report MIG profile {must_know} of GPU {gpu.uuid} now, so it is not known "
+                f"whether its MIG device exists; profiles: {told}"
             )
         return profiles
 
@@ -316,7 +319,7 @@ class MigInstances:
 
 
 class WholeGpus:
-    """Implements EffectMeans for MIG_OFF: makes sure that a GPU is not in MIG mode while a claim has it whole."""
+    """Implements EffectMeans for MIG_OFF: keeps a GPU out of MIG mode while a claim has it whole."""
 
     def __init__(
         self,
@@ -324,13 +327,13 @@ class WholeGpus:
         ask: Callable[[str, Callable[[], object], float], object],
         read_gpu: Callable[[str], Gpu],
     ) -> None:
-        """As MigInstances."""
+        """See MigInstances."""
         self._control = control
         self._ask = ask
         self._read_gpu = read_gpu
 
     def apply(self, effect: Effect, _others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        """See EffectMeans. Raises TemporaryError while instances are left, or somebody holds the GPU open."""
+        """See EffectMeans. Raises TemporaryError while instances are left, or a process has the GPU open."""
         gpu = self._read_gpu(str(effect.parameters["gpu"]))
         try:
             leave_mig_mode(self._control, self._step, gpu)
@@ -341,8 +344,8 @@ class WholeGpus:
         return {}
 
     def refuse_divided(self, gpu: Gpu) -> None:
-        """Refuse a GPU that is in MIG mode now and whose mode only an admin changes. Raises DracaenaError, also where
-        the driver does not tell.
+        """Refuse a GPU that is in MIG mode now if only an admin can change its mode. Raises DracaenaError, also if the
+        driver does not report the mode.
         """
         enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
         refused = why_divided_by_mig(replace(gpu, mig_enabled=enabled))
@@ -350,14 +353,14 @@ class WholeGpus:
             raise TemporaryError(refused)
 
     def undo(self, _effect: Effect, _others: Sequence[Effect]) -> None:
-        """See EffectMeans. Nothing is left to undo: whoever divides the GPU next turns MIG mode on."""
+        """See EffectMeans. There is nothing to undo: whoever divides the GPU next turns MIG mode on."""
 
     def _step(self, what: str, work: Callable[[], T]) -> T:
         return self._ask(what, work, STEP_S)  # type: ignore[return-value]
 
 
 def leave_mig_mode(control: MigControl, step: Callable[[str, Callable[[], object]], object], gpu: Gpu) -> None:
-    """Turn MIG mode off where it is on. Raises MigRefusedError: with IN_USE where an instance is left, whose ever."""
+    """Turn MIG mode off if it is on. Raises MigRefusedError, with IN_USE if any instance is left, ours or not."""
 
     def leave() -> None:
         if not any(control.mode(gpu.uuid)):
@@ -373,9 +376,9 @@ def leave_mig_mode(control: MigControl, step: Callable[[str, Callable[[], object
 
 
 def _is_ours(effect: Effect, noted: Mapping[str, Scalar], found: GpuInstance) -> bool:
-    """Whether an instance is the one that this effect made: at its place, of its profile, and of its number if known.
+    """Whether an instance is the one that this effect made: same place, same profile, and same number if known.
 
-    A number alone says nothing: the driver gives it to the next instance.
+    A number alone proves nothing: the driver reuses it for the next instance.
     """
     given = effect.parameters
     there = (found.profile, found.placement.start, found.placement.size)

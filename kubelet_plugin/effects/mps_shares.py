@@ -1,7 +1,7 @@
 """Asks the node's MPS supervisor for shares, and gives them back (docs/design/0030-mps.md).
 
-Both sides write files, so nothing is forgotten when either is killed: a request that stands is served by the next
-supervisor, and a call that is repeated finds its own request and goes on waiting.
+Both sides write files, so nothing is lost when either is killed: the next supervisor serves a pending request, and a
+retried call finds its own request and goes on waiting.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.process.clock import Clock
 
 PATIENCE_S: Final = 10.0
-"""Longest wait for one share. It takes some tenths of a second; a daemon that hangs takes longer than kubelet's 45 s
-for a call, so kubelet is told and asks again. Another claim waits 20 s for this one's GPU."""
+"""Longest wait for one share. It takes some tenths of a second; a daemon that hangs takes longer than the 45 s that
+kubelet allows a call, so the call fails earlier and kubelet retries. Another claim waits 20 s for this one's GPU."""
 
 LOOK_S: Final = 0.1
-"""Pause between two looks at the status. The supervisor looks for requests each 0.2 s."""
+"""Pause between two looks at the status. The supervisor looks for requests every 0.2 s."""
 
 
 class MpsShares:
-    """Implements EffectMeans for MPS_SHARE. From any thread; holds nothing itself."""
+    """Implements EffectMeans for MPS_SHARE. From any thread; keeps no state."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MpsShares:
         boot_id: str,
         clock: Clock,
     ) -> None:
-        """The stores are the supervisor's folder `root` and the two below it; `is_running` asks whether it runs."""
+        """The stores are the supervisor's folder `root` and its two subfolders; `is_running`: whether it runs."""
         self._root = root
         self._requests = requests
         self._statuses = statuses
@@ -62,7 +62,7 @@ class MpsShares:
         self._never = threading.Event()
 
     def offer(self) -> MpsOffer:
-        """Return what the supervisor can do now, as far as it said."""
+        """Return what the supervisor can do now, as far as it has said."""
         try:
             data = self._node.read(NODE_STATUS)
             said = None if data is None else decode_node_status(data)
@@ -87,7 +87,7 @@ class MpsShares:
     def apply(self, effect: Effect, _others: Sequence[Effect]) -> Mapping[str, Scalar]:
         """See EffectMeans. Raises EffectPendingError while the supervisor works on it, or none runs.
 
-        Raises PermanentError with its words where it refuses.
+        Raises PermanentError with the supervisor's reason if it refuses.
         """
         name, data = _file_name(effect), encode(mps_request(effect, self._boot_id))
         self._requests.write_if_changed(name, data)
@@ -104,7 +104,7 @@ class MpsShares:
             self._clock.sleep_until_set(self._never, LOOK_S)
 
     def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
-        """See EffectMeans. Raises TemporaryError while the supervisor has not taken the share away."""
+        """See EffectMeans. Raises TemporaryError until the supervisor has removed the share."""
         name = _file_name(effect)
         self._requests.remove(name)
         deadline_s = self._clock.monotonic() + PATIENCE_S
@@ -115,19 +115,19 @@ class MpsShares:
             self._clock.sleep_until_set(self._never, LOOK_S)
 
     def fault(self, effect: Effect) -> MpsFault | None:
-        """Return what has hit the clients of a share last. Raises DracaenaError if its status cannot be read."""
+        """Return the last fault of a share, None if it had none. Raises DracaenaError if its status cannot be read."""
         data = self._statuses.read(_file_name(effect))
         return None if data is None else decode_status(data).fault
 
     def protocol(self) -> int:
-        """Return the protocol that the supervisor speaks, 0 where it said nothing that can be read."""
+        """Return the supervisor's protocol version, 0 if it cannot be read."""
         with contextlib.suppress(DracaenaError):
             data = self._node.read(NODE_STATUS)
             return 0 if data is None else decode_node_status(data).protocol
         return 0
 
     def _answer(self, name: str, request: str) -> MpsShareStatus | str:
-        """Return the status of a share that is ready, else what it waits for. Raises PermanentError for a refusal."""
+        """Return the status of a ready share, or what it waits for. Raises PermanentError if it is refused."""
         try:
             data = self._statuses.read(name)
             status = None if data is None else decode_status(data)

@@ -1,7 +1,7 @@
-"""Gives GPUs back to their drivers that VFIO has for a claim of which nothing is left.
+"""Gives GPUs back to their drivers if VFIO still has them for a claim of which nothing is left.
 
-A claim's checkpoint says what has to be undone when it ends. Where it broke, and the claim ended before it was rebuilt
-from the API, nobody would undo the binding before the next boot: the node lacks a GPU, and no claim holds it.
+A claim's checkpoint says what to undo when it ends. If the checkpoint broke, and the claim ended before it was rebuilt
+from the API, nothing else would undo the binding before the next boot: the node would lack a GPU that no claim holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class UnclaimedGpus:
-    """For one thread; holds nothing itself."""
+    """For one thread; keeps no state."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class UnclaimedGpus:
         lock: NodeLock,
         on_troubles: Callable[[Sequence[Trouble]], None],
     ) -> None:
-        """`undo` is VfioBinding's: it refuses while a process has the GPU open. `user_of` says, with `lock` held, which
-        claim has a device, or may have (GpuUsers.prepared). `on_troubles` is told what cannot be given back.
+        """`undo` is VfioBinding's: it refuses while a process has the GPU open. `user_of` returns, with `lock` held,
+        which claim has a device or may have it (GpuUsers.prepared). `on_troubles` gets what cannot be given back.
         """
         self._bound = bound
         self._undo = undo
@@ -46,8 +46,8 @@ class UnclaimedGpus:
         self._on_troubles = on_troubles
 
     def give_back(self) -> int:
-        """Give back what no claim has or may have, and nobody has open; return how many GPUs. Raises DracaenaError
-        where it is not known which there are.
+        """Give back GPUs that no claim has or may have, and no process has open; return how many. Raises DracaenaError
+        if the records of bound GPUs cannot be read.
         """
         count, troubles = 0, []
         for address in self._bound.addresses():
@@ -60,7 +60,7 @@ class UnclaimedGpus:
         return count
 
     def _give_back(self, address: str) -> bool:
-        """Return whether it was given back now; a GPU that a call is at work on is left to that."""
+        """Give a GPU back if it is due; return whether it was. A GPU that a call works on is left to that call."""
         device = passthrough_device_name(address)
         with contextlib.ExitStack() as stack:
             try:

@@ -1,9 +1,9 @@
 """Binds GPUs to a VFIO driver when claims get them, and back to the drivers that they had.
 
-Which driver each function of a GPU's IOMMU group had is journaled before the first write, and how far the binding got
-after each phase. What is there now is read before each write, so every step may be repeated. All functions of the
-group are bound or none: what cannot be finished is undone by who called (ClaimEffects). The drivers are written down
-beside the claim too (BoundGpus): a journal whose checkpoint breaks is taken up again from there.
+The journal records the driver of each function of a GPU's IOMMU group before the first write, and the progress of the
+binding after each phase. Each write is preceded by a reading of the current state, so every step is idempotent. Either
+all functions of the group are bound or none: the caller (ClaimEffects) undoes what cannot be finished. The drivers are
+also recorded outside the claim (BoundGpus): if the checkpoint with the journal breaks, they are restored from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dracaena.kubelet_plugin.prepare.cdi.device_nodes import IOMMU_NODE
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 
 FUNCTIONS: Final = "functions"
-"""In the journal: `0000:18:00.0=nvidia 0000:18:00.1=`, each function that is bound, with the driver that it had."""
+"""In the journal: `0000:18:00.0=nvidia 0000:18:00.1=`, each bound function with the driver that it had."""
 STATE: Final = "state"
 UNBINDING: Final = "unbinding"
 UNBOUND: Final = "unbound"
@@ -41,9 +41,9 @@ log = structlog.get_logger()
 
 
 WithoutGpuDriver = Callable[[str, Callable[[], None]], None]
-"""Runs work, which the text names, while no process of ours has the GPU driver open: the kernel would wait for it.
-Raises what the work raises, and TemporaryError where the driver is not let go of (gpu_driver_lending); after
-EffectPendingError the work may still come, in another thread."""
+"""Runs the work that the text names while no process of ours has the GPU driver open, which the kernel would wait for.
+Raises what the work raises, and TemporaryError if the driver is not released (gpu_driver.lending); after
+EffectPendingError the work may still be done, in another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class _Moving:
     """Its PCI address."""
     functions: tuple[PciFunction, ...]
     noted: Mapping[str, Scalar]
-    """What is journaled, without how far it got."""
+    """What is journaled, without the progress."""
 
 
 class VfioBinding:
-    """Implements NotingEffectMeans and JoinedEffectMeans for VFIO_BIND. From any thread; holds nothing itself."""
+    """Implements NotingEffectMeans and JoinedEffectMeans for VFIO_BIND. From any thread; keeps no state."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class VfioBinding:
         make_whole: Callable[[str], None] = lambda _address: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`holders` tells who has a GPU open, by address and IOMMU group (adapters.pci_holders). `make_whole` takes a
-        GPU out of MIG mode; it raises TemporaryError where that cannot be. `changed` is told when a GPU has moved.
+        """`holders` returns who has a GPU open, by address and IOMMU group (adapters.kernel.pci_holders). `make_whole`
+        takes a GPU out of MIG mode or raises TemporaryError. `changed` is called when a GPU has moved.
         """
         self._drivers = drivers
         self._holders = holders
@@ -81,18 +81,18 @@ class VfioBinding:
         self._changed = changed
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans; as apply_joined()."""
+        """See NotingEffectMeans and apply_joined()."""
         return self.apply_joined([effect], lambda _effect, outcome: note(outcome))[0]
 
     def apply_joined(
         self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
     ) -> Sequence[Mapping[str, Scalar]]:
-        """See JoinedEffectMeans: the GPU driver is let go of once for all GPUs. One that an admin has bound to VFIO
-        stays so: nothing is journaled of it. One that was bound for a claim before, whose journal is lost, is journaled
-        as it was then.
+        """See JoinedEffectMeans: the GPU driver is released once for all GPUs. A GPU that an admin has bound to VFIO
+        stays bound, and nothing is journaled for it. A GPU that was bound for a claim whose journal is lost is
+        journaled as it was recorded then.
 
-        Raises TemporaryError while somebody has one open or its group is not all of one GPU, EffectPendingError while a
-        write waits in the kernel.
+        Raises TemporaryError while a process has one open or its group holds more than one GPU, EffectPendingError
+        while a write waits in the kernel.
         """
         begun = [self._begin(effect, note) for effect in effects]
         moving = [each for each in begun if each is not None]
@@ -110,12 +110,12 @@ class VfioBinding:
         return [{} if each is None else {**each.noted, STATE: BOUND} for each in begun]
 
     def undo(self, effect: Effect, _others: Sequence[Effect]) -> None:
-        """See NotingEffectMeans; as undo_joined()."""
+        """See NotingEffectMeans and undo_joined()."""
         self.undo_joined([effect], lambda _effect: None)
 
     def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
         """See JoinedEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
-        driver takes it when it comes. Raises TemporaryError while somebody has a GPU open, naming who.
+        driver takes it once it is loaded. Raises TemporaryError while a process has a GPU open, naming it.
         """
         moved = False
         try:
@@ -139,7 +139,7 @@ class VfioBinding:
         return True
 
     def _begin(self, effect: Effect, note: Callable[[Effect, Mapping[str, Scalar]], None]) -> _Moving | None:
-        """Journal which drivers the functions of a GPU have, before anything is written; None: an admin bound it."""
+        """Journal the drivers of a GPU's functions before anything is written; None if an admin bound the GPU."""
         gpu, noted = _gpu_of(effect), dict(effect.outcome or {})
         self._refuse_while_writing(gpu, effect)
         functions = self._functions(gpu)
@@ -178,7 +178,7 @@ class VfioBinding:
                 )
 
     def _unbind_for_vfio(self, moving: Sequence[_Moving]) -> None:
-        """Take all functions from their drivers, the GPUs first: those while the GPU driver is let go of once."""
+        """Unbind all functions from their drivers; the GPUs first, all of them within one release of the GPU driver."""
         found = [(each.gpu, self._now(function.address)) for each in moving for function in each.functions]
         found = [(gpu, now) for gpu, now in found if not now.has_vfio_driver]
         lent = [(gpu, now) for gpu, now in found if now.is_gpu and now.driver is not None]
@@ -193,8 +193,8 @@ class VfioBinding:
             try:
                 self._without_gpu_driver(f"unbinding {names}", unbind_gpus)
             except EffectPendingError:
-                # The claim may end before a late work comes, and its journal with it: nobody would give the GPU back.
-                # What is being written at this moment is known to all by its lock.
+                # The claim, and its journal with it, may end before the late work runs: nobody would give the GPU back.
+                # A write in progress is covered: its lock shows it to everybody.
                 given_up.set()
                 raise
         for gpu, now in found:
@@ -208,7 +208,7 @@ class VfioBinding:
 
         def write(path: str, text: str) -> None:
             if given_up.is_set():
-                raise TemporaryError(f"{address} is not taken from driver {now.driver}: nobody waits for that any more")
+                raise TemporaryError(f"{address} is not unbound from driver {now.driver}: its caller has given up")
             self._write(gpu, path, text)
 
         self._refuse_while_open(now)
@@ -298,13 +298,13 @@ def _gpu_of(effect: Effect) -> str:
 
 
 def _are_in_vfio(gpu: str, functions: Sequence[PciFunction]) -> bool:
-    """Whether a VFIO driver has a GPU, and no other driver any function of its group."""
+    """Whether a VFIO driver has a GPU, and no other driver has a function of its group."""
     return all(each.driver is None or each.has_vfio_driver for each in functions) and any(
         each.has_vfio_driver and str(each.address) == gpu for each in functions
     )
 
 
 def _functions_in(outcome: Mapping[str, Scalar]) -> Sequence[tuple[str, str]]:
-    """Return the functions that were noted with their drivers, in the order in which they were taken."""
+    """Return the noted functions with their drivers, in the order in which they were unbound."""
     pairs = (word.partition("=") for word in str(outcome.get(FUNCTIONS, "")).split())
     return [(address, driver) for address, _, driver in pairs]

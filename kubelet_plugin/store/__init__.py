@@ -1,1 +1,1 @@
-"""What prepared claims leave on this node's disk, and what that says: which devices are taken, by whom."""
+"""What prepared claims keep on this node's disk, and what follows from it: which devices are taken, and by whom."""

@@ -1,9 +1,9 @@
-"""The checkpoints of this node: one file a claim. The files are the state.
+"""The checkpoints of this node: one file per claim. The files are the state.
 
 Where GPUs are divided or shared a node may have hundreds of claims, and reading them all takes longer than preparing
 one, so their contents are cached. Two instances of the plugin share the folder during an upgrade. Each call therefore
-first checks, under the node's lock, whether the folder still has the mark that was set when it was last read; if not,
-it compares the stamp of each file and reads those that changed.
+first checks, under the node's lock, whether the folder still has the mark that it had when it was last read; if not, it
+compares the stamp of each file and reads those that changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Checkpoints:
     def __init__(self, files: StampedStore, marks: DocumentStore, boot_id: str, turn: Callable[[], int]) -> None:
         """`marks` is for BOOT_MARK, apart from the claims' files.
 
-        `turn` tells one hold of the node's lock from the next: nobody else writes while it stays the same.
+        `turn` returns a number for the current hold of the node's lock: nobody else writes while it stays the same.
         """
         self._files = files
         self._marks = marks
@@ -51,12 +51,12 @@ class Checkpoints:
         self._turn = turn
         self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
         self._mark: Hashable | None = None  # of the folder when the cache was right; None: look again
-        self._seen_in: int | None = None  # the turn in which that was found out
-        self._sorted: ByBoot | None = None  # both worked out from what is kept
+        self._seen_in: int | None = None  # the turn in which the mark was last checked
+        self._sorted: ByBoot | None = None  # this and the next are derived from _kept
         self._prepared: tuple[PreparedClaim, ...] | None = None
 
     def load(self, uid: ClaimUid) -> Checkpoint | Broken | None:
-        """Return the checkpoint of a claim, None when there is none."""
+        """Return the checkpoint of a claim, None if there is none."""
         data = self._files.read(file_name(uid))
         return None if data is None else decode_checkpoint(uid, data)
 
@@ -66,15 +66,15 @@ class Checkpoints:
         return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id)
 
     def may_be_in_use(self, uid: ClaimUid) -> bool:
-        """Whether containers may have the claim's devices, as far as its checkpoint says or cannot say."""
+        """Whether containers may have the claim's devices by its checkpoint; True if that does not say."""
         found = self.load(uid)
         return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id and found.in_use)
 
     def load_all(self) -> tuple[tuple[Checkpoint, ...], tuple[Broken, ...]]:
         """Return all checkpoints of this boot, and those that cannot be trusted; each sorted by claim UID.
 
-        Those of an earlier boot are left out: no container of that time runs any more, so they hold nothing. They
-        stay on disk until kubelet prepares or unprepares their claim again.
+        Those of an earlier boot are left out: none of its containers runs any more, so they hold nothing. They stay on
+        disk until kubelet prepares or unprepares their claim again.
         """
         now, _, broken = self.load_by_boot()
         return now, broken
@@ -100,12 +100,12 @@ class Checkpoints:
         last = self._marks.read(BOOT_MARK)
         if last == now:
             return ()
-        # Marked first: whatever breaks from now on belongs to this boot, whatever becomes of those that are returned.
+        # Marked first: whatever breaks from now on belongs to this boot, even if the returned ones are not removed.
         self._marks.write(BOOT_MARK, now)
         return () if last is None else self.load_by_boot()[2]
 
     def look_at_each(self) -> None:
-        """Check every file next time: a file that is changed in place does not change its folder's mark."""
+        """Check every file next time: changing a file in place does not change its folder's mark."""
         self._mark = self._seen_in = None
 
     def _look(self) -> None:
@@ -113,7 +113,7 @@ class Checkpoints:
         if turn == self._seen_in:
             return
         if self._mark is None or self._files.mark() != self._mark:
-            # The stamp is taken before the read: at worst a file is read once more than needed.
+            # The stamps are taken before the reads: at worst a file is read once more than needed.
             stamps = self._files.stamps(SUFFIX)
             self._keep({name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()})
         self._seen_in = turn
@@ -137,8 +137,8 @@ class Checkpoints:
         return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
-        """Record that this claim takes its devices; unknown fields of an older checkpoint are kept, and the effects of
-        one of this boot.
+        """Record that this claim takes its devices. Keeps unknown fields of an older checkpoint, and its effects if it
+        is of this boot.
 
         A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
         """
@@ -160,14 +160,14 @@ class Checkpoints:
         self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None))
 
     def journal(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
-        """Record which effects of a claim were made, or may have been; all else stays as it is."""
+        """Record which effects of a claim were made, or may have been; everything else stays as it is."""
         prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
         written = dataclasses.replace(checkpoint, prepared=prepared)
         self._write(written)
         return written
 
     def begin_again(self, checkpoint: Checkpoint) -> None:
-        """Record that a claim is not prepared any more and holds its devices until its effects are undone."""
+        """Record that a claim is no longer prepared, and holds its devices until its effects are undone."""
         self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None))
 
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
@@ -214,7 +214,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[bool]:
-        """Tell whether the cache was right before this change. If the change fails, nobody knows what is on disk."""
+        """Yield whether the cache was right before this change. If the change fails, it is unknown what is on disk."""
         seen_in, self._seen_in = self._seen_in, None
         self._mark = None
         yield seen_in == self._turn()

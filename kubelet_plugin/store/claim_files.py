@@ -1,4 +1,4 @@
-"""What containers get of a prepared claim: its CDI spec, and device metadata if it has any."""
+"""The files through which containers get a prepared claim: its CDI spec, and device metadata if it has any."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ClaimFiles:
         self._kind_of = kind_of
 
     def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
-        """Write all of them; the devices are where they were when last read."""
+        """Write all of them, for the devices as in `pool`, the last reading."""
         self.write_spec(prepared)
         self.metadata.write(prepared, pool.attributes)
 
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
-        # This first: its wait for a driver root that hangs is limited, a look at the nodes below that root is not.
+        # First, because it limits its wait for a driver root that hangs; reading the nodes below that root does not.
         edits = self._gpu_driver_edits() if needs_gpu_driver(prepared.devices) else GpuDriverEdits()
         spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits, self._kind_of)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)

@@ -1,4 +1,4 @@
-"""Says which claims have something of a GPU of this node: it may not be divided anew meanwhile."""
+"""Finds the claims that have something of a GPU of this node; until they are gone it must not be divided anew."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names, may_run
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 
 MOST_NAMED: Final = 7
-"""Claims that are named: as many as a GPU has MIG devices. Of shares there may be more."""
+"""Most claims that are named: as many as a GPU has MIG devices. There may be more shares."""
 
 FindClaim = Callable[[str, str], ResourceClaim | None]
 """Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
 
 
 def is_of_gpu(device: PreparedDevice, gpu: DeviceName) -> bool:
-    """Whether a device is a whole GPU or a part of it."""
+    """Whether a device is the whole GPU or a part of it."""
     return device.physical_gpu == gpu
 
 
 def is_named_of_gpu(name: str, gpu: DeviceName) -> bool:
-    """Whether a device of this name is a whole GPU or a MIG device of it."""
+    """Whether a device of this name is the whole GPU or a MIG device of it."""
     return name == gpu or name.startswith(f"mig-{gpu.removeprefix('gpu-')}-")
 
 
@@ -49,7 +49,7 @@ def prepared_users(
 
 
 class GpuUsers:
-    """From any thread; holds nothing."""
+    """From any thread; keeps no state."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GpuUsers:
         is_named_of: Callable[[str, DeviceName], bool] = is_named_of_gpu,
     ) -> None:
         """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage). `is_of` and
-        `is_named_of` tell which devices are of a GPU; what GPUs are called is up to them.
+        `is_named_of` decide which devices belong to a GPU, and so what names GPUs have here.
         """
         self._driver = driver
         self._pool = pool
@@ -78,24 +78,24 @@ class GpuUsers:
         self._is_named_of = is_named_of
 
     def prepared(self, gpu: DeviceName | None) -> str | None:
-        """Return which claims have something of a GPU here, None where none has. The caller holds the calls' lock.
-        Without a GPU all of the node are meant.
+        """Return which claims have something of a GPU here, or of any GPU if it is None; None if no claim has. The
+        caller holds the lock of the calls.
 
-        A claim for admin access counts too: its device nodes would be gone. A broken checkpoint of which nothing is
+        A claim for admin access counts too: it would lose its device nodes. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
         return prepared_users(self._checkpoints, self._salvage, gpu, self._is_of)
 
     def holding(self, gpu: DeviceName | None) -> str | None:
-        """As prepared(), for a caller that does not hold the lock: it may be over a moment later, or begin."""
+        """Like prepared(), for callers that do not hold the lock: the answer may be outdated a moment later."""
         with self._lock.hold():
             return self.prepared(gpu)
 
     def allocated(self, gpu: DeviceName | None) -> str | None:
-        """Return which claim of a pod of this node was given something of a GPU and is not prepared yet, None: none.
+        """Return which claim of a pod of this node was allocated something of a GPU and is not prepared yet, or None.
 
-        Each claim is asked for at the API, so one whose pod was bound a moment ago is seen, and one that was made anew
-        while the former one of its name is still prepared. Raises KubeError.
+        Reads each claim from the API, so that it sees a claim whose pod was bound a moment ago, and one that replaced a
+        claim of its name that is still prepared. Raises KubeError.
         """
         if not self._pods.synced:
             return "the pods of this node are not known yet"

@@ -1,7 +1,7 @@
 """Keeps the files that tell containers which devices they got (prepare.device_metadata), behind a setting.
 
-A claim's checkpoint says whether it has such files. So a claim gets the same answer for as long as it is prepared,
-whatever the setting has become, and files that were written with the setting on are removed with it off.
+A claim's checkpoint says whether it has such files. So a claim gets the same answer for as long as it is prepared, even
+if the setting changes, and files that were written with the setting on are removed with it off.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = structlog.get_logger()
 class MetadataFiles:
     """Writes and removes them. Callers hold the node's lock; all methods raise DracaenaError naming the path.
 
-    A document is named after its claim, not after the claim's UID. A claim may take the name of one that has not been
-    unprepared yet, and its document with it, so before a document is removed we look whose it is.
+    A document is named after its claim, not after the claim's UID. A claim may take over the name, and so the document,
+    of one that has not been unprepared yet; hence we check whose a document is before removing it.
     """
 
     def __init__(
         self, *, driver: str, documents: DocumentStore, folder: str, specs: DocumentStore, enabled: bool
     ) -> None:
-        """`folder` is where the host has `documents`."""
+        """`folder` is the path of `documents` on the host."""
         self._driver = driver
         self._documents = documents
         self._folder = folder
@@ -86,7 +86,7 @@ class MetadataFiles:
                 self._documents.remove(name)
 
     def remove_strays(self, known: AbstractSet[ClaimUid]) -> int:
-        """Remove the files of all claims but these; return how many there were."""
+        """Remove the files of all other claims; return how many there were."""
         return self._remove(lambda uid: uid not in known)
 
     def _remove(self, unwanted: Callable[[ClaimUid], bool]) -> int:
@@ -105,7 +105,7 @@ class MetadataFiles:
         return len(specs) + len(documents)
 
     def _claim_of(self, name: str) -> ClaimUid:
-        """Return the UID of the claim whose document this is, empty if it is nobody's."""
+        """Return the UID of the claim that owns this document, empty if none does."""
         return claim_of_document(self._documents.read(name) or b"") or ClaimUid("")
 
     def _write_spec(self, prepared: PreparedClaim, request: str) -> None:

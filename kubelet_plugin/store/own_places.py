@@ -1,4 +1,4 @@
-"""Which MIG devices of this node are claims', by the places where they lie."""
+"""Which MIG devices of this node belong to claims, by place."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.process.clock import Clock
 
 SETTLED_S = 180.0
-"""How long a place counts as ours after something was last made or undone there: a reading that was begun before may
-show what is gone by now. Longer than a reading may take (live_machine.READ_DEADLINE_S)."""
+"""How long a place counts as ours after something was last made or undone there: a reading that began earlier may show
+what is gone by now. Longer than a reading may take (live_machine.READ_DEADLINE_S)."""
 
 
 class OwnPlaces:
-    """Answers by the journals of claims, and remembers what this process touched. From any thread."""
+    """Answers from the journals of claims, and remembers what this process touched. From any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class OwnPlaces:
         self._journaled: Callable[[], tuple[tuple[Effect, bool], ...]] = tuple  # and whether its device is lost
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
-        """Ask these checkpoints from now on."""
+        """Read these checkpoints from now on."""
 
         def journaled() -> tuple[tuple[Effect, bool], ...]:
             with lock.hold():
@@ -43,7 +43,7 @@ class OwnPlaces:
         self._journaled = journaled
 
     def touch(self, place: DeviceName) -> None:
-        """Take note that something is made or undone at a place."""
+        """Record that something is made or undone at a place."""
         with self._lock:
             self._touched[place] = self._clock.monotonic()
 

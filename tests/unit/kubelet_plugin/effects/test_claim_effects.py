@@ -158,7 +158,7 @@ def test_a_broken_checkpoint_that_was_rebuilt_holds_nobody_up(tmp_path: Path) ->
 def test_an_effect_of_a_kind_that_nobody_knows_here_is_neither_forgotten_nor_guessed(tmp_path: Path) -> None:
     node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
     older = PluginNode(tmp_path, FakeClaims(CLAIM))
-    with pytest.raises(TemporaryError, match="know nothing of 'served'"):
+    with pytest.raises(TemporaryError, match="do not support 'served'"):
         older.state.unprepare(REFERENCE)
     assert len(journal(older)) == 2
 

@@ -232,7 +232,7 @@ def test_an_unbinding_that_nobody_waits_for_any_more_takes_no_gpu_away(journal: 
         journal.apply()
     assert journal.state == UNBINDING
     journal.undo()
-    with pytest.raises(TemporaryError, match="nobody waits for that any more"):
+    with pytest.raises(TemporaryError, match="its caller has given up"):
         late[0]()
     assert journal.bus.written == []
     assert drivers_of(journal.bus) == HOST
