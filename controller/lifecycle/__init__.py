@@ -1,9 +1,9 @@
 """The life of an allocation, as values: which phases it goes through, what is known of its pods, and what follows.
 
-`phases` is the table of what may happen when. `claim_record` is what is known of one claim, `pod_record` of one pod
-that is not bound yet. `proof` says who may still be bound with devices that are to go to somebody else, `prospects`
-whether an allocation leads anywhere, `giving_way` which of two claims gives a device back, `places` where pods will go,
-`own_decision` which allocations are decisions of ours, and `tending` what is to be done next. Values in, values out:
-times are passed in, and nothing here waits, locks or writes. docs/design/0020-records.md has the diagram and the
-reasons.
+`phases` is the table of which event may happen in which phase. `claim_record` is what we know about one claim and where
+its pods will go, `pod_record` what we know about one unbound pod. `proof` says which pods may still be bound with
+devices that are about to go to another pod, `prospects` whether an allocation will get its pod bound, `giving_way`
+which of two claims gives a device back, `own_decision` which allocations are our decisions, `versions` which of two
+states is newer, and `tending` what the next step is. Values in, values out: times are passed in, and nothing here
+waits, locks or writes. docs/design/0020-records.md has the diagram and the reasons.
 """

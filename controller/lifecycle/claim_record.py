@@ -1,5 +1,5 @@
-"""What we know about one claim: the newest state that the server showed, what we are doing about it, and to which nodes
-its pods will go."""
+"""What we know about one claim: the newest state that the server showed, what we are doing about it, and which nodes
+its pods will go to."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class ClaimShare:
     pod: PodIdentity
     node: str
     devices: frozenset[DeviceId]
-    """Devices of ours that nobody else may have meanwhile."""
+    """Our devices that no other claim may get meanwhile."""
     others: frozenset[Holding] = frozenset()
-    """Devices of other drivers, and shares of ours."""
+    """Other drivers' devices, and shares of our own."""
     preempting: bool = False
     """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
@@ -73,7 +73,7 @@ class Doubt:
     """
 
     pod: PodIdentity | None
-    """None: any pod that names the claim, because it is not known who had the reservation."""
+    """None: any pod that names the claim, because we do not know which one had the reservation."""
     since_s: float
     """When we knew for certain that the reservation was gone. Infinite while a write that drops it is under way; then
     the time at which that write ended, or at which it could no longer land."""
@@ -98,30 +98,29 @@ class ClaimRecord:
     allocated_s: float = 0.0
     """When the allocation was first shown, or first shown as reserved again."""
     kept_s: float = 0.0
-    """When the allocation was cleared whose devices are kept (KEPT)."""
+    """When kube-scheduler cleared the allocation whose devices we keep (KEPT)."""
     unreserved_s: float | None = None
-    """When it was first shown without a reservation; None while somebody has one."""
+    """When the allocation was first shown without a reservation; None while it is reserved."""
     doubts: tuple[Doubt, ...] = ()
     ending: str = ""
     """Why the allocation is being taken back, as a metric label; empty when it is not."""
     at_once: bool = False
-    """Whether that needs no proof: the pod cannot be on its way, because another of its claims cannot be satisfied."""
+    """Whether the take-back needs no proof: the pod cannot be on its way, as it cannot get another of its claims."""
     taken_from: frozenset[str] = frozenset()
-    """UIDs of the pods that had a reservation when that was decided. Any other pod that reserves it later keeps it."""
+    """UIDs of the pods with a reservation when the take-back was decided. A later reservation keeps the claim."""
     blocked_pods: frozenset[str] = frozenset()
-    """Keys of the pods that came up for a decision while no decision could use this claim. They are looked at again
-    when one can."""
+    """Keys of the pods whose turn came while no decision could use this claim. They are tried again when one can."""
     stale_binds: tuple[Doubt, ...] = ()
     """Pods that may still be bound to the node of an allocation that no longer exists, whether or not they had a
     reservation; `since_s` is when the allocation was shown to be gone. Such a bind adds its reservation to whatever
     allocation it finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
     rest: tuple[ResourceClaim, ...] = ()
-    """The claim as it was each time its allocation was cleared while doubts were open. Nobody gets those devices until
-    the doubts are settled. In KEPT it is the claim as it was when kube-scheduler cleared it."""
+    """The claim as it was each time its allocation was cleared while doubts were open. No other claim gets those
+    devices until the doubts are settled. In KEPT: the claim as it was when kube-scheduler cleared it."""
 
     @property
     def is_tended(self) -> bool:
-        """Whether it may need a next step, now or later."""
+        """Whether the claim may need a next step, now or later."""
         return self.phase in TENDED or bool(self.ending) or bool(self.rest) or bool(self.stale_binds)
 
     @property
@@ -145,9 +144,9 @@ class ClaimRecord:
         return self.phase not in UNDER_WAY and not self.ending
 
     def is_open_to(self, pod_uid: str) -> bool:
-        """Whether a decision for this pod may use the claim. An old bind of the pod's own does no harm: the new
-        allocation is reserved for the pod from the start, and the server refuses a second reservation of one pod. With
-        that of a PodGroup a bind needs none.
+        """Whether a decision for this pod may use the claim. A late bind of the same pod does no harm: the new
+        allocation is reserved for the pod from the start, and the server refuses to reserve it for one pod twice. Where
+        the PodGroup holds the reservation, a bind does not write one, so nothing stops it.
         """
         if not self.is_open or self.is_held or not self.stale_binds:
             return self.is_open
@@ -178,7 +177,7 @@ class ClaimRecord:
         return len(users) == 1 and users[0].uid == self.share.pod.uid
 
     def held(self, driver: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
-        """Return what nobody else may get because it is shown, decided or at rest: our devices, and everything else."""
+        """Return what no other claim may get, because it is shown, decided or at rest: our devices, and the rest."""
         devices, others = held_devices(self.shown, driver), other_holdings(self.shown, driver)
         if self.phase in OURS and self.share is not None:
             devices, others = devices | self.share.devices, others | self.share.others
@@ -188,7 +187,7 @@ class ClaimRecord:
 
 
 def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record of a claim about which we know only what the server shows."""
+    """Return the record of a claim of which we know only what the server shows."""
     event = _shown(claim)
     record = ClaimRecord(shown=claim, phase=_next_phase(Phase.FREE, event), allocated_s=now_s)
     if event is not RecordEvent.SHOWN_UNRESERVED:
@@ -216,8 +215,8 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         changed = _with_doubts(replace(changed, unreserved_s=None), left)
         if record.unreserved_s is None:
             return changed
-        # Somebody reserved it again and may be about to be bound. They keep it, and the time for judging whether they
-        # get bound starts anew.
+        # A pod reserved it again and may be about to be bound. It keeps the allocation, and its time to get bound
+        # starts anew.
         return replace(changed, allocated_s=now_s, at_once=False, taken_from=frozenset())
     if record.unreserved_s is not None and is_same:
         return changed
@@ -243,8 +242,8 @@ def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimReco
 
 
 def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
-    """Return whether an allocation with devices of ours has gone: one that was shown, or one that a write of ours
-    may have made without being shown."""
+    """Return whether an allocation with our devices is gone: one that was shown, or one that our write may have made
+    before the server showed it."""
     had = before.shown.status.allocation
     if had is not None:
         is_of_ours = any(result.driver == driver for result in had.devices.results)
@@ -259,8 +258,8 @@ def doubt_stale_binds(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s
 
 
 def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record after the server showed a state that the table does not allow: it starts over from that state,
-    and everything that was held before rests."""
+    """Return the record after the server showed a state that the table does not allow: the record starts over from that
+    state, and everything held before is at rest."""
     anew = first_record(claim, now_s)
     rest = _with_rest(record)
     known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
@@ -279,8 +278,7 @@ def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:
 
 
 def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
-    """When no doubt is left, nothing has to rest any more; a record in RESTING learns that from PROVEN, one in KEPT
-    from RELEASE."""
+    """Once no doubt is left, nothing has to rest. A record in RESTING gets there by PROVEN, one in KEPT by RELEASE."""
     is_over = not doubts and record.phase not in (Phase.RESTING, Phase.KEPT)
     return replace(record, doubts=doubts, rest=() if is_over else record.rest)
 
@@ -292,11 +290,9 @@ def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
 
 
 def end_write(record: ClaimRecord, event: RecordEvent, now_s: float, late_write_s: float) -> ClaimRecord:
-    """Return the record after a write ended with an event. A write without an answer may land until `late_write_s` from
-    now.
+    """Return the record after a write ended with an event. An unanswered write may land until `late_write_s` from now.
 
-    A refused drop keeps its doubts: it may have been refused because an earlier drop, which got no answer, landed.
-    Raises NotAllowedError.
+    A refused drop keeps its doubts: the reason may be that an earlier, unanswered drop landed. Raises NotAllowedError.
     """
     changed = meet(record, event)
     latest_s = now_s + late_write_s if event is RecordEvent.NO_ANSWER else now_s
@@ -323,17 +319,17 @@ def decide(record: ClaimRecord, share: ClaimShare) -> ClaimRecord:
 def send(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
     """Return the record while a write guarded by the newest state is under way. Raises NotAllowedError."""
     changed = replace(record, phase=_next_phase(record.phase, event), guard=record.version)
-    if event is RecordEvent.SEND_DROP:  # from now on its users may have lost their reservation without knowing it
+    if event is RecordEvent.SEND_DROP:  # from now on its users may have lost their reservation unknowingly
         new = (Doubt(pod, inf) for pod in users_of(record.shown))
         return replace(changed, doubts=_joined(record.doubts, new))
-    if event is RecordEvent.SEND_CLEARING:  # it is only sent when no doubt is left, or none matters
+    if event is RecordEvent.SEND_CLEARING:  # sent only once no doubt is left, or none matters
         return replace(changed, doubts=())
     return changed
 
 
 def end(record: ClaimRecord, reason: str, *, at_once: bool) -> ClaimRecord:
-    """Return the record of an allocation that will be taken back from whoever has a reservation now. An empty reason
-    cancels that."""
+    """Return the record of an allocation that is to be taken back from the pods that now have it reserved. An empty
+    reason cancels the take-back."""
     taken_from = frozenset(user.uid for user in record.shown.status.reserved_for) if reason else frozenset[str]()
     return replace(record, ending=reason, at_once=at_once, taken_from=taken_from)
 
@@ -347,8 +343,8 @@ def settle(record: ClaimRecord, doubts: Iterable[Doubt]) -> ClaimRecord:
 
 
 def is_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:
-    """Return whether two states of a claim have the same allocation. Timestamps have whole seconds, so they alone do
-    not tell."""
+    """Return whether two states of a claim have the same allocation. Timestamps have whole seconds, so they alone
+    cannot decide it."""
     had, has = before.status.allocation, now.status.allocation
     if had is None or has is None or had.allocation_timestamp != has.allocation_timestamp:
         return False
@@ -364,7 +360,7 @@ def users_of(claim: ResourceClaim) -> tuple[PodIdentity, ...]:
 
 
 def _joined(old: Iterable[Doubt], new: Iterable[Doubt]) -> tuple[Doubt, ...]:
-    """Join doubts; of two about the same pod the later one counts."""
+    """Join doubts; of two about the same pod, keep the later one."""
     return tuple({doubt.pod: doubt for doubt in (*old, *new)}.values())
 
 
@@ -391,9 +387,9 @@ NOWHERE: Final[Mapping[PodIdentity, str]] = {}
 
 
 def expected_places(record: ClaimRecord | None) -> Mapping[PodIdentity, str]:
-    """Return the pods that may be bound with a claim's devices, each with the node: the pod of the current decision,
-    the one for which the devices are kept, those with a reservation, and those that may still be on their way although
-    their reservation is gone."""
+    """Return the pods that may be bound with a claim's devices, each with its node: the pod of the current decision,
+    the pod that the devices are kept for, those with a reservation, and those that may still be on their way after
+    losing theirs."""
     if record is None:
         return NOWHERE
     if record.phase in OURS and record.share is not None:
@@ -408,7 +404,7 @@ def expected_places(record: ClaimRecord | None) -> Mapping[PodIdentity, str]:
 
 
 def only_node(claim: ResourceClaim) -> str | None:
-    """Return the one node that an allocation is for; None when it names no node or several."""
+    """Return the node of an allocation; None when it names no node or several."""
     if claim.status.allocation is None:
         return None
     for term in read_node_selector(claim.status.allocation.node_selector or {}).terms:

@@ -1,7 +1,7 @@
 """Which of two claims that hold the same device gives way.
 
-Nothing in the API prevents it: a claim that tolerates our taint, and one that also asks for devices of another driver,
-can be allocated by kube-scheduler at the same moment as by us.
+Nothing in the API prevents such pairs: kube-scheduler may allocate a claim that tolerates our taint, or that also asks
+for another driver's devices, at the same moment as we do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Party:
     is_ours: bool
     """Whether the allocation is a decision of ours."""
     is_used: bool
-    """Whether a bound pod has it reserved, or more than one pod."""
+    """Whether a bound pod has it reserved, or several pods do."""
 
 
 def gives_way(party: Party, rival: Party) -> bool:
-    """Return whether a claim gives way to another one. Exactly one of the two does, unless neither can.
+    """Return whether a claim gives way to its rival. Exactly one of the two does, unless neither can.
 
     Only an allocation of ours that no bound pod uses can give way: the containers of a bound pod may be using the
     device. If both can, the later one does.

@@ -29,8 +29,8 @@ def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
 
 
 def as_decided(claim: ResourceClaim, decision: Decision, driver: str, pool: str) -> ResourceClaim:
-    """Return the claim with the allocation of a decision that was noted on it, as far as the note tells. It serves to
-    hold the devices and is never written."""
+    """Return the claim with the allocation of a decision noted on it, as far as the note goes. It is used to hold the
+    devices and is never written."""
     results = [DeviceResult(request="", driver=driver, pool=pool, device=name) for name in decision.devices]
     allocation = AllocationResult(devices=AllocatedDevices(results=results), node_selector=this_node(decision.node))
     status = msgspec.structs.replace(claim.status, allocation=allocation)
@@ -38,7 +38,7 @@ def as_decided(claim: ResourceClaim, decision: Decision, driver: str, pool: str)
 
 
 def noted_decision(claim: ResourceClaim, driver: str) -> Decision | None:
-    """Return the decision that was last noted on a claim, whatever became of it."""
+    """Return the decision last noted on a claim, whatever became of it."""
     text = claim.metadata.annotations.get(decision_annotation(driver))
     try:
         return None if text is None else decode_decision(text)

@@ -1,5 +1,5 @@
-"""The phases of one claim's allocation, and the one table of the events that each phase allows: values alone. What
-an event does to the record of a claim stands in claim_record.py."""
+"""The phases of one claim's allocation, and the one table of the events that each phase allows. What an event does to a
+claim's record is in claim_record.py."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class Phase(Enum):
     FREE = "free"
     """The server shows no allocation, and nothing of ours is under way."""
     DECIDED = "decided"
-    """Devices are chosen and nobody else gets them; no allocation has been sent yet."""
+    """Devices are chosen and no other claim gets them; no allocation has been sent yet."""
     WRITING = "writing"
     """A write of the allocation is under way."""
     IN_DOUBT = "in doubt"
     """That write got no answer: it may still land."""
     ALLOCATED = "allocated"
-    """The server shows an allocation that is reserved for somebody, whoever wrote it."""
+    """The server shows an allocation that is reserved, whoever wrote it."""
     DROPPING = "dropping"
     """The allocation is being taken back: a write that drops the reservation is under way."""
     UNRESERVED = "unreserved"
-    """The server shows an allocation that is reserved for nobody. A pod may be on its way to a node with it."""
+    """The server shows an allocation without a reservation. A pod may be on its way to a node with it."""
     RESERVING = "reserving"
     """A write is under way that gives a bound pod its reservation back."""
     CLEARING = "clearing"
     """A write that clears the allocation is under way: no pod can be bound with it any more."""
     RESTING = "resting"
-    """Somebody else cleared the allocation while a pod may be on its way with it: until that is settled, nobody gets
-    the devices."""
+    """The allocation was cleared by another client while a pod may be on its way with it: no claim gets the devices
+    until that is settled."""
     KEPT = "kept"
-    """kube-scheduler cleared the allocation in the attempt in which it evicts pods on that node for the claim's pod, as
-    far as we can tell: nobody else gets the devices meanwhile."""
+    """kube-scheduler cleared the allocation in an attempt that, as far as we can tell, also evicts pods from that node
+    for the claim's pod: no other pod gets the devices meanwhile."""
     GONE = "gone"
     """The claim was deleted. The record ends."""
 
@@ -68,7 +68,7 @@ class RecordEvent(Enum):
     SHOWN_FREED_EARLY = "shown freed early"
     """The allocation is gone while a pod may still be on its way with it."""
     SHOWN_FREED_PREEMPTING = "shown freed preempting"
-    """The allocation is gone whose pod had to wait until pods of lower priority are evicted."""
+    """The allocation of a pod that had to wait for pods of lower priority to be evicted is gone."""
     SHOWN_GONE = "shown gone"
 
     # What follows from the passage of time and from what is known about pods
@@ -77,7 +77,7 @@ class RecordEvent(Enum):
     PROVEN = "proven"
     """No pod can be bound any more with what was freed early."""
     RELEASE = "release"
-    """The devices are kept for the claim's pod no longer: nothing is evicted for it, or not in time."""
+    """The devices are no longer kept for the claim's pod: nothing is evicted for it, or not in time."""
 
 
 class NotAllowedError(Exception):

@@ -53,26 +53,26 @@ class PodRecord:
     requested_s: float = float("-inf")
     """When we sent the latest request for this pod whose answer showed it without a node."""
     requested_version: int = 0
-    """resourceVersion in that answer. Only messages in a later version were certainly written after `requested_s`,
-    because the watch may lag by any amount of time."""
+    """resourceVersion in that answer. The watch may lag by any amount of time, so only messages in a later version were
+    certainly written after `requested_s`."""
     spoke_s: float = float("-inf")
-    """kube-scheduler has ended an attempt for this pod after this time: a state later than that answer has new words,
+    """kube-scheduler ended an attempt for this pod after this time: a state later than that answer has a new message,
     or no longer has our probe."""
     is_gated: bool = False
-    """Whether a scheduling gate holds it in that state: kube-scheduler has never tried it up to then."""
+    """Whether a scheduling gate holds the pod in that state: kube-scheduler has not tried it up to then."""
     probed: bool = False
-    """Whether our probe is in the condition: the next failing attempt removes it, even if the words stay the same."""
+    """Whether our probe is in the condition: the next failing attempt removes it, even if its message is the same."""
     nominated: str = ""
-    """The node that kube-scheduler, or a hint of ours, names (status.nominatedNodeName)."""
+    """The node that kube-scheduler, or our own hint, names (status.nominatedNodeName)."""
     nominated_s: float = float("-inf")
-    """When that was first shown, or that there is none any more."""
+    """When that node was first shown, or its absence after it was removed."""
     nudged_s: float = float("-inf")
-    """When we last made kube-scheduler try it."""
+    """When we last made kube-scheduler try the pod."""
     has_evicted: bool = False
-    """Whether kube-scheduler cleared a claim of it while it evicted others, or may have. From then on it waits for room
-    that comes by itself: evictions may come to nothing each time."""
+    """Whether kube-scheduler cleared, or may have cleared, one of the pod's claims while it evicted other pods. From
+    then on the pod waits for room without evictions, which may come to nothing each time."""
     no_preemption: Wait = Wait()
-    """The back-off during which no node is allocated on which others would have to be evicted first."""
+    """The back-off during which the pod gets no node where others would have to be evicted first."""
     left_out: Mapping[str, Wait] = field(default_factory=dict)
     """Nodes where an allocation led nowhere, with the back-off."""
     all_left_out: Wait = Wait()
@@ -84,7 +84,7 @@ class PodRecord:
         return {node: wait for node, wait in self.left_out.items() if wait.again_s > now_s}
 
     def may_preempt(self, now_s: float) -> bool:
-        """Return whether a node may be allocated on which others have to be evicted first."""
+        """Return whether the pod may get a node where others have to be evicted first."""
         return not self.has_evicted and self.no_preemption.again_s <= now_s
 
     def held(self, now_s: float) -> Wait | None:
@@ -116,7 +116,7 @@ def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
     if said != record.said:
         changed = replace(changed, said=said, said_s=now_s)
         if said is None:
-            return changed  # kube-scheduler never removes its words: somebody else did
+            return changed  # kube-scheduler never removes its message: another client did
     elif not record.probed or probed:
         return changed
     return replace(changed, spoke_s=record.requested_s) if version > record.requested_version else changed
@@ -125,7 +125,7 @@ def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
 def read_unbound(record: PodRecord, pod: Pod, requested_s: float, now_s: float) -> PodRecord:
     """Return the record after a request sent at `requested_s` was answered with the pod, still without a node."""
     if version_of(pod) < record.version:
-        return record  # the watch is ahead: its words may date from before or after the request
+        return record  # the watch is ahead: its message may date from before or after the request
     seen = see(record, pod, now_s)
     if requested_s <= record.requested_s:
         return seen  # two requests were under way, and the later one was answered first
@@ -149,8 +149,8 @@ class Growth:
 
 
 def leave_out(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod for which a node is left out for a while. The same node again within that time counts
-    only once."""
+    """Return the record of a pod for which a node is left out for a while. A repeat for the same node within that time
+    does not count."""
     wait = _grown(record.left_out.get(node, Wait()), now_s, now, growth)
     return replace(record, left_out={**record.left_out, node: wait})
 
@@ -162,18 +162,18 @@ def leave_all_out(record: PodRecord, now_s: float, now: datetime, growth: Growth
 
 
 def preempt_later(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod for which nothing was evicted, or not in time: this is not tried again for a while."""
+    """Return the record of a pod for which nothing was evicted, or not in time: preemption has to wait for a while."""
     return replace(record, has_evicted=False, no_preemption=_grown(record.no_preemption, now_s, now, growth))
 
 
 def begin_wait_to_preempt_anew(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod whose back-off of that kind starts again with the same length."""
+    """Return the record of a pod whose back-off before preemption restarts with the same length."""
     return replace(record, no_preemption=_again(max(record.no_preemption.tries, 1), now_s, now, growth))
 
 
 def begin_wait_anew(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod whose back-off for a node starts again with the same length; where it has none for
-    this node, the back-off for all nodes does."""
+    """Return the record of a pod whose back-off for a node restarts with the same length; where it has none for this
+    node, the back-off for all nodes restarts."""
     wait = record.left_out.get(node)
     if wait is not None:
         return replace(record, left_out={**record.left_out, node: _again(wait.tries, now_s, now, growth)})

@@ -1,16 +1,16 @@
-"""Which pods may still be bound with devices that are about to go to somebody else.
+"""Which pods may still be bound with devices that are about to go to another pod.
 
 kube-scheduler works on a pod in one attempt at a time: it looks at the claims, and either reports that no node fits or
 binds in the background, for as long as volumes, Permit plugins and other drivers take. An attempt that saw a
 reservation for the pod writes nothing more to the claim. So after a reservation is gone, such a bind may be under way
-without a trace. There was none, or it is over, when
+without a trace. It is over, or there was none, when
 
 * the pod is bound, ended or gone, or was never tried because a scheduling gate still held it: none can be added later;
-* kube-scheduler has ended an attempt for this pod so long after the reservation went that the next one sees it gone;
+* kube-scheduler ended an attempt for this pod so long after the reservation was lost that its next attempt sees that;
 * more time has passed than any bind takes, and the server, asked after that, has the pod without a node.
 
-Our watch of pods may lag by any amount of time, so it cannot tell when something was said, nor that a pod has no node
-now. So we first ask the server for the pod, at the time that matters, and compare later states with that one.
+Our watch of pods may lag by any amount of time, so it cannot tell when a message was written, nor that a pod has no
+node now. So we first ask the server for the pod, at the time that matters, and compare later states with the answer.
 
 A bind that starts later has to write a reservation first, and we see that.
 """
@@ -30,7 +30,7 @@ class Bounds:
     """Upper bounds, in seconds."""
 
     settle_s: float
-    """Until kube-scheduler has seen a change of a claim."""
+    """Until kube-scheduler has seen a change to a claim."""
     longest_bind_s: float
     """From the moment an attempt looks at the claims until its bind."""
     late_write_s: float
@@ -38,16 +38,16 @@ class Bounds:
 
 
 BEHIND_S: Final = 15.0
-"""How far our watch of pods may lag where nobody knows which pods to ask the server for: longer than any watch of a
-live server does."""
+"""How far our watch of pods may lag where we do not know which pods to ask the server for: longer than any watch of a
+live server lags."""
 
 
 def standing(doubts: Iterable[Doubt], unbound: Iterable[PodRecord], now_s: float, bounds: Bounds) -> tuple[Doubt, ...]:
     """Return which of a claim's doubts still stand. `unbound` are all pods without a node that name the claim.
 
-    A doubt about a pod that is not among them stands too, until the claim's record is told that the pod is gone
-    (claim_record.settle), because our watch of pods may lag. A doubt about no pod in particular stands until the watch
-    must have shown all pods that it may be about.
+    Because our watch of pods may lag, a doubt about any other pod stands too, until the claim's record is told that the
+    pod is gone (claim_record.settle). A doubt about no pod in particular stands until the watch must have shown all
+    pods that it may be about.
     """
     pods = tuple(unbound)
     return tuple(
@@ -74,7 +74,7 @@ def earliest_request_s(doubt: Doubt, now_s: float, bounds: Bounds) -> float:
 
 
 def unproven(doubt: Doubt, unbound: Iterable[PodRecord], bounds: Bounds) -> tuple[PodRecord, ...]:
-    """Return the unbound pods that a doubt is about and about which nothing is proven yet."""
+    """Return the unbound pods of a doubt that are not proven safe yet."""
     return tuple(pod for pod in unbound if _is_about(doubt, pod) and not _is_proven(pod, doubt, bounds))
 
 

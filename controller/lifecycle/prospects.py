@@ -1,6 +1,6 @@
-"""Whether an allocation leads anywhere, when a pod has its devices and kube-scheduler does not bind it.
+"""Whether an allocation leads anywhere when a pod has its devices but kube-scheduler does not bind it.
 
-The rules, with what was seen on a real control plane, are docs/design/0011-take-back.md.
+The rules, and what we saw on a real control plane, are in docs/design/0011-take-back.md.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.pod_record import PodRecord
 
 SETTLE_S: Final = 5.0
-"""Words that come this soon after an allocation may be from an attempt that began before it: kube-scheduler had not
-seen it yet, or our two watches had drifted apart. The latest such words came 0.3 s late among 200 pods, and 0.7 s among
-300 on a busy machine."""
+"""A message that comes this soon after an allocation may be from an attempt that began before it: kube-scheduler had
+not seen it yet, or our two watches had drifted apart. The latest such message was 0.3 s late among 200 pods, and 0.7 s
+among 300 on a busy machine."""
 
 UNRESERVED_S: Final = 30.0
 """From the loss of a reservation to the take-back: a failed bind drops the reservation too, and kube-scheduler tries
 again after its longest back-off of 10 s."""
 
 PREEMPTION_S: Final = 600.0
-"""How long devices are kept for a pod for which kube-scheduler evicts others. A pod has 30 s to end unless it asks for
-more, and one that saves its state takes minutes; what takes longer keeps GPUs idle for nothing in sight."""
+"""How long devices are kept for a pod while kube-scheduler evicts others for it. A pod has 30 s to end unless it asks
+for more, and one that saves its state takes minutes; waiting longer would keep GPUs idle with no end in sight."""
 
 NUDGE_S: Final = 1.0
-"""From an allocation until kube-scheduler is made to try the pod: its watch shows the claim within 0.3 s. Where no node
-got past its filters of cpu and the like, no change of a claim makes it try the pod again (0011)."""
+"""From an allocation until we make kube-scheduler try the pod: its watch shows the claim within 0.3 s. Where no node
+passed its filters for CPU and the like, no change to a claim makes it try the pod again (0011)."""
 
 PREEMPTED: Final = "no-preemption"
-"""Label of the metric for an allocation whose node nobody made room on."""
+"""Metric label of an allocation on whose node no room was made."""
 
 LOOK_S: Final = 15.0
 """Between two looks at a pod while the verdict is still open."""
 
 NOT_SEEN: Final = "cannot allocate all claims"
-"""kube-scheduler's words for a node when a claim is not allocated (1.34 to 1.36). About a pod whose claims are all
-allocated they can only be old."""
+"""kube-scheduler's message about a node when a claim is not allocated (1.34 to 1.36). For a pod whose claims are all
+allocated it can only be an old one."""
 
 UNSCHEDULABLE: Final = "Unschedulable"
-"""Reason of the condition PodScheduled when kube-scheduler found no node; SchedulerError is a fault of some kind."""
+"""Reason of the condition PodScheduled when kube-scheduler found no node; SchedulerError stands for any fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LedNowhere:
     reason: str
     """Label of the metric."""
     node_matters: bool
-    """Whether another node may do better. Otherwise nothing helps until kube-scheduler says something new."""
+    """Whether another node may do better. If not, nothing helps until kube-scheduler says something new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +77,21 @@ class Situation:
     node: str
     """The node of the allocation."""
     nominated: bool
-    """Whether it is nominated for the allocation's node, by kube-scheduler or by us."""
+    """Whether the pod is nominated for that node, by kube-scheduler or by us."""
     ours: tuple[ClaimRecord, ...]
-    """Its claims that we allocated for this pod alone; at least one."""
+    """The claims that we allocated for this pod alone; at least one."""
     whole: bool
     """Whether all its claims are allocated."""
     passed_over: bool
-    """Whether pods of no higher priority had a turn since the allocation, so that this one must have had one too."""
+    """Whether pods of no higher priority had a turn since the allocation, so that this pod must have had one too."""
     quiet_s: float
-    """Since kube-scheduler was last seen at work."""
+    """Seconds since kube-scheduler was last seen at work."""
     others_wait: bool
-    """Whether another pod could use the devices, and none has just given some back because of the same silence."""
+    """Whether another pod could use the devices, and no pod has just given some back because of the same silence."""
 
 
 def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | Nudge | float:
-    """Return why an allocation leads nowhere, or else in how many seconds to look again, after a nudge or without."""
+    """Return why an allocation leads nowhere, else the nudge that is due, else the seconds until the next look."""
     said = now.pod.said
     unreserved = [claim.unreserved_s for claim in now.ours if claim.unreserved_s is not None]
     if unreserved:
@@ -117,8 +117,8 @@ def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | Nu
 def _until_room_is_made(
     now: Situation, allocated_s: float, now_s: float, patience: Patience
 ) -> LedNowhere | Nudge | float:
-    """kube-scheduler says that it evicts others by naming the node in the same write as its words. It has as long for
-    that as a pod may be passed over; what it says before that may be older than the allocation."""
+    """kube-scheduler announces evictions by naming the node in the same write as its message. It has as long for that
+    as a pod may be passed over; an earlier message may be older than the allocation."""
     left_s = allocated_s + (PREEMPTION_S if now.nominated else patience.passed_over_s) - now_s
     if left_s <= 0:
         return LedNowhere(PREEMPTED, node_matters=True)
@@ -129,9 +129,9 @@ def _until_room_is_made(
 
 
 def _knew(now: Situation, allocated_s: float) -> bool:
-    """Return whether kube-scheduler had seen the allocation when it spoke.
+    """Return whether kube-scheduler had seen the allocation when it wrote its message.
 
-    If another node would do for a pod whose claims are all allocated, kube-scheduler clears the allocation by itself.
+    If another node would do for a pod whose claims are all allocated, kube-scheduler itself clears the allocation.
     """
     said = now.pod.said
     if said is None or (now.whole and NOT_SEEN in said.message):
@@ -141,6 +141,6 @@ def _knew(now: Situation, allocated_s: float) -> bool:
 
 
 def _others_may_do(pod: PodRecord) -> bool:
-    """Return whether another node may do. A refusal that is not a fault and names no such node says that no node would
-    do, whoever gets which devices."""
+    """Return whether another node may do. An Unschedulable verdict that names no such node means that no node would do,
+    whoever gets which devices."""
     return pod.said is not None and (pod.said.others_would_do or pod.said.reason != UNSCHEDULABLE)

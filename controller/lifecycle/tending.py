@@ -22,13 +22,13 @@ from dracaena.controller.lifecycle.proof import (
 from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 
 UNUSED_S: Final = BEHIND_S
-"""How long a claim must be unused before it is cleared. Pods and claims come by separate watches, and a pod may still
-come: then it finds its devices on the node on which they were chosen."""
+"""How long a claim must be unused before it is cleared. Pods and claims come by separate watches, so a pod may still
+come: it then finds its devices on the node chosen for it."""
 
 
 UNRESERVED_THOUGH_NAMED_S: Final = 60.0
-"""How long a claim that pods name must be without a reservation. Twice the patience with pods that are judged
-(prospects.UNRESERVED_S), so that those are judged first and their node is left out for them."""
+"""How long a claim that pods name must be without a reservation before it is cleared. Twice the patience with pods that
+are judged (prospects.UNRESERVED_S), so that those are judged first and their node is left out for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Naming:
 
     unbound: Sequence[PodRecord] = ()
     bound: Sequence[PodIdentity] = ()
-    """Pods on a node that have not ended, sorted. A pod being deleted is one, as its containers may still run."""
+    """Pods on a node that have not ended, sorted. A pod being deleted counts, as its containers may still run."""
     last_s: float = 0.0
     """When the last of them went, if none is left."""
 
@@ -85,12 +85,12 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release what rests, because no pod can be bound with it any more; or what is kept, because it serves nobody."""
+    """Release what rests, because no pod can be bound with it any more; or what is kept, because it helps no pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look again after this time; nothing is to be done before."""
+    """Look again after this time; until then there is nothing to do."""
 
     in_s: float
 
@@ -113,20 +113,20 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
         return step or Release()
     if record.phase is Phase.KEPT:
         return _while_others_are_evicted(record, naming, now_s)
-    if record.phase is Phase.FREE and _keeps_somebody_waiting(record, naming):
+    if record.phase is Phase.FREE and _keeps_a_pod_waiting(record, naming):
         return _settle(record.stale_binds, naming, now_s, bounds)
     step = _about_what_is_shown(record, naming, now_s, bounds, ours=ours)
     if not record.rest or record.phase not in SHOWN or not (step is None or isinstance(step, Look)):
         return step
-    rests = _settle(record.doubts, naming, now_s, bounds)  # somebody allocated the claim anew while something rests
+    rests = _settle(record.doubts, naming, now_s, bounds)  # the claim was allocated anew while something rests
     if isinstance(step, Look) and isinstance(rests, Look):
         return Look(min(step.in_s, rests.in_s))
     return rests or step
 
 
 def _while_others_are_evicted(record: ClaimRecord, naming: Naming, now_s: float) -> Step:
-    """kube-scheduler cleared the allocation, and names its node in the pod if it evicts others there. That comes by
-    another watch. When they are gone the pod fits, and is decided for."""
+    """kube-scheduler cleared the allocation, and names its node in the pod if it evicts others there; the pod comes by
+    another watch. When the others are gone the pod fits, and the next decision gives it the devices."""
     pods = (pod for pod in naming.unbound if record.share is not None and pod.uid == record.share.pod.uid)
     pod = next(pods, None)
     if pod is None:
@@ -157,7 +157,7 @@ def _about_what_is_shown(
 
 
 def _is_alone(record: ClaimRecord, naming: Naming) -> bool:
-    """Whether the pod that it is taken back from is the only one with a reservation, and is not bound."""
+    """Whether the pod that loses the allocation is the only one with a reservation, and is not bound."""
     users = record.shown.status.reserved_for
     if len(users) != 1 or users[0].uid not in record.taken_from:
         return False
@@ -180,7 +180,7 @@ def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bound
     return _settle(record.doubts, naming, now_s, bounds) or Clear()
 
 
-def _keeps_somebody_waiting(record: ClaimRecord, naming: Naming) -> bool:
+def _keeps_a_pod_waiting(record: ClaimRecord, naming: Naming) -> bool:
     return any(not record.is_open_to(pod.uid) for pod in naming.unbound)
 
 

@@ -11,8 +11,7 @@ from dracaena.controller.allocation.result import Allocation
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A claim is being allocated, for this pod or another, or taken back. Its next change wakes the pod, and so does a
-    write that fails."""
+    """A claim is being taken back, or allocated for some pod. Its next change, or a failed write, wakes the pod."""
 
     claim_key: str
 

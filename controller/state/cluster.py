@@ -1,4 +1,4 @@
-"""What is known about the cluster, under one lock: decisions over it, and what becomes of them."""
+"""What we know about the cluster, the decisions made from it, and what becomes of them, all under one lock."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ Collided = Callable[[ResourceClaim, Sequence[Collision]], None]
 
 @dataclass(frozen=True, slots=True)
 class Wakers:
-    """Who is told what is to be done next. They may be called with the lock held, and must not call back."""
+    """Callbacks for what is to be done next. They may be called with the lock held, and must not call back."""
 
     decide: Callable[[str], None]
     """Called with the key of each pod that needs a decision."""
     decide_again: Callable[[str], None]
-    """Called with the key of each pod that fits nowhere and that a change may help, in the order of turns."""
+    """Called in the order of turns, with the key of each pod that fits nowhere and that a change may help."""
     tend: Callable[[str], None]
     """Called with the key of each claim that may need its next step."""
     fault: Callable[[ClaimRecord, NotAllowedError], None]
@@ -66,11 +66,11 @@ class Wakers:
 
 
 class ClusterState:
-    """Everything that is known, and what keeps its parts in step with each other: above all, which device each claim
-    holds, and on which node each pod counts. Used under `lock` alone.
+    """Everything that we know, with its parts kept in step: above all, which devices each claim holds and on which node
+    each pod counts. Used only under `lock`.
 
-    A change of a claim's record is the one thing that others have to follow: who holds which device, where its pods
-    count, who is woken by it (record_changed).
+    The other parts follow the claims' records: a change of a record decides who holds which device, where its pods
+    count, and which pods are woken (record_changed).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ClusterState:
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        """`began_s` is Clock.monotonic() now; what has a default is for Inventory and Allocator."""
+        """`began_s` is Clock.monotonic() now; the parameters with defaults are for Inventory and Allocator."""
         self.driver, self.rules, self._wakers = driver, rules, wakers
         self.lock = threading.Lock()
         self.inventory = Inventory(driver, allowed_drivers)
@@ -132,7 +132,7 @@ class ClusterState:
         if before is None or after is None or before.shown is not after.shown:
             self.wake_all(self.records.naming(subject.key))
         elif before.phase is Phase.KEPT and after.phase is Phase.FREE:
-            self.wake_all(self.records.naming(subject.key))  # that is when its pod learns how long it waits
+            self.wake_all(self.records.naming(subject.key))  # only now does its pod learn how long it waits
         elif _may_be_decided_now(before, after):
             self.wake_all(sorted(before.blocked_pods))
         if freed:
@@ -150,7 +150,7 @@ class ClusterState:
         return None if pool is None else pool.pool
 
     def wake_all(self, keys: Iterable[str]) -> None:
-        """Have each of these pods decided for."""
+        """Ask for a decision about each of these pods."""
         for key in keys:
             self._wakers.decide(key)
 
@@ -163,14 +163,14 @@ class ClusterState:
                 self._wakers.tend(record.key)
 
     def wake_rivals_of(self, pod: Pod) -> None:
-        """Have the pods decided for whose claims collide with those of a pod that was bound: which of two gives way
-        depends on that, and a device must not be bound twice meanwhile."""
+        """Decide again for pods whose claims collide with those of a pod that was bound: which claim gives way depends
+        on that, and a device must not be bound twice meanwhile."""
         for claim in filter(None, (self._shown(named.key or "") for named in self.records.named_by(pod))):
             for rival in self._rivals_of(claim):
                 self.wake_all(self.records.naming(rival.key))
 
     def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
-        """Return the nodes that freed devices are on; None: devices of other drivers may be of use to any node."""
+        """Return the nodes that freed devices are on; None: any, as other drivers' devices may be usable anywhere."""
         nodes = set()
         for one in freed:
             if isinstance(one, Holding) and one.device.driver != self.driver:
@@ -199,8 +199,8 @@ def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 
 
 def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
-    """Whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows when to go
-    on: if that counted, there would be no pause after a failed write."""
+    """Whether a change may call for another step. The end of a write or of doubts does not count: its cause knows when
+    to go on, and otherwise there would be no pause after a failed write."""
     if before is None or before.shown is not after.shown:
         return True
     if TENDING & {before.phase, after.phase}:
@@ -210,17 +210,17 @@ def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
 
 
 def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
-    """Whether a change may be what the pods waited for that came while no decision could use the claim."""
+    """Whether a change may help the pods that came while no decision could use the claim."""
     if after.phase is Phase.RESTING:
         return not after.doubts and bool(before.doubts)  # for a pod on a node
     return after.is_open and (after.is_open_to_all or (before.is_open, before.stale_binds) != (True, after.stale_binds))
 
 
 class Cluster:
-    """Answers what decisions and writes ask, under the state's lock. What the watches tell comes in by Intake, under
-    the same lock.
+    """Answers the queries of decisions and writes under the state's lock. Intake takes in what the watches report,
+    under the same lock.
 
-    While a decision (decisions.py) is made, nothing changes, and its devices are taken before the lock is released. So
+    Nothing changes while a decision (decisions.py) is made, and its devices are taken before the lock is released. So
     decisions must be short: they look at buckets of nodes (allocation.state.inventory), not at single nodes.
     """
 
@@ -232,7 +232,7 @@ class Cluster:
         keep: Callable[[ResourceClaim], ResourceClaim] = lambda claim: claim,
         collided: Collided = lambda claim, collisions: None,
     ) -> None:
-        """`keep` cuts down what the server answers. `collided` is told, without the lock, of claims that collide."""
+        """`keep` trims the server's answers. `collided` is called, without the lock, with claims that collide."""
         self._state = state
         self._clock = clock
         self._keep = keep
@@ -283,7 +283,7 @@ class Cluster:
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace | None = None
     ) -> str | None:
-        """Say why a pod fits nowhere now (Decisions.explain). Others have the lock between its turns."""
+        """Return why a pod fits nowhere now (Decisions.explain). The lock is free between its turns."""
         pace = pace or TurnDeadline(self._clock)
         turns = self._state.decisions.explain(pod, claims, now_s=now_s, pace=pace)
         while True:
@@ -296,14 +296,14 @@ class Cluster:
             pace.rest()
 
     def ignored(self, pod: Pod, claims: Sequence[ResourceClaim]) -> tuple[str, ...]:
-        """Return what a pod and its claims say in vain (Allocator.ignored); nothing when that takes long."""
+        """Return what has no effect in a pod and its claims (Allocator.ignored); nothing when that takes long."""
         is_over = TurnDeadline(self._clock).begin_turn()
         with self._lock:
             others = {one.key for one in claims if {*self._state.records.naming(one.key)} - {pod.key}}
             return self._state.allocator.ignored(self._state.inventory, pod, claims, others=others, is_over=is_over)
 
     def serve(self, features: Features) -> None:
-        """Decide by what the cluster has (Allocator.serve), also for who waits already."""
+        """Decide by the cluster's features from now on (Allocator.serve), also for pods that wait already."""
         with self._lock:
             if features != self._state.allocator.features:
                 self._state.allocator.serve(features)
@@ -320,7 +320,7 @@ class Cluster:
             self._state.decisions.keep_for_starving(created_before, now_s=now_s, deadline=deadline)
 
     def review_groups(self, now_s: float) -> None:
-        """See which PodGroup comes first (GroupTurns.review), and ask those again who may use what was kept for it."""
+        """See which PodGroup comes first (GroupTurns.review), and retry the pods that may use what was kept for it."""
         with self._lock:
             self._state.decisions.may_help(self._state.groups.review(now_s))
 
@@ -330,7 +330,7 @@ class Cluster:
         with self._lock:
             return self._state.decisions.earmark
 
-    # What becomes of decisions and of what was allocated
+    # What becomes of decisions and allocations
 
     def shown(self, claim: ResourceClaim) -> None:
         """Take in a claim from a read or the answer to a write, which the watch may not show yet."""
@@ -388,12 +388,12 @@ class Cluster:
         self._tell_collisions(kept, collisions)
 
     def went(self, claim_key: str, doubt: Doubt) -> None:
-        """Note that the server no longer has the pod of a doubt unbound."""
+        """Note that the server no longer has the doubt's pod unbound."""
         with self._lock:
             self._state.records.settle(claim_key, (doubt,))
 
     def was_found(self, claim_key: str, doubt: Doubt, requested_s: float) -> None:
-        """Note that a request sent then found the pod of a doubt without a node, though the watch does not show it."""
+        """Note that a request sent at `requested_s` found the doubt's pod unbound. The watch does not show it."""
         with self._lock:
             if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
                 self._state.records.settle(claim_key, (doubt,))
@@ -415,13 +415,13 @@ class Cluster:
             return self._state.upkeep.begin_anew(claims, at_once=at_once)
 
     def held(self, pod: Pod) -> Wait | None:
-        """Return the back-off during which no node is tried for a pod, None when some may be."""
+        """Return the back-off during which no node is tried for a pod; None when some node may be tried."""
         with self._lock:
             known = self._state.records.backed_off(pod.key)
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
-        """Return the back-off of nodes that ended first after a decision, None: none. It may be over by now."""
+        """Return the first node back-off to end after a decision, which may be over by now; None when there is none."""
         with self._lock:
             known = self._state.records.unbound(pod.key)
             waits = [] if known is None else [*known.nodes_left_out(decided_s).values()]

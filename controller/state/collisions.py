@@ -1,7 +1,7 @@
 """Devices that two claims hold: nothing in the API prevents it, so we look for it.
 
-A claim that tolerates our taint, and one that also asks for devices of another driver, can be allocated by
-kube-scheduler at the same moment as by us: 13 of 40 times in a test.
+kube-scheduler may allocate a claim that tolerates our taint, or that also asks for another driver's devices, at the
+same moment as we do: 13 of 40 times in a test.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Collision:
 def find_collisions(
     claim: ResourceClaim, inventory: Inventory, rival: Callable[[str], ResourceClaim | None]
 ) -> Iterator[Collision]:
-    """Yield the devices of a claim that the server shows in another claim too. Admin access does not count, and of two
-    shares only those where more is taken of their device than it has. `rival` returns the other claim by its key.
+    """Yield the devices of a claim that the server shows in another claim too. Admin access does not count, and two
+    shares count only where they take more of their device than it has. `rival` returns the other claim by its key.
     """
     allocation = claim.status.allocation
     for result in allocation.devices.results if allocation is not None else ():
@@ -57,7 +57,7 @@ def find_collisions(
 
 
 def _is_held_whole(inventory: Inventory, device: DeviceId) -> bool:
-    """Whether somebody has a device whole: the server shows it, or it is decided, or rests."""
+    """Whether a claim has the whole device: the server shows it, or it is decided, or it rests."""
     held = inventory.holdings.in_pool(device.pool_id)
     return any(one.device == device and one.share_id is None for one in held)
 
@@ -78,8 +78,8 @@ def _is_overdrawn(inventory: Inventory, device: DeviceId) -> bool:
 
 
 def _shows(claim: ResourceClaim, device: DeviceId, *, whole: bool) -> bool:
-    """Whether the server shows a device in a claim, with `whole` no share of it. What is only decided for a claim, or
-    rests, is no collision."""
+    """Whether the server shows a device in a claim; with `whole`, not a share of it. What is only decided for a claim,
+    or rests, is no collision."""
     results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
     return any(
         DeviceId(result.driver, result.pool, result.device) == device

@@ -49,7 +49,7 @@ class Decisions:
 
     Pods that fit nowhere wait in lines (queue.waiting_lines). After a device is freed, or a node or slice changes, the
     first pod of each line that this may help is tried again, and only on the nodes that changed. A pod with a later
-    turn that is decided for before them gets nothing there.
+    turn whose decision comes before theirs gets nothing there.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Decisions:
         """Decide for a pod and its claims, as claim() returned them. The devices it gets are taken from now on.
 
         A pod that fits nowhere is woken when something changes that may help it. `now_s` is Clock.monotonic(). A claim
-        that several pods share is decided for once. The caller must report how the decision ended, by its id (ended).
-        When the deadline passes, the answer is the best one found until then, or a refusal of the kind TOO_LONG; in
-        that case changes wake the pod as if it fitted nowhere.
+        that several pods share is decided once. The caller must report how the decision ended, by its id (ended). When
+        the deadline passes, the answer is the best one found so far, or a refusal of the kind TOO_LONG; after such a
+        refusal, changes wake the pod as if it fitted nowhere.
         """
         with within(deadline) as is_over:
             if pod.spec.node_name:
@@ -130,8 +130,8 @@ class Decisions:
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace
     ) -> Generator[None, None, str | None]:
-        """Explain why a pod fits nowhere now; None when it seems to fit after all. Yields between turns, in which the
-        caller may let go of the lock (Allocator.explain_in_turns).
+        """Explain why a pod fits nowhere now; None when it seems to fit after all. Yields between turns, so that the
+        caller may release the lock (Allocator.explain_in_turns).
 
         Cost: one step per node, once for all equal pods within EXPLANATION_S. `now_s` is Clock.monotonic(). When it
         takes too long for the pace, the text says so, and what took so long.
@@ -141,7 +141,7 @@ class Decisions:
         pod_shape = self._shape(pod, claims, pace.begin_turn(), apart=is_apart)
         barred = {**self._kept_for_another(pod, claims), **barred}
         request = pod_shape, tuple(barred)
-        names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
+        names = (*(claim.key for claim in claims), pod.key)  # a name that is both mostly stands for the claim
         known = self._explanations.get(request, names, now_s=now_s)
         if known is not None:
             text = known.text
@@ -181,8 +181,8 @@ class Decisions:
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: no pod was) and waits
-        only because devices are taken. The node is kept until the pod waits no more. Call this about once a second, and
-        before the first decision. When the deadline passes, the rest is left to the next call.
+        only because devices are taken. The node is kept until the pod no longer waits. Call this about once a second,
+        and before the first decision. When the deadline passes, the rest is left to the next call.
         """
         with within(deadline) as is_over:
             self._starvation.created_before = created_before
@@ -223,13 +223,13 @@ class Decisions:
         return bool(self._lines.standing)
 
     def may_help(self, nodes: Scope, *, devices_differ: bool = False) -> None:
-        """Try the waiting pods again that a change on these nodes may help; None: on any node. `devices_differ`: other
-        devices are published than before. Call it under the lock of the change, so that no decision comes between."""
+        """Try the waiting pods again that a change on these nodes may help; None: on any node. `devices_differ`: the
+        published devices have changed. Call it under the lock of the change, so that no decision comes between."""
         if nodes is None or nodes:
             self._ask_again(self._lines.change(nodes, {}, devices_differ=devices_differ))
 
     def devices_freed(self, nodes: Scope, namespace: str) -> None:
-        """Try the waiting pods again that devices may help which a claim of a namespace let go on these nodes."""
+        """Try the waiting pods again that may use the devices that a claim of a namespace released on these nodes."""
         self.may_help(nodes)
         if namespace in self._quotas.by_namespace:
             self._forecasts.forget(namespace)
@@ -237,27 +237,27 @@ class Decisions:
                 self.quota_changed(namespace)
 
     def quota_changed(self, namespace: str) -> None:
-        """Try the waiting pods of a namespace again, which may have more than before."""
+        """Try the waiting pods of a namespace again, because its quota may allow more than before."""
         self._forecasts.forget(namespace)
         self._ask_again(self._lines.change_for(key for key in self._lines.all() if key.startswith(f"{namespace}/")))
 
     def resources_freed(self, nodes: Iterable[str]) -> None:
-        """Try the waiting pods again that lacked cpu, memory or the like, on nodes that have more of it left. Pods
-        end all the time, so pods that wait for devices alone are left out."""
+        """Try the waiting pods again that lacked CPU, memory or the like, on nodes that have more of it left. Pods end
+        all the time, so pods that wait only for devices are left out."""
         offering = frozenset(filter(self._inventory.offers, nodes))
         if offering:
             self._ask_again(self._lines.change(offering, {}, only_short=True))
 
     def placement_changed(self, changes: Collection[Change]) -> None:
-        """Try the pods again, on any node, that wait for other pods to come to nodes or leave them, or for storage."""
+        """Try the pods again, on any node, that wait for storage or for other pods to come to nodes or leave them."""
         if changes:
             self._ask_again(self._lines.change_for(self._change_waiters.waiting_for(changes)))
 
     # Inside
 
     def _answer(self, request: _Request, changed: Scope) -> Allocation | NoFit | Refused | Settled | Deferred:
-        """Answer a request. A waiting pod is first tried on the nodes that `changed` alone: mostly it goes on
-        waiting. If it fits on one of them, its devices are chosen among all nodes."""
+        """Answer a request. A waiting pod is first tried only on the nodes that `changed`; mostly it goes on waiting.
+        If it fits on one of them, its devices are chosen among all nodes."""
         if changed is not None:
             found = self._allocate(request, request.barred, changed) if changed else NoFit()
             return self._allocate(request, request.barred) if not isinstance(found, NoFit) else found
@@ -279,11 +279,11 @@ class Decisions:
         return self._quotas.ask(namespace, lambda more: ask(barred={**more, **barred}))
 
     def _preempting(self, request: _Request, changed: Scope, now_s: float) -> Allocation | None:
-        """Ask for a pod that fits nowhere for a node on which it would fit without pods of lower priority.
+        """For a pod that fits nowhere, ask for a node on which it would fit without pods of lower priority.
 
         kube-scheduler evicts those only where it finds the claim allocated. It may clear the claim in the same attempt,
-        so a pod whose claim others share, or that has several, waits for room (docs/design/0022-placement.md). A node
-        that did not change can have become no better: while a pod must not preempt it is like no other.
+        so a pod with several claims, or with one that others share, waits for room (docs/design/0022-placement.md). A
+        node that did not change cannot have become better: while a pod must not preempt it is like no other.
         """
         pod, claims = request.pod, request.claims
         if not may_preempt(pod) or self._records.must_not_preempt(pod.key, now_s) or len(claims) != 1:
@@ -303,7 +303,7 @@ class Decisions:
 
     @contextmanager
     def _as_free(self, claims: Iterable[ResourceClaim]) -> Iterator[None]:
-        """Let what is kept for the pod of these claims be free for a while."""
+        """Treat what is kept for the pod of these claims as free for a while."""
         holders = [claim_holder(claim) for claim in claims if self._records.is_kept(claim.key)]
         before = {holder: self._inventory.holdings.held_by(holder) for holder in holders}
         for holder in holders:
@@ -316,10 +316,10 @@ class Decisions:
 
     def _offered_first(self, request: _Request) -> Mapping[str, str] | None:
         """Return the nodes that may serve a pod but are offered to pods with earlier turns first, with the reason;
-        None: any node may be one.
+        None: any node may be one of them.
 
         A pod that was deferred once no longer waits for pods that were tried and failed since. A pod that has a node,
-        or an allocated claim, waits for nobody.
+        or an allocated claim, waits for no other pod.
         """
         pod, claims = request.pod, request.claims
         was_deferred = pod.key in self._deferred
@@ -395,7 +395,7 @@ class Decisions:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
-        """Return the nodes that a pod must not use, whatever is free there, with the reason; equal pods may."""
+        """Return the nodes that this pod, unlike its equals, must not use whatever is free there, with the reason."""
         known = self._records.backed_off(pod.key)
         tried = () if known is None else known.nodes_left_out(now_s)
         kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
@@ -404,7 +404,7 @@ class Decisions:
     def _kept_for_another(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
         """Return the node that is kept for a pod with an earlier turn, with the reason.
 
-        A pod with an allocated claim may use it: that claim decides its node.
+        A pod with an allocated claim may use the node: the claim decides where the pod goes.
         """
         if any(claim.status.allocation is not None for claim in claims):
             return {}
@@ -428,7 +428,7 @@ class Decisions:
         return [pod_name(pod) for pod in pods if pod is not None]
 
     def _still_waits(self, mark: Earmark) -> bool:
-        """Whether the pod of an earmark, and no later pod of its name, still fits nowhere, or has a decision that the
+        """Whether an earmark's pod, and not a later pod of its name, still fits nowhere, or has a decision that the
         server does not show yet and that may still be lost."""
         pod = self._records.pod(mark.pod_key)
         if pod is None or turn(pod) != mark.turn:
@@ -439,7 +439,7 @@ class Decisions:
         return claims is not None and self._beyond_quota(pod, claims, mark.node) is None
 
     def _shown_claims(self, pod: Pod) -> list[ResourceClaim] | None:
-        """Return the claims that a pod names, None where one is not there."""
+        """Return the claims that a pod names; None when one is missing."""
         records = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
         there = [record.shown for record in records if record is not None]
         return there if len(there) == len(records) else None
@@ -466,7 +466,7 @@ class Decisions:
         try:
             found = self._consider(pod, there, standing.shape, self._barred(pod, there, now_s), now_s)
         except OverdueError:
-            # It used the whole deadline, and would use it up again each second.
+            # It used up the whole deadline, and would do so again each second.
             self._starvation.give_up(standing.shape, now_s)
             return False
         if found and self._starvation.earmark != before:

@@ -1,4 +1,4 @@
-"""Reasons why pods fit nowhere, worked out once for all pods that ask the same at about the same time."""
+"""Reasons why pods fit nowhere, worked out once for all pods that ask for the same at about the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EXPLANATION_S: Final = 1.0
-"""How long a reason is reused for pods that ask the same; each pod is told at most once in ten seconds."""
+"""How long a reason is reused for pods that ask for the same; each pod is told at most once in ten seconds."""
 
 MAX_EXPLANATIONS: Final = 1_000
 """Remembered reasons, at most about 1 MB."""
@@ -27,8 +27,8 @@ class Explanation:
 
 
 class ExplanationCache:
-    """Part of its owner, and used under the owner's lock. Pods that ask the same are told the same, with their own
-    names."""
+    """Part of its owner, and used under the owner's lock. Pods that ask for the same get the same reasons with their
+    own names."""
 
     def __init__(self) -> None:
         self._known: dict[Request, Explanation] = {}
@@ -36,8 +36,8 @@ class ExplanationCache:
     def get(self, request: Request, names: Sequence[str], *, now_s: float) -> Explanation | None:
         """Return the answer to a request that is at most EXPLANATION_S old; None when there is none.
 
-        `names` are the names of the pod and its claims that the answer may contain, always in the same order. Those of
-        the pod that asked first are replaced by those of the pod that asks now, which may be in another namespace.
+        `names` are the names of the pod and its claims that the answer may contain, always in the same order. The names
+        of the pod that asked first are replaced by those of the pod that asks now, which may be in another namespace.
         """
         known = self._known.get(request)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
@@ -52,7 +52,7 @@ class ExplanationCache:
 
 
 def _without(text: str, names: Sequence[str]) -> str:
-    """Replace names by marks where they stand alone: in `gpu.dracaena.dev/uuid` the pod `dev/uuid` is not meant."""
+    """Replace names by marks where they stand alone: `gpu.dracaena.dev/uuid` does not mean the pod `dev/uuid`."""
     for place, name in enumerate(names):
         text = re.sub(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", f"\0{place}\0", text)
     return text

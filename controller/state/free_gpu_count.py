@@ -9,23 +9,23 @@ from dracaena.controller.state.cluster import ClusterState
 from dracaena.process.clock import Clock
 
 KEPT_S: Final = 1.0
-"""How long a count is told: both metrics of one scrape have the same, and the next scrape has another."""
+"""How long a count is reused: both metrics of one scrape show the same count, and the next scrape a new one."""
 
 
 class FreeGpuCount:
-    """Asks the state. From any thread; decisions have the lock between its turns. Two threads may count at once."""
+    """Counts in the state, from any thread. Decisions get the lock between its turns. Two threads may count at once."""
 
     def __init__(self, state: ClusterState, clock: Clock) -> None:
         self._state, self._clock = state, clock
         self._known: tuple[float, FreeGpus] | None = None
-        """Since when, and what; replaced as a whole."""
+        """When we counted, and the result; replaced as a whole."""
 
     def total(self) -> int:
-        """Return how many are free in the cluster."""
+        """Return how many GPUs are free in the cluster."""
         return self._count().total
 
     def most_on_a_node(self) -> int:
-        """Return how many are free on the node that has most."""
+        """Return how many GPUs are free on the node that has most."""
         return self._count().most_on_a_node
 
     def _count(self) -> FreeGpus:

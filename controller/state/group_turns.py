@@ -1,7 +1,7 @@
 """Which PodGroup comes first where several hold some of the devices that they need and wait for the rest.
 
-kube-scheduler binds the pods of a gang together or not at all, and we allocate pod by pod. Two gangs of which each has
-half of the devices would wait for each other, and lose and get them back by turns (docs/design/0025-pod-groups.md).
+kube-scheduler binds the pods of a gang together or not at all, and we allocate pod by pod. Two gangs that each have
+half of the devices would wait for each other, and lose and regain them in turns (docs/design/0025-pod-groups.md).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dracaena.controller.queue.waiting_lines import NOWHERE, Scope
 from dracaena.controller.state.records import Records
 
 GIVE_UP_S: Final = 300.0
-"""How long a group keeps what it has without getting more, and then how long it gets nothing. Long against the time in
-which pods end and others take their place; what a group keeps is idle meanwhile."""
+"""How long a group keeps what it has without getting more, and then how long it gets nothing. Long compared with the
+time in which pods end and others take their place; what a group keeps is idle meanwhile."""
 
 KEPT: Final = "kept for a PodGroup that comes before this one's and waits for the rest of its GPUs"
-"""Why a node is left out for a pod, in words that follow a count; the other group may stand in any namespace."""
+"""Why a node is left out for a pod, in words that follow a count. The other group may be in any namespace."""
 
 GAVE_UP: Final = "left to others, because this pod's PodGroup did not get all of its GPUs"
 """The same."""
@@ -41,17 +41,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A group of which some pods wait for their devices and none is bound: one that is bound shows that its gang was
-    complete once."""
+    """A group with waiting pods and no bound one: a bound pod shows that its gang was complete once."""
 
     key: str
     """`namespace/name`."""
     turn: Turn
-    """That of its first pod."""
+    """The turn of its first pod."""
     placed: int
     """How many of its pods have their devices."""
     pods: tuple[str, ...]
-    """Keys of those that wait."""
+    """Keys of the pods that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +59,18 @@ class First:
 
     group: Waiting
     since_s: float
-    """When it came first, or got its last devices since."""
+    """When the group came first, or last got devices since then."""
     nodes: frozenset[str]
-    """Those that may serve one of its waiting pods once everybody else has left them."""
+    """The nodes that could serve one of its waiting pods if all other pods left them."""
 
 
 class GroupTurns:
     """Part of its owner, and used under the owner's lock.
 
-    First comes the group with the earliest turn of those that hold something and wait for more. It keeps what it has,
-    and other groups get and keep nothing that it may use. When it has come first for GIVE_UP_S without getting more it
-    gives up: it gives back what it has, and gets nothing for as long. Nothing of it is stored: a new leader finds the
-    same order, and counts the time anew.
+    Of the groups that hold something and wait for more, the one with the earliest turn comes first. It keeps what it
+    has, and other groups neither get nor keep anything that it may use. When it has come first for GIVE_UP_S without
+    getting more, it gives up: it gives back what it has, and gets nothing for as long. Nothing is stored: a new leader
+    finds the same order, and counts the time anew.
     """
 
     def __init__(self, inventory: Inventory, records: Records) -> None:
@@ -108,8 +107,8 @@ class GroupTurns:
     def yields(self, pod: Pod, node: str, now_s: float) -> bool:
         """Whether a pod has to give back what it has on a node: its group gave up, or another comes first.
 
-        The first group gets some seconds before: its pods may just be on their way through the queue. A pod whose group
-        is complete keeps what it has.
+        The first group gets some seconds before others must yield: its pods may still be on their way through the
+        queue. A pod whose group is complete keeps what it has.
         """
         group, first = group_of(pod), self.first
         if group is None or self._read(group) is None:
@@ -122,7 +121,7 @@ class GroupTurns:
 
     def kept_from(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because of other groups, with the reason. Pods without a group use
-        what they find, as everywhere; what waits too long gets a node kept (StarvationGuard)."""
+        what they find, as everywhere; for a pod that waits too long a node is kept (StarvationGuard)."""
         if pod.spec.node_name or any(claim.status.allocation is not None for claim in claims):
             return {}  # the claim decides the node
         if group_of(pod) in self._gave_up_s:

@@ -1,4 +1,4 @@
-"""Takes in what the watches tell, and wakes the pods that a change may help."""
+"""Takes in what the watches report, and wakes the pods that a change may help."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ProblemsChanged = Callable[[int, int], None]
 
 
 class Intake:
-    """Called from the reflectors' threads, each call under the state's lock. Keeps nothing of its own.
+    """Called from the reflectors' threads, each call under the state's lock. Has no state of its own.
 
     A freed device, or a change of a node or slice, wakes the first pod of each waiting line that it may help. A change
-    of a class wakes all waiting pods, because the person who made it wants to see what it did.
+    of a class wakes all waiting pods, because its author wants to see the effect.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class Intake:
         problems_changed: ProblemsChanged = lambda unusable, updating: None,
         collided: Collided = lambda claim, collisions: None,
     ) -> None:
-        """`problems_changed` is called with the number of lasting problems and of pools that are just being written,
-        `collided` with a claim that was shown to hold what other claims hold too: both without the lock."""
+        """Both are called without the lock: `problems_changed` with the number of lasting problems and of pools that
+        are just being written, `collided` with a claim that was shown to hold what other claims hold too."""
         self._state = state
         self._lock = state.lock
         self._clock = clock
@@ -68,7 +68,7 @@ class Intake:
         self._state.wake_all((key,))
 
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Take in a change of a claim: it wakes its pods and, when it releases devices, the pods that these may
+        """Take in a change of a claim: it wakes the claim's pods and, when it releases devices, the pods that they may
         help."""
         if new is None:
             if old is not None:
@@ -83,7 +83,7 @@ class Intake:
     def claim_set_aside(self, claim: ResourceClaim) -> None:
         """Reserve what a claim holds now, because its change could not be taken in and will come again.
 
-        It also keeps holding what was taken in before.
+        The claim also keeps what it held before.
         """
         held, others = held_devices(claim, self._state.driver), other_holdings(claim, self._state.driver)
         with self._lock:
@@ -105,8 +105,8 @@ class Intake:
         self._problems_changed(lasting, passing)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Take in a change of a node. Kubelets write its status all the time; of it only what is allocatable and the
-        features that its kubelet declares count.
+        """Take in a change of a node. Kubelets write its status all the time; only what is allocatable and the features
+        that the kubelet declares count.
         """
         subject = new or old
         if subject is None:
@@ -132,12 +132,12 @@ class Intake:
                 self._state.inventory.remove_class(subject.key)
             else:
                 self._state.inventory.set_class(new)
-            # Also who waits in no line: what is left for kube-scheduler to allocate depends on classes, too.
+            # Also pods that wait in no line: what is left for kube-scheduler to allocate depends on classes, too.
             unbound = (pod.key for pod in self._state.records.pods() if not pod.spec.node_name)
             self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
-        """Take in a change of a DeviceTaintRule; only pools of which it taints a device, or did, are read again."""
+        """Take in a change of a DeviceTaintRule; only pools with a device that it taints or tainted are read again."""
         subject = new or old
         if subject is None:
             return
@@ -189,7 +189,7 @@ class Intake:
 
 
 def _changes_with(volume: PersistentVolume) -> Iterator[Change]:
-    """Yield what those wait for whom a change of a volume may help."""
+    """Yield what pods wait for that a change of a volume may help."""
     yield Change(OfClass(class_of(volume)), is_more=False)
     claim = volume.spec.claim_ref
     if claim is not None:

@@ -1,4 +1,4 @@
-"""Tells of pods that fit nowhere whether they would be beyond their quota if there were room."""
+"""Finds out whether pods that fit nowhere would exceed their quota if there were room."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dracaena.controller.allocation.request import Refused
 from dracaena.controller.state.quotas import LacksRoomToo, PodsOf, Quotas
 
 ASK_AGAIN_S: Final = 60.0
-"""A forecast holds for this time, while what the namespace holds does not change: nodes and slices do."""
+"""How long a forecast is valid while the namespace's holdings stay the same, because nodes and slices change."""
 
 
 class QuotaForecasts:
     """Part of its owner, and used under the owner's lock.
 
-    How much a pod wants can only be told of devices, and a pod that fits nowhere is given none: it is asked what it
-    would get on the emptiest node that could serve it. So its quota is the reason why it waits also while the cluster
-    is full, and no autoscaler adds a node for it.
+    What a pod counts against its quota depends on its devices, and a pod that fits nowhere has none. So we ask what it
+    would get on the emptiest node that could serve it. The pod then waits because of its quota while the cluster is
+    full, too, and no autoscaler adds a node for it.
     """
 
     def __init__(self, allocator: Allocator, quotas: Quotas, pods_of: PodsOf) -> None:
@@ -29,7 +29,7 @@ class QuotaForecasts:
         """Namespace → shape → when it was asked, and the answer."""
 
     def forget(self, namespace: str) -> None:
-        """Note that a namespace holds, or may hold, something else than before."""
+        """Note that what a namespace holds, or may hold, has changed."""
         self._known.pop(namespace, None)
 
     def refusal(
@@ -41,10 +41,10 @@ class QuotaForecasts:
         no_fit: NoFit,
         now_s: float,
     ) -> LacksRoomToo | None:
-        """Return why a pod that fits nowhere would be beyond its quota with what its namespace holds now; None: it
-        would not, or nothing can serve it. Charged to the allocator's effort, which the caller begins.
+        """Return why a pod that fits nowhere would exceed its quota, given what its namespace holds now; None: it would
+        not, or nothing can serve it. The cost is charged to the allocator's effort, which the caller begins.
 
-        Cost: nothing where the namespace may have that many devices more, or where it was asked lately, else that of
+        Cost: nothing where the namespace may have that many more devices, or where the answer is recent, else that of
         Quotas.node_to_keep().
         """
         namespace = pod.metadata.namespace

@@ -1,4 +1,4 @@
-"""Lets pods wait that ask for more GPUs than their namespace may hold (docs/design/0038-quota.md)."""
+"""Makes pods wait that ask for more GPUs than their namespace may hold (docs/design/0038-quota.md)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from dracaena.controller.allocation.state.quota_usage import QuotaUsage, facts_i
 
 @dataclass(frozen=True, slots=True)
 class LacksRoomToo(Refused):
-    """Of a pod that is beyond its quota and has no room that its quota would let it have: nothing is free for it, or
-    nothing but a product that its namespace has used up. It waits for others to end, like NoFit, and may starve."""
+    """The refusal of a pod that is beyond its quota and that has no room within it either: nothing is free for it, or
+    only a product that its namespace has used up. It waits for others to end, like NoFit, and may starve."""
 
     used_up: frozenset[str] = frozenset()
-    """The nodes that have a product which is used up for it."""
+    """The nodes with a product that is used up for the pod."""
 
 
 Answer = Allocation | NoFit | Refused | Settled
@@ -53,53 +53,54 @@ PodsOf = Callable[[str], Iterable[str]]
 """Returns the pods that leave their node when a holder releases its devices."""
 
 _MOST_OF_ONE: Final = {GPUS: 1, GPUS_BY_PRODUCT: 1, SHARE_CORES: 100, MIG_SLICES: 7, MIG_DEVICES: 1}
-"""The most that one device counts. Of the memory of shares there is no bound that holds for all GPUs."""
+"""The most that one device counts. For the memory of shares no bound holds for all GPUs."""
 
 Ask = Callable[[Mapping[str, str]], Answer]
-"""Asks the allocator about one pod; on the nodes given, with the reason, it gets nothing."""
+"""Asks the allocator about one pod. The argument is the nodes that the pod must not use, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quota:
     limits: Amounts | None
-    """Those in force; None: there never was a text that could be read, so nobody gets anything more."""
+    """The limits in force; None: no text could ever be read, so no pod gets anything more."""
     text: str
-    """As the Namespace has it."""
+    """The quota as written in the Namespace."""
     problem: str = ""
     """Why the text cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """A namespace with a quota, as people are told of it."""
+    """A namespace with a quota, as shown to people."""
 
     namespace: str
     limits: Mapping[QuotaItem, tuple[int, int]]
-    """Of each thing that is limited the limit, and what is held of it."""
+    """For each limited item its limit, and how much of it is held."""
     problem: str = ""
-    """Why the quota that is written cannot be read; the limits are those of the last one that could be."""
+    """Why the quota as written cannot be read; the limits are those of the last one that could be."""
 
 
 class Quotas:
     """The quotas of all namespaces, and what is held of each. Part of its owner, and used under the owner's lock.
 
-    Counted is what is held when the decision is made, and the decision holds what it gives before the lock is let go:
-    no two decisions can both get the last of a quota. A new leader counts what the API shows before its first decision.
+    What counts is what is held when a decision is made, and the decision holds what it gives before the lock is
+    released: no two decisions can both get the last of a quota. A new leader counts what the API shows before its first
+    decision.
     """
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self.by_namespace: dict[str, _Quota] = {}
-        """Namespaces that have one. Do not change it."""
+        """Namespaces that have a quota. Read only."""
         self._usage = QuotaUsage(
             inventory.driver, lambda device: facts_in(inventory.pool_named(device.pool), device.device)
         )
 
     def change(self, namespace: str, text: str | None) -> bool:
-        """Take in the quota of a namespace, None: it has none; return whether other limits are in force than before.
+        """Take in the quota of a namespace, None when it has none; return whether the limits in force changed.
 
-        Where the text cannot be read, the last one that could be stays in force. Cost: O(holders) for a namespace that
-        had none.
+        If the text cannot be read, the last readable one stays in force. Cost: O(holders) for a namespace that had
+        none.
         """
         before = self.by_namespace.get(namespace)
         if text is None:
@@ -120,9 +121,9 @@ class Quotas:
         return before is None or changed.limits != before.limits
 
     def pools_changed(self, nodes: Iterable[str] | None) -> frozenset[str]:
-        """Take in that the pools of nodes may say something else of what is held there, None: that devices of other
-        drivers changed, which do not count; return the namespaces that hold another amount than they seemed to. A pool
-        is of use again, too, when another one of its node has gone."""
+        """Take in that the pools of these nodes may describe what is held there differently; None: other drivers'
+        devices changed, which do not count. Return the namespaces whose held amounts are now different. A pool also
+        becomes usable again when another pool of its node goes."""
         return self._usage.count_again(pool.pool for node in nodes or () if (pool := self._inventory.pool(node)))
 
     def states(self) -> tuple[QuotaState, ...]:
@@ -133,9 +134,9 @@ class Quotas:
         """Ask the allocator about a pod of a namespace, and refuse what is beyond its quota. `held`: what the namespace
         counts as holding, by default all that it holds now.
 
-        Where a limit on a product is exceeded, it is asked again without the nodes that have this product: once for
-        each product at most. Cost: nothing for a namespace without a quota, else O(devices that the pod gets), and a
-        step for each node where a product is used up.
+        If a limit on a product is exceeded, the allocator is asked again without the nodes that have this product, at
+        most once for each product. Cost: nothing for a namespace without a quota, else O(devices that the pod gets),
+        and a step for each node where a product is used up.
         """
         quota = self.by_namespace.get(namespace)
         found = ask({})
@@ -176,9 +177,9 @@ class Quotas:
         *,
         own_stay: bool = False,
     ) -> Refused | None:
-        """Return the refusal of a pod that would be beyond its quota on a node that all others have left; None: it
-        would be within. `pods_of` names the pods that go with a holder; with `own_stay` what its namespace holds there
-        counts as held all the same. Charged to the allocator's effort.
+        """Return the refusal of a pod that would be beyond its quota on a node if all others had left it; None: it
+        would be within its quota. `pods_of` returns the pods that go with a holder; with `own_stay`, what its namespace
+        holds there still counts as held. The cost is charged to the allocator's effort.
 
         Cost: nothing for a namespace without a quota, else O(all that is held) and a decision about that node.
         """
@@ -209,7 +210,7 @@ class Quotas:
         """Return the node on which a pod would fit, within its quota, if all others had left it
         (earmarks.node_to_keep); its refusal, if it would be beyond its quota there; None: it would fit on none.
 
-        Where a product is used up for it, it is looked for again on nodes without that product. Cost: that of
+        If a product is used up for the pod, nodes without that product are tried next. Cost: that of
         earmarks.node_to_keep() and of refusal(), once for each such product.
         """
         refused: Refused | None = None
@@ -229,8 +230,8 @@ class Quotas:
             barred = {**barred, **dict.fromkeys(used_up, refused.text)}
 
     def has_left(self, namespace: str, devices: int, *, shares: bool = True) -> bool:
-        """Return whether a namespace with a quota may have so many more devices, whatever they are. `shares`: whether
-        they may be shares of a part of a GPU; where no amounts are asked for, they are whole GPUs or MIG devices."""
+        """Return whether a namespace with a quota may have this many more devices, whatever they are. `shares`: whether
+        they may be shares of a GPU; if no amounts are asked for, they are whole GPUs or MIG devices."""
         limits, held = self.by_namespace[namespace].limits, self._usage.held(namespace)
         if limits is None:
             return False

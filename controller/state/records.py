@@ -1,5 +1,5 @@
-"""The records of all claims and pods: the only place that keeps the state of allocations (lifecycle). What follows from
-them for nodes: where each pod counts."""
+"""The records of all claims and pods: the only place that keeps the state of allocations (lifecycle). Also what they
+imply for nodes: where each pod counts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Records:
 
     Each change of a claim's record is passed to `changed` with the record before and after. An event that a record's
     phase does not allow is passed to `fault`: it changes nothing, and the step that it would have allowed is not taken.
-    Whoever acts for a decision names it, so an old decision cannot change a claim that has a newer one, or that was
-    deleted and created again. Times are readings of our monotonic clock. Cost: a few look-ups per event, and one for
-    each pod that names the claim.
+    A caller that acts for a decision names it, so an old decision cannot change a claim that has a newer one, or that
+    was deleted and created again. Times are readings of our monotonic clock. Cost: a few look-ups per event, and one
+    for each pod that names the claim.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Records:
             yield self._pods[key]
 
     def named_by(self, pod: Pod) -> tuple[PodClaim, ...]:
-        """Return the claims that a pod names, in the order of its spec: of one without a node as they were read when
-        the watch brought it."""
+        """Return the claims that a pod names, in the order of its spec. For a pod without a node they were read when
+        the watch delivered it."""
         known = self._named_by.get(pod.key) if self._pods.get(pod.key) is pod else None
         return pod_claims(pod) if known is None else known
 
@@ -91,8 +91,8 @@ class Records:
         return self._unbound.get(key)
 
     def backed_off(self, key: str) -> PodRecord | None:
-        """Return the record of a pod that has no node if some back-off was ever begun for it. None: every node may be
-        tried for it, and others may be evicted for it."""
+        """Return the record of an unbound pod that ever had a back-off. None: any node may be tried for it, and others
+        may be evicted for it."""
         known = self._unbound.get(key)
         if known is None:
             return None
@@ -109,7 +109,7 @@ class Records:
         return tuple(sorted(self._groups.get(group, ())))
 
     def must_not_preempt(self, pod_key: str, now_s: float) -> bool:
-        """Return whether nobody is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
+        """Return whether no pod is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
         known = self.backed_off(pod_key)
         return known is not None and not known.may_preempt(now_s)
 
@@ -244,8 +244,8 @@ class Records:
     def end_write(
         self, claim_key: str, event: RecordEvent, now_s: float, *, guard: int = 0, decision_id: str = ""
     ) -> None:
-        """Note how a write ended, named by its decision or by the version that guarded it. Ignored when the record has
-        moved on."""
+        """Note how a write ended, identified by its decision or by the version that guarded it. Ignored when the record
+        has moved on."""
         record = self._claims.get(claim_key)
         if record is None or (decision_id and not record.is_of(decision_id)):
             return
@@ -255,13 +255,13 @@ class Records:
         self._apply(claim_key, lambda known: claim_record.end_write(known, event, now_s, late_write_s))
 
     def note_blocked_pod(self, claim_key: str, pod_key: str) -> None:
-        """Remember a pod that needs a claim which no decision may use now."""
+        """Remember a pod that needs a claim that no decision may use now."""
         record = self._claims.get(claim_key)
         if record is not None and not record.is_open_to_all:
             self._put(record, replace(record, blocked_pods=record.blocked_pods | {pod_key}))
 
     def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
-        """Begin to take an allocation back, `at_once` without a proof; an empty reason cancels that."""
+        """Begin to take an allocation back, without a proof if `at_once`; an empty reason cancels the take-back."""
         record = self._claims.get(claim_key)
         if record is not None and (record.ending, record.at_once) != (reason, at_once):
             self._put(record, claim_record.end(record, reason, at_once=at_once))
@@ -271,7 +271,7 @@ class Records:
         self._apply(claim_key, lambda record: claim_record.meet(record, RecordEvent.PROVEN))
 
     def release(self, claim_key: str) -> None:
-        """Keep the devices of a cleared allocation for its pod no longer."""
+        """Stop keeping the devices of a cleared allocation for its pod."""
         self._apply(claim_key, lambda record: claim_record.meet(record, RecordEvent.RELEASE))
 
     def settle(self, claim_key: str, doubts: tuple[Doubt, ...]) -> None:
@@ -289,7 +289,7 @@ class Records:
 
     def prove_for_bound(self, claim_keys: Iterable[str], now_s: float) -> None:
         """Release the resting devices of a bound pod's claims right before the decision for it, if no doubt is left
-        about any of them, so that nobody else gets them first."""
+        about any of them, so that no other pod gets them first."""
         found = [self.settle_what_is_proven(key, now_s) for key in dict.fromkeys(claim_keys)]
         known = [record for record in found if record is not None]
         if len(known) < len(found) or not all(record.is_open or _has_rested(record) for record in known):
@@ -305,7 +305,7 @@ class Records:
     def begin(self, now_s: float) -> None:
         """Start to lead, right after everything was listed.
 
-        Nobody knows what an earlier leader did, or which pods had a reservation that it dropped: any pod that names an
+        We do not know what an earlier leader did, or which pods lost a reservation to it: any pod that names an
         allocated claim and has no reservation now may be one.
         """
         for record in list(self._claims.values()):
@@ -405,11 +405,11 @@ Places = Mapping[PodIdentity, str]
 
 
 class PodAccounting:
-    """Keeps it in step with pods and the records of claims on which node each pod counts (Inventory.place).
+    """Keeps the node on which each pod counts (Inventory.place) in step with pods and with the records of claims.
 
     A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies
-    (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, and for
-    a new leader too. All calls return the nodes that have more left than before. Part of its owner, and used under the
+    (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, for a
+    new leader too. All calls return the nodes that have more left than before. Part of its owner, and used under the
     owner's lock.
     """
 

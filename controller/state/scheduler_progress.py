@@ -1,7 +1,7 @@
 """Whether kube-scheduler is working, and which pods it must have tried, judged by the pods that it binds or reports on.
 
-It tells us nothing directly. It takes pods by priority, then in order of arrival; so a pod that was not tried while
-later ones were has been passed over.
+It tells us nothing directly. It takes pods by priority, then in order of arrival, so a pod has been passed over if it
+was not tried while later ones were.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.pod_record import PodRecord
 
 QUICK_S: Final = 5.0
-"""A pod that is tried this soon after it came shows that kube-scheduler's queue is short. The time since its allocation
-would show nothing: the pod may have been queued for long before."""
+"""A pod that is tried this soon after it arrived shows that kube-scheduler's queue is short. The time since its
+allocation would show nothing: the pod may have been queued long before that."""
 
 TURN_S: Final = 15.0
-"""While the queue is short, a pod has its turn within 10 s (kube-scheduler's longest back-off); 5 s more allow for
+"""While the queue is short, a pod has its turn within 10 s (kube-scheduler's longest back-off); another 5 s allow for
 watches that lag."""
 
 TURNS_KEPT: Final = 64
 TURN_EVERY_S: Final = 1.0
-"""Quick turns that are kept, at most one a second: enough to find two that are TURN_S apart."""
+"""Interval between the quick turns that we keep: at most one a second is enough to find two that are TURN_S apart."""
 
 
 class SchedulerProgress:
@@ -35,8 +35,8 @@ class SchedulerProgress:
         self._at_work_s: dict[str, float] = {}
 
     def see(self, before: PodRecord | None, pod: Pod | None, after: PodRecord | None, now_s: float) -> None:
-        """Take in a change of any pod, with or without claims: all stand in the same queue. `before` and `after` are
-        its records while it has no node."""
+        """Take in a change of any pod, with or without claims: all are in the same queue. `before` and `after` are its
+        records while it has no node."""
         if pod is None or before is None:
             return
         if pod.spec.node_name:
@@ -51,7 +51,7 @@ class SchedulerProgress:
         return now_s - self._at_work_s.get(scheduler, self._began_s)
 
     def passed_over(self, pod: Pod, since_s: float) -> bool:
-        """Return whether pods of no higher priority had two quick turns since a time, TURN_S apart.
+        """Return whether pods of no higher priority have had two quick turns, TURN_S apart, since a time.
 
         One is not enough: after a restart or a hang, kube-scheduler's queue is in no particular order.
         """
@@ -65,7 +65,7 @@ class SchedulerProgress:
         return bool(turns) and max(turns) - min(turns) >= TURN_S
 
     def _turn(self, pod: Pod, after_s: float, now_s: float) -> None:
-        """Note that a pod was bound or first tried this long after it came."""
+        """Note that a pod was bound or first tried this long after it arrived."""
         self._at_work_s[pod.spec.scheduler_name] = now_s
         if after_s > QUICK_S:
             return

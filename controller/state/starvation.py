@@ -14,11 +14,10 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
 ASK_AGAIN_S: Final = 60.0
-"""A pod that no node could serve even when empty is looked at again after this time: nodes and slices change."""
+"""A pod that no node could serve even when empty is considered again after this time: nodes and slices change."""
 
 QUESTIONS: Final = 2
-"""Pods for which one review looks for a node: with thousands of nodes each takes some 10 ms, in which nothing is
-decided."""
+"""Pods for which one review looks for a node. With thousands of nodes each takes some 10 ms, which delays decisions."""
 
 log = structlog.get_logger()
 
@@ -26,8 +25,8 @@ log = structlog.get_logger()
 class StarvationGuard:
     """At most one earmark. Part of its owner, and used under the owner's lock.
 
-    Nothing of it is stored: creation times tell who has waited too long, and a new leader finds the earmark again in
-    its first decisions, before any later pod gets something.
+    Nothing is stored: creation times show which pods have waited too long, and a new leader finds the earmark again in
+    its first decisions, before any later pod gets devices.
     """
 
     def __init__(
@@ -35,8 +34,7 @@ class StarvationGuard:
         inventory: Inventory,
         node_for: Callable[[Pod, Sequence[ResourceClaim], Mapping[str, str], str | None], str | None],
     ) -> None:
-        """`node_for` finds the node to keep for a pod that must not use some nodes; with a name it is that node or
-        none."""
+        """`node_for` finds the node to keep for a pod that must not use some nodes; given a name, that node or none."""
         self._inventory = inventory
         self._node = node_for
         self._hopeless: dict[bytes, float] = {}
@@ -62,8 +60,8 @@ class StarvationGuard:
         """Keep a node for a pod that fits nowhere, if it has waited too long and no node is kept for an earlier pod.
 
         Return whether a node is kept for it now; None when we did not look, because it has not waited that long,
-        another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use. Charged to the
-        allocator's effort, which the caller begins; on its OverdueError nothing is changed.
+        another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use. The cost is
+        charged to the allocator's effort, which the caller begins; its OverdueError leaves everything unchanged.
         """
         mark = self.earmark
         if not self.is_starving(turn) or (mark is not None and mark.turn < turn):

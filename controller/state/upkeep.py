@@ -1,4 +1,4 @@
-"""Looks after allocations: finds those that will not get their pod bound, and gives the next step for each claim."""
+"""Looks after allocations: finds those that will not get their pod bound, and returns the next step for each claim."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class Upkeep:
     def begin(self, pool_of: Callable[[str], str | None], now_s: float) -> None:
         """Start to lead, with everything listed after the last write of an earlier leader.
 
-        Nobody knows which pods may still be bound with a reservation or an allocation that is gone: where several pods
-        wait for one claim, it may have been cleared for one of them while another was being bound. `pool_of` returns
-        the name of a node's pool.
+        We do not know which pods may still be bound with a reservation or an allocation that is gone: where several
+        pods wait for one claim, it may have been cleared for one of them while another was being bound. `pool_of`
+        returns the name of a node's pool.
         """
         self._records.begin(now_s)
         for record in list(self._records.claims()):
@@ -130,7 +130,7 @@ class Upkeep:
 
     def attend(self, pod: Pod, now_s: float, now: datetime, *, others_wait: bool) -> TakenBack | Nudge | float | None:
         """Look at a pod whose claims are all allocated; return what is taken back, or that kube-scheduler must be made
-        to try it, or the seconds until it needs another look, or None when its next change will bring one."""
+        to try the pod, or the seconds until the next look, or None when the pod's next change will bring one."""
         known = self._records.unbound(pod.key)
         if known is None or known.uid != pod.metadata.uid:
             return None
@@ -159,10 +159,10 @@ class Upkeep:
 
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
         """Take allocations back from a pod that cannot get the rest of what it needs beside them. Return the keys of
-        those that were not being taken back already, and that have not changed since this was found.
+        the claims that were not being taken back already and have not changed since this was found.
 
-        `at_once`: kube-scheduler cannot have allocated what we could not. Then the pod is not on its way to a node, and
-        nothing has to be proven, unless another pod that shares the claim may be on its way.
+        `at_once`: kube-scheduler cannot have allocated what we could not. The pod is then not on its way to a node, and
+        nothing has to be proven unless another pod that shares the claim may be on its way.
         """
         found = ((claim, self._records.claim(claim.key)) for claim in claims)
         begun = tuple(record for claim, record in found if record is not None and record.shown is claim)
@@ -173,7 +173,7 @@ class Upkeep:
 
     def gives_back(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
         """Restart the back-off of the pods from which we cleared an allocation. A proof can take longer than the
-        back-off, and the pod would get the same devices again at once, over and over."""
+        back-off, and otherwise the pod would get the same devices again at once, over and over."""
         decision = our_decision(record.shown, self._driver)
         growth = self._rules.growth
         for pod in self._records.pods_of(record.key).unbound:
@@ -187,7 +187,7 @@ class Upkeep:
     def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
         """Leave out the node of an allocation of ours that kube-scheduler cleared because it led nowhere (PostFilter).
 
-        Otherwise we would allocate it right there again, a dozen times a second. Return (pod, node, seconds).
+        Otherwise we would allocate the claim on that node again, a dozen times a second. Return (pod, node, seconds).
         """
         decision = our_decision(before.shown, self._driver)
         known = self._records.claim(before.key)
@@ -204,7 +204,7 @@ class Upkeep:
         return found
 
     def _unbound_users(self, record: ClaimRecord) -> Sequence[PodRecord]:
-        """Return the unbound pods that have a reservation: with that of a PodGroup all that name the claim."""
+        """Return the unbound pods that have a reservation; if the PodGroup has it, all that name the claim."""
         unbound = self._records.pods_of(record.key).unbound
         users = {user.uid for user in record.shown.status.reserved_for}
         return [pod for pod in unbound if pod.uid in users or is_for_group(record.shown)]
