@@ -1,1 +1,1 @@
-"""Which replica writes, and how it begins to."""
+"""Which replica writes, and how it begins to write."""

@@ -3,23 +3,22 @@
 The promise: when a new leader reads the state that it starts from, no write of an older leader can still land, and none
 begins from then on. This holds whatever fails, as long as the steady clocks of the machines run at about one speed:
 
-* A holder counts its lease from the moment before it sent the renewal that succeeded, so it ends for the holder before
-  it can end for anybody else. Others wait for the lease's whole duration from the moment after they saw it last change.
-  Nobody compares times of different machines: renewTime is only looked at for change.
-* A write begins only while the lease lasts longer than the server's time-out for it (WRITE_TIMEOUT_S), so it has
-  landed or was dropped when the lease ends. A new leader waits for that time once more before it begins: this covers a
+* A holder counts its lease from the moment before it sent the renewal that succeeded, so the lease ends for the holder
+  before it can end for any other process. Others wait for the lease's whole duration from the moment after they last
+  saw it change. Times of different machines are never compared: renewTime is only checked for change.
+* A write begins only while the lease lasts longer than the server's time-out for it (WRITE_TIMEOUT_S), so it has landed
+  or been dropped when the lease ends. A new leader waits for that time once more before it begins: this covers a
   request that took long to reach the server, and a process that was paused between its check and its write.
 * A holder that can no longer renew has nothing to do: its permission expires by itself, whether the API is gone, slow
-  or hanging. It keeps trying. If it is still the holder when the API is back, nobody else led meanwhile, and it goes
-  on; a restart of the API server alone changes no leader. If another process is the holder, or the Lease was deleted,
-  it has lost for good and the process ends: a new process starts without any assumption, which is simpler to get right
-  than clearing every table of a running one.
+  or hanging. It keeps trying. If it is still the holder when the API is back, no other process led meanwhile, and it
+  goes on; a restart of the API server alone changes no leader. If another process is the holder, or the Lease was
+  deleted, it has lost for good and the process ends: a new process starts without any assumption, which is simpler to
+  get right than clearing every table of a running one.
 * A leader whose caches stay broken decides on stale state. It steps down: it writes nothing any more, and its process
-  ends. So that no process takes over that is no better off, a process takes the Lease only while its own caches are
-  fresh.
+  ends. A process takes the Lease only while its own caches are fresh, so that the next leader is better off.
 * A leader that ends releases the Lease with no write under way, and the next one begins at once. A Lease that does not
-  exist, or that somebody else has emptied, tells nothing about who led a moment ago: whoever takes it waits for a whole
-  duration as well.
+  exist, or that another client has emptied, does not show who led a moment ago: the process that takes it waits for a
+  whole duration as well.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from dracaena.kube.lease import Lease, LeaseSpec, microtime
 from dracaena.process.clock import Clock
 
 RETRY_S: Final = 2.0
-"""Time between two renewals, and between two reads of a stand-by. Several fit into the time in which a renewal must
+"""Time between two renewals, and between two reads by a stand-by. Several fit into the time in which a renewal must
 succeed (duration less WRITE_TIMEOUT_S, 10 s by default), and two replicas send one small request per second."""
 
 RETRY_AFTER_FAILURE_S: Final = 0.5
-"""Time until a failed renewal is tried again: if a request hangs for LEASE_TIMEOUT_S, two tries still fit."""
+"""Time until a failed renewal is tried again: if a request hangs for LEASE_TIMEOUT_S, two attempts still fit."""
 
 LEASE_TIMEOUT_S: Final = 3.0
 """Read time-out of a request for the Lease: a server answers in milliseconds, and a server in trouble within a
@@ -53,8 +52,8 @@ second."""
 
 LET_GO_S: Final = 90.0
 """How long a leader that can renew goes on although its caches are not fresh (counted after kube.freshness.STALE_S):
-longer than the longest back-off of a reflector (45 s), and longer than a watch that was opened again after a silence
-may take to show that it works (its first bookmark, 75 s)."""
+longer than the longest back-off of a reflector (45 s), and longer than a watch that was reopened after a silence may
+take to show that it works (its first bookmark, 75 s)."""
 
 log = structlog.get_logger()
 
@@ -72,11 +71,11 @@ class Leadership(Protocol):
     """Says whether this process may write, and until when."""
 
     def start(self) -> None:
-        """Begin to compete for it."""
+        """Begin to compete for the leadership."""
         ...
 
     def stop(self) -> None:
-        """Give it up. Nothing may be written any more."""
+        """Give the leadership up. Nothing may be written any more."""
         ...
 
     def wait_to_begin(self, timeout_s: float) -> bool:
@@ -93,7 +92,7 @@ class Leadership(Protocol):
         ...
 
     def trouble(self) -> str | None:
-        """Return why this process could not take over if the leader ended now, None when it could or leads."""
+        """Return why this process could not take over if the leader ended now; None when it could, or leads."""
         ...
 
     def __str__(self) -> str:
@@ -168,7 +167,7 @@ class Election:
         unfit_to_lead: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`unfit_to_take` returns why this process should not become the leader now, `unfit_to_lead` why it should not
-        remain the leader if that lasts for LET_GO_S; None when there is no such reason. Neither may block.
+        remain the leader if that lasts for LET_GO_S; None when there is no such reason. Neither function may block.
         """
         self._unfit_to_take, self._unfit_to_lead = unfit_to_take, unfit_to_lead
         self._unfit_since_s: float | None = None  # only the election's thread touches it
@@ -275,7 +274,7 @@ class Election:
         return RETRY_AFTER_FAILURE_S
 
     def _look(self) -> None:
-        """Read the Lease; take it when nobody can hold it any more."""
+        """Read the Lease; take it when no process can hold it any more."""
         seen = self._api.read()
         now_s = self._clock.monotonic()
         if seen is None:
@@ -287,7 +286,7 @@ class Election:
         elif not spec.holder_identity:
             self._take(seen, wait_s=self._duration_s + WRITE_TIMEOUT_S, why="it names no holder")
         elif spec.holder_identity == self._identity:
-            # A request of ours landed after we had given it up. Who led before is not known any more.
+            # Our request landed after we had given up on it. We no longer know who led before.
             self._take(seen, wait_s=self._duration_s + WRITE_TIMEOUT_S, why="a request without answer took it")
         elif spec != self._seen:
             self._seen, self._seen_s = spec, now_s
@@ -311,7 +310,7 @@ class Election:
         try:
             lease = self._api.write(seen, self._spec(seen.spec))
         except (ConflictError, NotFoundError):
-            return  # somebody was faster: the next look tells who
+            return  # another process was faster: the next look shows which
         self._won(lease, sent, wait_s, why)
 
     def _is_unfit_to_take(self) -> bool:
@@ -343,7 +342,7 @@ class Election:
         """After a renewal: step down if this process has been unfit to lead for long.
 
         Time counts only while renewals succeed often enough to allow writes. When they do not, the API server is away,
-        for the caches and for everybody else too: that is no reason to end.
+        for the caches and for all other processes too: that is no reason to end.
         """
         why = self._unfit_to_lead()
         if why is None:
@@ -355,15 +354,15 @@ class Election:
 
     def _let_go(self, why: str) -> None:
         """Write nothing from now on, and end. stop() releases the Lease once the writes under way are done; until then
-        nobody renews it."""
+        it is not renewed."""
         with self._lock:
             self._lost = why
         log.error("leadership let go", identity=self._identity, why=why)
         self._on_lost(why)
 
     def _look_who_holds(self, held: _Held) -> None:
-        """Read the Lease after it changed: by a request of ours whose answer was lost, by a third party, or because
-        it is lost."""
+        """Read the Lease after it changed: by our request whose answer was lost, by a third party, or because it is
+        lost."""
         fresh = self._api.read()
         if fresh is None or fresh.metadata.uid != held.lease.metadata.uid:
             self._lose("the Lease was deleted")
@@ -416,11 +415,11 @@ class Election:
         return None
 
     def _lasts_s(self, held: _Held) -> float:
-        """Return how long the Lease is ours for certain.
+        """Return how long the Lease is certainly ours.
 
-        A steady clock may stop while a machine is suspended, and the time of day jumps then: the clock that advanced
-        further counts. So a jump can end our lease early but never extend it. (Only a time of day that is set back
-        during a suspension would hide it.)
+        While a machine is suspended the steady clock may stop, and the time of day jumps afterwards: the clock that
+        advanced further counts. So a jump can end our lease early but never extend it. (Only a time of day that is set
+        back during a suspension would hide the pause.)
         """
         steady_s = self._clock.monotonic() - held.sent.monotonic_s
         of_day_s = (self._clock.now() - held.sent.time_of_day).total_seconds()
@@ -430,7 +429,7 @@ class Election:
         return _Sent(self._clock.monotonic(), self._clock.now())
 
     def _spec(self, before: LeaseSpec | None) -> LeaseSpec:
-        """Return the spec that names us as the holder, as the successor of `before`."""
+        """Return the spec that names us as the holder, following `before`."""
         now = microtime(self._clock.now())
         transitions = (before.lease_transitions or 0) if before is not None else 0
         if before is not None and before.holder_identity == self._identity:

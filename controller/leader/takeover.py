@@ -1,11 +1,11 @@
 """How a stand-by takes over as leader, in the only safe order.
 
-The API holds all state, so a new leader reads it again, and claims last of all:
+The API holds all state, so a new leader reads it again, the claims last:
 
 1. every watched resource has been listed once;
 2. this process leads, and no write of an earlier leader can land any more (Leadership.wait_to_begin);
 3. only then are all claims listed. The watch may lag by any amount of time, and only claims say who has which device:
-   without this list the last writes of an earlier leader could be missing, and its devices would be allocated twice;
+  without this list the last writes of an earlier leader could be missing, and their devices would be allocated twice;
 4. what an earlier leader did to claims is treated as unknown (Cluster.begin);
 5. only then is anything queued. A stand-by queues nothing.
 """

@@ -1,4 +1,4 @@
-"""Makes the ResourceClaimTemplates that pods name in place of `nvidia.com/gpu`, and deletes them when nobody does."""
+"""Makes the ResourceClaimTemplates that pods name in place of `nvidia.com/gpu`, and deletes those no pod names."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, N
 from dracaena.process.clock import Clock
 
 MADE_AGAIN_S: Final = 30.0
-"""A template that was there this short a time ago is taken to be there: pods come by the hundred, and claims are made
-from it within a second. One that was deleted meanwhile is made again after this time."""
+"""How long a template that was there is assumed to be there still: pods come by the hundred, and claims are made from
+it within a second. One that was deleted meanwhile is made again after this time."""
 
 FOUND_S: Final = 5.0
-"""A template that was found this short a time ago is there: the pods of one Job ask for the same one."""
+"""How long a template that was found counts as there: the pods of one Job ask for the same one."""
 
 MISSED_S: Final = 1.0
-"""A template that was missing this short a time ago is missing: all pods of a Job whose template nobody made ask at
-once. Who makes it then is not to wait for long."""
+"""How long a template that was missing counts as missing: all pods of a Job without its template ask at once. Short, so
+that a person who then makes the template does not wait for long."""
 
 NAMES_S: Final = 30.0
-"""Names that were read this short a time ago are those that there are: a hint may be a little old."""
+"""How long names that were read are reused: a hint may be a little old."""
 
 LOOKS: Final = 10
-"""Looks for unused templates in the time for which one stays: each is a list of all of ours."""
+"""Looks for unused templates during the time for which one stays. Each look lists all of our templates."""
 
 log = structlog.get_logger()
 
 
 class ClaimTemplates:
-    """One template for each namespace, count and class. Safe to use from many threads. What it remembers only spares
+    """One template for each namespace, count and class. Safe to use from many threads. What it remembers only saves
     writes."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ClaimTemplates:
         unused_s: float,
     ) -> None:
         """`pods` returns all pods as the watch shows them, `opted_in` whether a namespace has the label. `unused_s`:
-        how long a template stays that no pod names."""
+        how long a template that no pod names stays."""
         self.look_every_s: Final = unused_s / LOOKS
         """How often to call collect()."""
         self._stays_s = unused_s
@@ -62,16 +62,17 @@ class ClaimTemplates:
         self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
         self._read_s: dict[str, tuple[bool, float]] = {}  # namespace/name → whether it was there, and when
         self._names: dict[str, tuple[Collection[str], float]] = {}  # namespace → names of all there, and when
-        self._unused_s: dict[str, float] = {}  # UID → since when nobody names it
+        self._unused_s: dict[str, float] = {}  # UID → since when no pod names it
 
     def make_for(self, pod: Pod) -> float | None:
         """Make the templates that a pod waits for, if their names say what is in them; return in how many seconds to
-        ask again if it still waits, None where it waits for no such template.
+        ask again if it still waits, None when it waits for no such template.
 
-        Nothing is made in a namespace that has not opted in: who may create pods there, and neither claims nor
-        templates, must not come to devices by a name. Its opting in has to bring the pod here again.
+        Nothing is made in a namespace that has not opted in: a user who may create pods there, but neither claims nor
+        templates, must not get devices just by naming them. When the namespace opts in, the caller must pass the pod
+        here again.
 
-        Raises KubeError when the server does not answer, or does not let us.
+        Raises KubeError when the server does not answer, or denies the request.
         """
         templates = _awaited(pod)
         if not templates or not self._opted_in(pod.metadata.namespace):
@@ -90,8 +91,8 @@ class ClaimTemplates:
         return MADE_AGAIN_S
 
     def exists(self, key: str) -> bool:
-        """Return whether there is a template `namespace/name`, whoever made it. Raises KubeError. Cost: a read, at most
-        once in FOUND_S for each that is there, and in MISSED_S for each that is missing.
+        """Return whether the template `namespace/name` exists, whoever made it. Raises KubeError. Cost: one read, at
+        most once in FOUND_S for a template that exists, and once in MISSED_S for a missing one.
         """
         namespace, _, name = key.partition("/")
         now_s = self._clock.monotonic()
@@ -121,7 +122,7 @@ class ClaimTemplates:
         return names
 
     def collect(self) -> None:
-        """Delete those of ours that no pod has named for long. Cost: one list, and one step for each pod."""
+        """Delete our templates that no pod has named for `unused_s`. Cost: one list, and one step for each pod."""
         now_s = self._clock.monotonic()
         with self._lock:
             self._there_s = {key: at_s for key, at_s in self._there_s.items() if now_s - at_s < MADE_AGAIN_S}
@@ -145,7 +146,7 @@ class ClaimTemplates:
                     self._there_s.pop((template.metadata.namespace, template.metadata.name), None)
                 log.info("unused template deleted", namespace=template.metadata.namespace, name=template.metadata.name)
             except (NotFoundError, ConflictError):
-                pass  # somebody else did, and may have made another one
+                pass  # another client did, and may have made a new one
             except KubeError as error:
                 log.warning("unused template not deleted", template=template.key, error=str(error))
 
@@ -156,7 +157,7 @@ class ClaimTemplates:
 
 
 def _holds(read: tuple[bool, float], now_s: float) -> bool:
-    """Whether what was read of a template is taken to be so now."""
+    """Whether what was read about a template still counts."""
     found, at_s = read
     return now_s - at_s < (FOUND_S if found else MISSED_S)
 
@@ -169,6 +170,6 @@ def _awaited(pod: Pod) -> list[GpuTemplate]:
 
 
 def _is_made_by_us(template: ResourceClaimTemplate) -> bool:
-    """Whether it is what we would make; others may give our label to templates of their own."""
+    """Whether it is what we would make; others may put our label on templates of their own."""
     named = read_gpu_template(template.metadata.name)
     return named is not None and template.spec.spec == named.spec()["spec"]

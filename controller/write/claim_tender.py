@@ -1,10 +1,10 @@
 """Carries out the next step for a claim, apart from decisions: a write, a read, or another look later.
 
 Clearing an allocation at once would race with a bind: kube-scheduler writes nothing more to a claim that is reserved,
-so nothing in a bind under way would conflict, and the pod would run without its devices. So the reservation is dropped
-first and the allocation kept: a bind that starts later has to reserve, which changes the claim. Once it is proven that
-no earlier bind is under way (lifecycle.proof), the allocation is cleared with the version that the server showed last,
-which conflicts if anybody reserved the claim in between.
+so a bind under way would not conflict, and the pod would run without its devices. So the reservation is dropped first
+and the allocation kept: a bind that starts later has to reserve, which changes the claim. Once it is proven that no
+earlier bind is under way (lifecycle.proof), the allocation is cleared with the version that the server showed last,
+which conflicts if the claim was reserved in between.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoun
 from dracaena.process.clock import Clock, rfc3339
 
 REFUSED_S: Final = 30.0
-"""Pause before a write that failed validation is repeated: a person has to change something first."""
+"""Pause before a write that failed validation is repeated: somebody has to change something first."""
 
 AGAIN_S: Final = 2.0
-"""Pause before a pod is read again that our watch does not show yet, or that could not be probed."""
+"""Pause before reading a pod again that our watch does not show yet, or that could not be probed."""
 
 UNUSED: Final = "unused"
-"""Metric label for an allocation that is cleared only because nobody uses it."""
+"""Metric label for an allocation that is cleared only because no pod uses it."""
 
 SHORTEST_LOOK_S: Final = 0.01
-"""Shortest wait, so that a wait that rounding leaves just above zero does not cause a busy loop."""
+"""Shortest wait: one that rounding left just above zero would cause a busy loop."""
 
 MAX_STEPS: Final = 8
 """Most steps of one call. A take-back needs three; others may change the claim in between."""
@@ -110,7 +110,7 @@ class ClaimTender:
             self._cluster.was_read(claim, record)
             known = self._cluster.record(record.key)
             if known is not None and known.version == record.version:
-                raise  # not the claim's state was refused: a webhook or a policy is behind it
+                raise  # the refusal is not about the claim's state, but from a webhook or a policy
             return None
         except InvalidError as error:
             self._cluster.write_ended(record, RecordEvent.REFUSED)
@@ -153,15 +153,15 @@ class ClaimTender:
         log.info("taken back", claim=record.key, claim_uid=record.uid, reason=reason, end=end)
 
     def _forget_hint(self, record: ClaimRecord) -> None:
-        """Remove our hint from the pod that had the claim; otherwise kube-scheduler keeps cpu free for it there."""
+        """Remove our hint from the pod that had the claim; otherwise kube-scheduler keeps CPU free for it there."""
         decision = our_decision(record.shown, self._driver)
         pod = self._read(record.share.pod) if record.share is not None else None
         if pod is not None and decision is not None:
             self._nomination.clear(pod, decision.node)
 
     def _probe(self, identity: PodIdentity) -> float | None:
-        """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if it says the
-        same. A pod about which nothing has been said yet is only read."""
+        """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if its message
+        is the same. A pod without a message is only read."""
         requested_s = self._clock.monotonic()
         pod = self._read(identity)
         if pod is None or pod.spec.node_name:
@@ -199,5 +199,5 @@ class ClaimTender:
 
 
 def _cannot_be_bound(pod: Pod) -> bool:
-    """Whether a pod has ended, or is being deleted without a node: the server binds no such pod."""
+    """Whether a pod has ended, or is being deleted without a node: the server does not bind such a pod."""
     return pod.status.phase in ENDED or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)

@@ -25,15 +25,15 @@ from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
 
 MAX_ATTEMPTS: Final = 5
-"""Tries for one write that meets conflicts. Others write a claim a few times in its life, so five in a row is a fight
-that a later decision should settle."""
+"""Attempts at one write that meets conflicts. Others write a claim a few times in its life, so five conflicts in a row
+are a fight that a later decision should settle."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """All claims carry finalizer and decision, in the order of the decision."""
+    """All claims carry the finalizer and the decision. They are in the order of the decision."""
 
     claims: tuple[ResourceClaim, ...]
 
@@ -48,7 +48,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Some claim cannot get what was decided: it is gone, being deleted, or was allocated by somebody else."""
+    """Some claim cannot get what was decided: it is gone, is being deleted, or was allocated by another client."""
 
     claim_key: str
     why: str
@@ -69,8 +69,8 @@ class _Failed:
 class ClaimWriter:
     """Writes decisions. Holds no state: safe from many threads.
 
-    `shown` is called with each claim as the server answers; `may_send` with the claim and the decision right before an
-    allocation is sent: it says whether the claim is still the decision's, and counts the write as under way.
+    `shown` is called with each claim as the server returned it; `may_send` with the claim and the decision right before
+    an allocation is sent: it returns whether the claim still belongs to the decision, and notes the write as under way.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ClaimWriter:
         self._metrics = metrics
 
     def mark(self, allocation: Allocation) -> Marked | Lost:
-        """Write all finalizers with the decision; no device is taken by that.
+        """Write all finalizers with the decision; this takes no device yet.
 
         After a conflict the claim is read again, and the write repeated as long as the claim has the same UID and is
         not allocated. Raises KubeError when the server does not answer.
@@ -108,7 +108,7 @@ class ClaimWriter:
         """Write all allocations with the reservation for the pod.
 
         After a conflict the claim is read again, and the write repeated for the same node as long as the claim has the
-        same UID and is not allocated. Raises KubeError when the server does not answer: then nobody knows what was
+        same UID and is not allocated. Raises KubeError when the server does not answer: we then do not know what was
         written.
         """
         written: list[ResourceClaim] = []
@@ -198,10 +198,10 @@ class ClaimWriter:
 
 
 def _refusal(error: InvalidError) -> str:
-    """Say what the server refuses. One cause is known and nothing in its message tells it to a user.
+    """Say what the server refuses. One known cause cannot be seen from its message.
 
-    kube-apiserver compares opaque parameters as bytes. It writes them anew in its own form at each patch, so a claim
-    that was created with blanks in them, as some clients send JSON, counts as changed whatever a patch holds.
+    kube-apiserver compares opaque parameters as bytes. It rewrites them in its own form at each patch, so a claim that
+    was created with blanks in them, as some clients send JSON, counts as changed whatever the patch contains.
     """
     hint = ""
     if "spec" in error.message and "immutable" in error.message:

@@ -32,7 +32,7 @@ class Ungated(Enum):
     NOT_OURS = "not-ours"
     """It asks for nothing that we allocate."""
     FITS_NOWHERE = "fits-nowhere"
-    """It has waited at the gate for long enough: autoscalers leave gated pods out, people look for Unschedulable."""
+    """It has waited at the gate for long enough: autoscalers ignore gated pods, and people look for Unschedulable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,14 @@ class _Known:
 
     uid: str
     since_s: float
-    """When it was first found to fit nowhere, or asked to be ungated."""
+    """When we first found that it fits nowhere, or were asked to ungate it."""
     reason: Ungated | None = None
-    """Why it is ungated; None: it waits. It stays until the watch shows the pod past the gate, so that is done once."""
+    """Why it is ungated; None: it waits. Kept until the watch shows the pod past the gate, so as to ungate it only
+    once."""
 
 
 class Gatekeeper:
-    """Removes gates by a queue and threads of its own: each is one more write for its pod, and the workers that write
+    """Removes gates with a queue and threads of its own: each is one more write for its pod, and the workers that write
     allocations must not wait for it. Safe to use from many threads. What it knows is lost with the process: a new
     leader finds each pod at the gate again when it decides for all.
     """
@@ -64,8 +65,8 @@ class Gatekeeper:
         metrics: ControllerMetrics,
         wait_s: float,
     ) -> None:
-        """`pod_of` returns a pod as the watch shows it. `queue` is this one's own. `wait_s`: how long a pod that fits
-        nowhere stays at the gate."""
+        """`pod_of` returns a pod as the watch shows it. `queue` is used by the gatekeeper alone. `wait_s`: how long a
+        pod that fits nowhere stays at the gate."""
         self._driver = driver
         self._pods = pods
         self._pod_of = pod_of
@@ -78,7 +79,7 @@ class Gatekeeper:
         self._known: dict[str, _Known] = {}
 
     def ungate(self, pod: Pod, reason: Ungated) -> None:
-        """Have our gate removed if it is the pod's only one. Returns at once; what fails is tried again."""
+        """Have our gate removed if it is the pod's only one. Returns at once; a write that fails is tried again."""
         if not is_at_our_gate(pod, self._driver):
             return
         with self._lock:
@@ -89,8 +90,8 @@ class Gatekeeper:
         self._queue.add(pod.key)
 
     def wait(self, pod: Pod) -> float | None:
-        """Note that a pod fits nowhere now; return in how many seconds it is to be looked at again, None: it is not at
-        our gate, or passes it now because it has waited for long enough."""
+        """Note that a pod fits nowhere now; return in how many seconds to look at it again. None: it is not at our
+        gate, or passes it now because it has waited for long enough."""
         if not is_at_our_gate(pod, self._driver):
             return None
         now_s = self._clock.monotonic()
@@ -105,12 +106,12 @@ class Gatekeeper:
         return None
 
     def see(self, pod: Pod) -> None:
-        """Take in a pod that the watch shows: one that names no claims is decided for by nobody."""
+        """Take in a pod that the watch shows. No decision is made about one without claims, so it is ungated here."""
         if pod.spec.scheduling_gates and not pod.spec.resource_claims:
             self.ungate(pod, Ungated.NOT_OURS)
 
     def forget_passed(self) -> None:
-        """Forget the pods that the watch shows past the gate, or no more. Cost: a step for each that was at it."""
+        """Forget the pods that are past the gate or gone, as the watch shows them. Cost: a step per pod there."""
         with self._lock:
             known = list(self._known.items())
         passed = [(key, one) for key, one in known if not self._is_there(key, one.uid)]
@@ -120,7 +121,7 @@ class Gatekeeper:
                     del self._known[key]
 
     def serve(self) -> None:
-        """Remove gates until close(). Run it in as many threads as there should be writes at a time."""
+        """Remove gates until close(). Run it in as many threads as there should be concurrent writes."""
         while (key := self._queue.get()) is not None:
             with structlog.contextvars.bound_contextvars(pod=key):
                 self._remove(key)
@@ -134,7 +135,7 @@ class Gatekeeper:
         return self._at_gate(key, uid) is not None
 
     def _at_gate(self, key: str, uid: str) -> Pod | None:
-        """Return a pod that the watch shows at the gate; None: it shows it past the gate, or another of that name."""
+        """Return a pod that the watch shows at the gate; None: it is past the gate, or another pod has its name."""
         pod = self._pod_of(key)
         is_it = pod is not None and pod.metadata.uid == uid and is_at_our_gate(pod, self._driver)
         return pod if is_it else None
@@ -151,11 +152,11 @@ class Gatekeeper:
         except NotFoundError:
             self._queue.forget(key)  # the watch will show it
         except KubeError as error:
-            # A conflict too: the server gives a patch up after some tries when others write the pod all the time. If it
-            # is about another pod of that name, the watch will have shown it by the next try.
+            # A conflict, too: the server gives up a patch after some attempts when others write the pod all the time.
+            # If another pod has that name now, the watch will have shown it by the next attempt.
             self._tell(pod, error)
             log.warning("gate not removed", error=str(error), in_s=round(retry_later(self._queue, key, error), 2))
-        except Exception:  # a fault that one pod brings about must not end the process, and with it all other decisions
+        except Exception:  # a fault caused by one pod must not end the process, and with it all other decisions
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)
         else:

@@ -1,4 +1,4 @@
-"""Tells kube-scheduler which node to look at first (status.nominatedNodeName, KEP-5278). It is a hint and nothing more.
+"""Tells kube-scheduler which node to look at first (status.nominatedNodeName, KEP-5278). It is only a hint.
 
 Without it kube-scheduler filters many nodes to find the one that an allocation allows, which takes longer in larger
 clusters.
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 class Nomination:
     """Writes and clears the hint in clusters of more than `above_nodes` nodes. Holds no state; never raises KubeError.
 
-    Each write is guarded by the pod's resourceVersion, so a value that somebody else wrote meanwhile stays.
+    Each write is guarded by the pod's resourceVersion, so a value that another client wrote meanwhile stays.
     """
 
     def __init__(self, pods: PodApi, nodes: Callable[[], int], metrics: ControllerMetrics, *, above_nodes: int) -> None:
@@ -39,11 +39,11 @@ class Nomination:
         self._above_nodes = above_nodes
 
     def set(self, pod: Pod, node: str, *, earlier: Collection[str] = ()) -> Pod:
-        """Name a node unless somebody else has named one; return the pod as far as we know its stored state. `earlier`:
-        nodes of our decisions that came to nothing (earlier_nodes); a hint for one of these is overwritten.
+        """Name a node unless another client has named one; return the pod as far as we know its stored state.
+        `earlier`: nodes of our decisions that came to nothing (earlier_nodes); a hint for one of these is overwritten.
 
-        For a pod at a scheduling gate in clusters of any size: kube-scheduler begins with it only once it passes, and
-        then the hint saves it the search (`make bench-cluster`).
+        Pods at a scheduling gate get the hint in clusters of any size: kube-scheduler starts on them only once they
+        pass the gate, and the hint then saves it the search (`make bench-cluster`).
         """
         if self._above_nodes == NEVER or (self._nodes() <= self._above_nodes and not pod.spec.scheduling_gates):
             return pod
@@ -58,11 +58,11 @@ class Nomination:
             self._write(pod, "", "cleared")
 
     def nudge(self, pod: Pod, node: str) -> None:
-        """Make kube-scheduler try a pod again that it keeps for want of cpu and the like.
+        """Make kube-scheduler retry a pod that it holds back for lack of CPU and the like.
 
-        To it a nomination that goes is a pod that is deleted on that node (1.36, eventhandlers.go,
-        hasNominatedNodeNameChanged), so it tries all pods again that this may help and that are no more important.
-        Not where nominations are switched off, nor while there is one.
+        kube-scheduler treats a nomination that disappears like the deletion of a pod on that node (1.36,
+        eventhandlers.go, hasNominatedNodeNameChanged), so it retries all pods of no higher priority that this may help.
+        Does nothing where nominations are switched off, or while the pod has one.
         """
         if self._above_nodes == NEVER or pod.spec.node_name or pod.status.nominated_node_name:
             return
@@ -85,7 +85,7 @@ def earlier_nodes(claims: Iterable[ResourceClaim], driver: str) -> frozenset[str
     """Return the nodes of the decisions noted on claims that have no allocation.
 
     A decision is noted on the claim before the hint is written. If its allocation was never written, the hint stays
-    behind, and kube-scheduler would keep cpu and memory free there for a pod that goes elsewhere.
+    behind, and kube-scheduler would keep CPU and memory free there for a pod that goes elsewhere.
     """
     waiting = (claim for claim in claims if claim.status.allocation is None)
     noted = (claim.metadata.annotations.get(decision_annotation(driver)) for claim in waiting)
