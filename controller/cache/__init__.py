@@ -1,1 +1,1 @@
-"""What is kept in memory of watched objects. Pure: a reflector applies these to each object before it keeps it."""
+"""What is kept in memory of watched objects. Pure: a reflector applies these functions to each object that it keeps."""

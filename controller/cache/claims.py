@@ -1,4 +1,4 @@
-"""Cuts claims down to what is kept in memory, and makes stand-ins for claims that cannot be read.
+"""Trims claims to what is kept in memory, and makes stand-ins for claims that cannot be read.
 
 A claim may have 32 configs of 10 KiB for other drivers. None of them is kept: an allocation repeats them, but its
 writer takes them from the claim as the server returned it just before. A claim may also have 8,192 selectors of four
@@ -34,9 +34,9 @@ _NO_LABELS: Final[dict[str, str]] = {}
 
 
 def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
-    """Return a function that cuts a claim down. It drops parameters for other drivers, the configs of an allocation
-    (nobody reads more of them again than the modes of its shares), the status of devices, and all labels, annotations
-    and owners that this program does not read. Long lists in the spec are packed.
+    """Return a function that trims a claim. It drops parameters for other drivers, the configs of an allocation (of
+    which only the modes of its shares are read again), the status of devices, and all labels, annotations and owners
+    that this program does not read. Long lists in the spec are packed.
     """
     annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
 
@@ -60,7 +60,7 @@ def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
 
 
 def _kept_devices(devices: AllocatedDevices, driver: str) -> AllocatedDevices:
-    """Return what an allocation gives, and of its configs how its shares want their GPUs to be shared."""
+    """Return the devices of an allocation, and of its configs only how its shares want their GPUs to be shared."""
     if not any(result.driver == driver and result.share_id is not None for result in devices.results):
         return msgspec.structs.replace(devices, config=[])
     kept = []
@@ -105,7 +105,7 @@ class _HoldingStatus(Wire, frozen=True):
 
 
 class _Holding(Wire, frozen=True):
-    """The part of a claim that says which devices it holds and for whom. Whatever cannot be read may be in the rest."""
+    """The part of a claim that says which devices it holds and for whom. What cannot be read may be in the rest."""
 
     status: _HoldingStatus = _HoldingStatus()
 
@@ -115,9 +115,9 @@ _APART: Final = ("managedFields", "spec", "config", "data", "conditions", "netwo
 
 
 def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceClaim:
-    """Return a stand-in for a claim that cannot be read: it holds its devices, and nobody may allocate it.
+    """Return a stand-in for a claim that cannot be read: it holds its devices, and must not be allocated.
 
-    Raises when not even status.allocation can be read. Then nobody knows which devices the claim holds, and a guess
+    Raises when not even status.allocation can be read. We then do not know which devices the claim holds, and a guess
     could give a device to two claims.
     """
     held = _HOLDING.decode(set_apart(text, _APART)[0]).status
@@ -133,5 +133,5 @@ def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceCl
 
 
 def class_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> DeviceClass:
-    """Return a stand-in for a class that cannot be read: no claim that names it is served."""
+    """Return a stand-in for a class that cannot be read: claims that name it are not served."""
     return DeviceClass(metadata=metadata, problem=reason)

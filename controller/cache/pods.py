@@ -1,4 +1,4 @@
-"""Cuts pods down, so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
+"""Trims pods so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
 
 Every pod uses resources of its node, so all are watched; but for most pods only these resources matter. A pod may also
 have 700,000 empty terms of node affinity, which take 50 MiB as objects: long lists are kept as text (api.packed).
@@ -48,7 +48,7 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 )
 from dracaena.controller.allocation.state.families import GROUP_SIZE_ANNOTATION, family_size, stateful_set_of
 
-# Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
+# Empty lists and objects that all pods share: separate defaults for each pod would double its size.
 _NO_TEXTS: Final[list[str]] = []
 _NO_MAP: Final[dict[str, Any]] = {}
 _NO_TEXT_MAP: Final[dict[str, str]] = {}
@@ -63,17 +63,17 @@ _NO_CONDITIONS: Final[list[PodCondition]] = []
 _NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
 _NO_STATUSES: Final[list[ContainerStatus]] = []
 MOST_NAMED: Final = 256
-"""Requests of claims that are kept of one pod's containers: eight containers with a claim of 32 requests each."""
+"""Claim requests that are kept of one pod's containers: eight containers with a claim of 32 requests each."""
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return a pod cut down: one container that requests what the whole pod requests, and names the claims that any
-    container names. Of annotations and owners only what tells the family of a pod with claims is kept
+    """Return a trimmed pod: one container that requests what the whole pod requests, and names the claims that any
+    container names. Of annotations and owners only those that show the family of a pod with claims are kept
     (allocation.state.families).
 
-    A pod without claims keeps only its name, UID, version, node, gates and phase; what placement rules of others read
+    A pod without claims keeps only its name, UID, version, node, gates and phase; what other pods' placement rules read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
     makes progress (state.scheduler_progress): priority, the scheduler's name, and its message while the pod has no
     node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
@@ -124,7 +124,7 @@ def kept_pod(pod: Pod) -> Pod:
 
 
 def kept_namespace(driver: str) -> Callable[[Namespace], Namespace]:
-    """Return what says what is kept of a namespace: its labels and its quota."""
+    """Return a function that trims a namespace to its labels and its quota."""
     name = quota_annotation(driver)
 
     def kept(namespace: Namespace) -> Namespace:
@@ -138,7 +138,7 @@ def kept_namespace(driver: str) -> Callable[[Namespace], Namespace]:
 
 @lru_cache(8_192)
 def _one_container(taken: PodResources, named: tuple[tuple[str, str], ...]) -> list[Container]:
-    """Return one container for all: the same one for equal pods, of which a cluster has many."""
+    """Return one container for all containers: equal pods, of which a cluster has many, share it."""
     requests: dict[str, str | int | float] = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in taken.amounts if name != PODS
     }
@@ -148,8 +148,8 @@ def _one_container(taken: PodResources, named: tuple[tuple[str, str], ...]) -> l
 
 
 def _named_claims(spec: PodSpec) -> tuple[tuple[str, str], ...]:
-    """Return the requests of claims that containers name, each once. Of more than anybody needs it is said that each
-    claim is named as a whole."""
+    """Return the claim requests that containers name, each once. If there are more than MOST_NAMED, each claim is named
+    as a whole."""
     if not spec.resource_claims:
         return ()
     every = (*spec.init_containers, *spec.containers)
@@ -172,7 +172,7 @@ def _trimmed_spec(pod: Pod) -> PodSpec:
 
 
 def _gates(spec: PodSpec) -> list[SchedulingGate]:
-    """Keep two of the gates: they tell whether ours is the only one (api.gates), and messages name the first."""
+    """Keep two of the gates: they show whether ours is the only one (api.gates), and messages name the first."""
     return spec.scheduling_gates[:2] or _NO_GATES
 
 
@@ -184,7 +184,7 @@ def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
 
 
 def _required(affinity: dict[str, Any]) -> dict[str, Any]:
-    """Keep the required terms of an affinity, about nodes and about pods, packed."""
+    """Keep the required terms of node and pod affinity, packed."""
     if not affinity:
         return _NO_MAP
     kept = {}
@@ -213,7 +213,7 @@ def _with_claims(volumes: list[PodVolume]) -> list[PodVolume]:
 
 
 def _claim_volumes(volumes: list[PodVolume]) -> list[PodVolume]:
-    """Keep the volume claims of a pod on a node, and nothing else of its volumes."""
+    """Keep only the claims of the volumes of a pod on a node."""
     return [
         PodVolume("", one.persistent_volume_claim) for one in volumes if one.persistent_volume_claim is not None
     ] or _NO_VOLUMES
@@ -233,13 +233,13 @@ def _shared_rules(text: bytes) -> dict[str, Any]:
 
 
 def _family_annotations(pod: Pod) -> dict[str, str]:
-    """Keep what says how many pods the family has."""
+    """Keep the annotations that say how many pods the family has."""
     size = family_size(pod)
     return _NO_TEXT_MAP if size is None else shared_labels(((GROUP_SIZE_ANNOTATION, str(size)),))
 
 
 def _family_owners(pod: Pod) -> list[OwnerReference]:
-    """Keep the owner that tells the family."""
+    """Keep the owner that shows the family."""
     owner = stateful_set_of(pod)
     return _NO_OWNERS if owner is None else [owner]
 

@@ -1,7 +1,7 @@
 """Keeps one copy of equal attributes of devices, so that the slices of thousands of nodes fit into memory.
 
-A device publishes about 27 attributes, and nearly all of them (product, driver version, PCIe width, …) are those of its
-neighbours and of every node of its kind. 5,000 nodes × 8 GPUs take 75 MiB that way instead of 208.
+A device publishes about 27 attributes, and nearly all of them (product, driver version, PCIe width, …) equal those of
+its neighbours and of every node of its kind. 5,000 nodes × 8 GPUs take 75 MiB this way instead of 208.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
 
 MAX_VALUES: Final = 8_192
-"""Distinct values that are remembered: those of a hundred kinds of nodes. Beyond that, equal values take memory
-twice."""
+"""Distinct values that are remembered: those of a hundred kinds of nodes. Beyond these, equal values are kept twice."""
 
 
 def with_shared_values(item: ResourceSlice) -> ResourceSlice:

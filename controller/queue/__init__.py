@@ -1,1 +1,1 @@
-"""What is to be done next: the work queue, its retries and time budgets, and the pods that wait for a change."""
+"""What to do next: the work queue, its retries and time budgets, and the pods that wait for a change."""

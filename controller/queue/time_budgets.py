@@ -1,4 +1,4 @@
-"""How long each pod's decision may take by the clock, and when pods with slow decisions get their turn.
+"""How much time each pod's decision may take, and when pods with slow decisions get their turn.
 docs/design/0018-deadline.md"""
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from dracaena.controller.allocation.effort import never
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
-"""Time limit of a decision, fifty times an ordinary one. Other pods wait that long for it."""
+"""Time limit of a decision, fifty times an ordinary one. Other pods wait for it that long."""
 
 LONGEST_DECISION_S: Final = 0.15
-"""Longest time limit, after several tries without a decision; by then the pod comes behind all others. With what cannot
-be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is a quarter of a second."""
+"""Longest time limit, after several attempts without a decision; by then the pod comes behind all others. Together with
+what cannot be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is a quarter of a second."""
 
 SLOW_S: Final = 0.01
 """A decision that takes longer counts as slow: five times the slowest ordinary one."""
 
 ALLOWANCE_S: Final = 0.1
-"""Time that a namespace may spend on slow decisions before its pods come behind those of others. This, and the decision
-that exceeds it, is how long it can hold up others at a stretch."""
+"""Time that a namespace may spend on slow decisions before its pods come behind those of others. It can hold up others
+at a stretch for this time plus the decision that exceeds it."""
 
 REFILL: Final = ALLOWANCE_S / 60
 """Seconds of the allowance that come back per second."""
 
 FIRST_REST_S: Final = 0.2
 LONGEST_REST_S: Final = 30.0
-"""How long a pod rests after an overdue decision; doubled each time that all nodes were tried in vain."""
+"""How long a pod rests after an overdue decision; doubles each time that all nodes were tried without success."""
 
 IDLE: Final = 3
-"""After a decision for a pod that comes behind others, the next such decision waits this many times as long as that one
-took: changes from the watches have to be taken in, which needs the same lock."""
+"""After a decision for a pod that comes behind others, the next such decision waits this many times as long as the
+decision took: taking in changes from the watches needs the same lock."""
 
 LEAST_STEPS: Final = 10_000
-"""Steps (allocation.effort, about a microsecond each) that work may take whatever the clock says: who has done less was
-kept waiting by the machine, so it is not heavy, and mostly ends soon."""
+"""Steps (allocation.effort, about a microsecond each) that work may take whatever the clock says: work that has done
+fewer was slowed down by the machine, so it is not heavy, and mostly ends soon."""
 
 LATEST: Final = 3
-"""Work of which even that takes so many times its limit is ended all the same."""
+"""Multiple of the limit after which work is ended even within LEAST_STEPS."""
 
 TURN_S: Final = 0.002
-"""What is worked out in turns lets go of the lock after this long: a few ordinary decisions."""
+"""Work in turns releases the lock after this long: a few ordinary decisions."""
 
 LONGEST_TURN_S: Final = DECISION_S
-"""What one node may cost: as long as a decision."""
+"""The most that one node may take: as long as a decision."""
 
 LONGEST_WORK_S: Final = 0.5
-"""What all turns of one work may take: ten times what the reasons of 10,000 nodes do."""
+"""The most that all turns of one piece of work may take: ten times what the reasons of 10,000 nodes take."""
 
 
 class Deadline:
@@ -64,9 +64,10 @@ class Deadline:
         self._ended_s: float | None = None
 
     def begin(self) -> Callable[[int], bool]:
-        """Start; return a function that takes the steps since it was last called, and tells whether the time is over.
+        """Start; return a function that takes the steps since its last call and returns whether the time is over.
 
-        That is after the limit if more than LEAST_STEPS were done by then, else with these, or after LATEST limits.
+        The time is over at the limit if LEAST_STEPS were done by then; otherwise once they are done, or at LATEST times
+        the limit.
         """
         self._began_s = self._clock.monotonic()
         return _over_after(self._limit_s, self._clock, self._began_s)
@@ -85,7 +86,7 @@ class Deadline:
 
 @contextmanager
 def within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
-    """Begin and end a deadline around work, and give what tells whether it is over; None: it never is."""
+    """Begin and end a deadline around work; yield the function that returns whether it is over. None: it never is."""
     if deadline is None:
         yield never
         return
@@ -96,7 +97,7 @@ def within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
 
 
 class TurnDeadline:
-    """Lets long work go on in short turns (allocation.explanation.Pace). For one piece of work in one thread."""
+    """Splits long work into short turns (allocation.explanation.Pace). For one piece of work in one thread."""
 
     def __init__(self, clock: Clock, limit_s: float = LONGEST_WORK_S) -> None:
         self._clock = clock
@@ -105,13 +106,13 @@ class TurnDeadline:
         self._never = threading.Event()
 
     def begin_turn(self) -> Callable[[int], bool]:
-        """Begin a turn; return a function that tells whether one node, or all turns, took too long, as
-        Deadline.begin()."""
+        """Begin a turn; return a function like Deadline.begin() does, for whether one node, or all turns, took too
+        long."""
         self._began_s = self._clock.monotonic()
         return _over_after(min(self._left_s, LONGEST_TURN_S), self._clock, self._began_s)
 
     def turn_is_up(self) -> bool:
-        """Tell whether others should have a turn."""
+        """Return whether others should have a turn."""
         used_s = self._clock.monotonic() - self._began_s
         if used_s < TURN_S:
             return False
@@ -119,7 +120,7 @@ class TurnDeadline:
         return True
 
     def rest(self) -> None:
-        """Wait for as long as a turn: a thread that takes a lock again at once gets it before those that wait."""
+        """Wait for as long as a turn: a thread that takes a lock again at once gets it before the waiting threads."""
         self._clock.sleep_until_set(self._never, TURN_S)
 
 
@@ -141,7 +142,7 @@ class _Account:
 
 
 class TimeBudgets:
-    """What is known about slow decisions, under a lock of its own. Keys are `namespace/name`."""
+    """What we know about slow decisions, under a lock of its own. Keys are `namespace/name`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -159,8 +160,8 @@ class TimeBudgets:
     def decided(self, key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
         """Note how long a decision took; return how long the pod has to rest.
 
-        A pod whose next try `goes_on` where this one stopped rests only briefly: in a large cluster it takes several
-        tries, and each comes behind all others anyway.
+        A pod whose next attempt `goes_on` where this one stopped rests only briefly: in a large cluster it takes
+        several attempts, and each comes behind all others anyway.
         """
         with self._lock:
             if used_s > SLOW_S:
@@ -186,7 +187,7 @@ class TimeBudgets:
     def behind_others(self, key: str) -> str | None:
         """Return the namespace of a pod that comes behind all others, where namespaces take turns; None for other pods.
 
-        A pod comes there when its last decision was overdue, or when its namespace has used up its allowance.
+        A pod is put there when its last decision was overdue, or when its namespace has used up its allowance.
         """
         namespace = _namespace(key)
         with self._lock:

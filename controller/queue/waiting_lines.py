@@ -5,8 +5,8 @@ a line, and the next pod only after the first has its devices. For 10,000 equal 
 instead of 10,000.
 
 A change names its nodes. It wakes the lines that one of these nodes may serve, and each line remembers the nodes that
-have changed since its first pod was tried: what did not fit on the other nodes still does not fit there. What is no
-change of a node, such as pods that come or go elsewhere, wakes only those that wait for just that (ChangeWaiters).
+have changed since its first pod was tried: what did not fit on the other nodes still does not fit there. A change that
+is not about a node, such as pods that come or go elsewhere, wakes only the pods that wait for it (ChangeWaiters).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dracaena.controller.allocation.walk.pod_demand import Turn
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
 
 LACKS_ROOM_TOO: Final = f"{RefusalKind.QUOTA.value}, no room either"
-"""The answer to a pod that its quota refuses, and that waits for others to let go what it wants as well."""
+"""The answer to a pod that its quota refuses, and that also waits for others to release what it wants."""
 
 MAY_STARVE: Final = ("", LACKS_ROOM_TOO)
-"""Answers to pods that wait only because others hold what they want."""
+"""Answers to pods that wait only because other pods hold what they want."""
 
 HOLD_BACK: Final = ("", TOO_LONG, RefusalKind.QUOTA.value, LACKS_ROOM_TOO)
 """Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node,
-finding out takes too long, or it is beyond its quota. One may follow the other although nothing has changed for the
-pods behind. In a full cluster those about the quota come and go with each device that is freed and taken."""
+finding out takes too long, or it is beyond its quota. One may follow another although nothing has changed for the pods
+behind: in a full cluster the answers about the quota come and go with each device that is freed and taken."""
 
 SLACK: Final = 16
 """Stale entries that a short line may keep."""
@@ -53,11 +53,11 @@ class _Line:
     """A heap of turns and keys. The entry of a pod that has left the line is stale."""
     count: int = 0
     reach: Reach | None = None
-    """Tells cheaply which nodes may serve it. None: nothing can tell, so every change may help."""
+    """Finds out cheaply which nodes may serve it. None: there is no way to, so every change may help."""
     is_short: bool = False
-    """Whether more cpu, memory and the like on some node may help."""
+    """Whether more CPU, memory and the like on some node may help."""
     changed: Scope = NOWHERE
-    """Nodes that may serve it and that have changed since its first pod was tried."""
+    """Nodes that may serve the line and have changed since its first pod was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class WaitingLines:
     def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
         self.standing: dict[str, Standing] = {}
-        """The place of each pod that waits for something that could be freed. Do not change it."""
+        """The place of each pod that waits for something that could be freed. Read only."""
         self._changed: dict[bytes, _Line] = {}
         """The lines that something changed for."""
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
-        """Return whether an equal pod with an earlier turn waits with an answer that holds for this pod, too
+        """Return whether an equal pod with an earlier turn waits with an answer that also holds for this pod
         (HOLD_BACK)."""
         line = self._lines.get(shape)
         if line is None or line.answer not in HOLD_BACK:
@@ -112,10 +112,10 @@ class WaitingLines:
     ) -> Sequence[str]:
         """Let a pod wait after this answer; return the pods to try now.
 
-        If the pod's request has changed, this is the first pod of the line it leaves. If it is the first of its line
-        and the answer differs from the last one, it is all pods behind it, because their answer changes too. `reach` is
-        called if all nodes were tried; pass None if only nodes that had changed were. `is_short`: whether more cpu and
-        the like may help on a node that was tried. `refusal`: what it is told, if its quota is the reason.
+        If the pod's request has changed, this is the first pod of the line that it leaves. If the pod is the first of
+        its line and the answer differs from the last one, it is all pods behind it, because their answer changes too.
+        `reach` is called if all nodes were tried; pass None if only changed nodes were. `is_short`: whether more CPU
+        and the like may help on a node that was tried. `refusal`: what the pod is told, if its quota is the reason.
         """
         known = self.standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
@@ -140,7 +140,7 @@ class WaitingLines:
         return (*woken, *(other for other in self._of(line) if other != key))
 
     def leave(self, key: str) -> Sequence[str]:
-        """Let a pod wait no more; return the next of its line if it was the first, who may get what it did not."""
+        """Take a pod out of its line; if it was the first, return the next, which may get what the first did not."""
         standing = self.standing.get(key)
         if standing is None:
             return ()
@@ -166,8 +166,8 @@ class WaitingLines:
         """Something changed on the nodes of `scope` that may help; return the first pod of each line that it may help,
         by turn.
 
-        `known`: see Reach.prospect(). `devices_differ`: other devices are published than before. `only_short`: there
-        is more cpu and the like, and nothing else. Cost: O(lines × nodes) of Reach.prospect(), and their order.
+        `known`: see Reach.prospect(). `devices_differ`: the published devices have changed. `only_short`: there is more
+        CPU and the like, and nothing else. Cost: Reach.prospect() for O(lines × nodes), and the sorting.
         """
         found: list[tuple[Turn, str]] = []
         for shape, line in self._lines.items():
@@ -186,7 +186,7 @@ class WaitingLines:
     def change_for(self, keys: Iterable[str]) -> Sequence[str]:
         """Something changed that may help these pods on any node; return the first pod of each of their lines, by turn.
 
-        Cost: O(keys), and their order.
+        Cost: O(keys), and the sorting.
         """
         found: set[tuple[Turn, str]] = set()
         for key in keys:
@@ -250,15 +250,15 @@ class WaitingLines:
         return sorted(self.standing, key=lambda key: self.standing[key].turn)
 
     def fits_nowhere(self, key: str) -> bool:
-        """Return whether a pod waits only because devices are taken that it may have."""
+        """Return whether a pod waits only because devices that it may have are taken."""
         standing = self.standing.get(key)
         return standing is not None and self._lines[standing.shape].answer in MAY_STARVE
 
     def _helping(
         self, line: _Line, scope: Scope, known: dict[tuple[bytes, str], bool], *, devices_differ: bool
     ) -> Scope:
-        """Return the nodes of a scope that may serve a line, None where that cannot be told; note whether the line
-        lacks cpu and the like.
+        """Return the nodes of a scope that may serve a line, None where we cannot know; note whether it lacks CPU and
+        the like.
 
         A refusal depends on classes, claims or devices anywhere, so every node counts for a line that was refused.
         """
@@ -317,7 +317,7 @@ class ChangeWaiters:
                 self._by_change.setdefault(change, set()).add(key)
 
     def leave(self, key: str) -> None:
-        """Let a pod wait no more."""
+        """Note that a pod no longer waits."""
         for change in self._waiting.pop(key, {}):
             keys = self._by_change[change]
             keys.discard(key)

@@ -33,12 +33,12 @@ class LeaderQueue:
         self._opened.set()
 
     def add_pod(self, key: str) -> None:
-        """Queue a pod for a decision. A stand-by decides nothing: its queue would grow with every pod that comes."""
+        """Queue a pod for a decision. A stand-by decides nothing: its queue would grow with every new pod."""
         if self.is_open:
             self._queue.add(key)
 
     def ask_pod_again(self, key: str) -> None:
-        """Have a pod decided for that fitted nowhere, and may fit now."""
+        """Queue a pod that fitted nowhere and may fit now."""
         if self.is_open:
             self._queue.add_again(key)
 
@@ -54,15 +54,15 @@ def claim_work(claim_key: str) -> str:
 
 
 def claim_of_work(key: str) -> str | None:
-    """Return the claim that a key in the queue stands for, None when it stands for a pod."""
+    """Return the claim that a key in the queue stands for; None when it stands for a pod."""
     return key.removeprefix(_CLAIM) if key.startswith(_CLAIM) else None
 
 
 def turn_of(key: str, pod: Pod | None) -> Turn:
     """Return the turn of a key in the queue; `pod` is the pod that it stands for, None when there is none.
 
-    A pod that is gone comes first: it may have devices to give back. So does one on a node: it waits for nothing but
-    its claims, and if it had them before nobody else is to get its devices. Then come the claims.
+    A pod that is gone comes first: it may have devices to give back. So does a pod on a node: it waits only for its
+    claims, and if it had them before, no other pod must get its devices. Then come the claims.
     """
     if claim_of_work(key) is not None:
         return CLAIMS_TURN

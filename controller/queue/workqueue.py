@@ -1,4 +1,4 @@
-"""Keys that wait to be worked on: each at most once, never two workers on one key, back-off after failures."""
+"""Keys that wait for a worker: each at most once, never two workers on one key, back-off after failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from dracaena.process.clock import Clock
 
 FIRST_RETRY_S: Final = 0.05
-"""A conflict or a lost connection is often over at once."""
+"""Conflicts and lost connections are often over at once."""
 
 LONGEST_RETRY_S: Final = 30.0
 """While the API server is down, it is asked at most twice a minute for each key."""
@@ -55,7 +55,7 @@ class WorkQueue:
         self._turn_of = turn_of
         self._condition = threading.Condition()
         self._ready: dict[str, tuple[int, Turn]] = {}
-        """Key → its wave (_FIRST_LANE for a key of the first lane) and its turn."""
+        """Key → its wave (_FIRST_LANE for keys of the first lane) and its turn."""
         self._by_turn: list[tuple[Turn, int, str]] = []
         """A heap. An entry that differs from what _ready says about its key is stale."""
         self._by_wave: list[tuple[int, Turn, int, str]] = []  # the same for keys of the second lane
@@ -73,7 +73,7 @@ class WorkQueue:
         self._behind_others = behind_others
         self._groups: dict[str, list[tuple[Turn, int, str]]] = {}  # group → its heap; the one whose turn it is first
         self._tidied: dict[str, int] = {}
-        """Group → how many entries were left when its heap was last rid of stale ones."""
+        """Group → how many entries were left when stale ones were last removed from its heap."""
         self._groups_from_s = float("-inf")
         self._not_before: dict[str, float] = {}
         self._rests_even_first: set[str] = set()
@@ -86,14 +86,14 @@ class WorkQueue:
             self._add(key, turn)
 
     def add_again(self, key: str) -> None:
-        """Queue a key that failed because something was missing which may be there now. A key that already waits stays
+        """Queue a key that failed because something was missing that may be there now. A key that already waits stays
         where it is. A key whose turn is () is added like any other."""
         turn = self._turn_of(key)
         with self._condition:
             self._add(key, turn, again=turn != ())
 
     def add_after(self, key: str, delay_s: float) -> None:
-        """Queue a key after a time; of several times the earliest counts."""
+        """Queue a key after a delay; of several, the earliest time counts."""
         turn = self._turn_of(key)
         with self._condition:
             due_s = self._clock.monotonic() + delay_s
@@ -115,15 +115,15 @@ class WorkQueue:
         return delay_s
 
     def rest(self, key: str, delay_s: float, *, even_first: bool = False) -> None:
-        """Queue a key after a time and not earlier, whoever adds it meanwhile. With the turn (), the first of all, it
-        does come earlier, unless `even_first`."""
+        """Queue a key after a delay and not earlier, even if it is added meanwhile. A key with the turn (), the first
+        of all, does come earlier, unless `even_first`."""
         with self._condition:
             self._not_before[key] = self._clock.monotonic() + delay_s
             (self._rests_even_first.add if even_first else self._rests_even_first.discard)(key)
         self.add_after(key, delay_s)
 
     def rest_behind_others(self, delay_s: float) -> None:
-        """Hand out no key that waits behind others until a time has passed."""
+        """Hand out no key that waits behind others until the delay has passed."""
         with self._condition:
             self._groups_from_s = self._clock.monotonic() + delay_s
 
@@ -143,7 +143,7 @@ class WorkQueue:
             return None
 
     def take_ready(self) -> str | None:
-        """Take a key as get() does, None when it would have to wait."""
+        """Take a key as get() does; None when it would have to wait."""
         with self._condition:
             return self._take_ready()
 
@@ -237,18 +237,18 @@ class WorkQueue:
         return self._by_wave[0] if self._by_wave else None
 
     def _put_behind(self, group: str, entry: tuple[Turn, int, str]) -> None:
-        """Let an entry wait in its group. Keys that were handed out after all leave stale entries: those in front go as
-        they come up, those behind a key that keeps coming back would stay, so the heap is tidied whenever it has
+        """Let an entry wait in its group. Keys that were handed out after all leave stale entries. Those in front go as
+        they come up; those behind a key that keeps coming back would stay, so the heap is tidied whenever it has
         doubled."""
         members = self._groups.setdefault(group, [])
         heapq.heappush(members, entry)
         if len(members) > 2 * self._tidied.get(group, 0) + SLACK:
             holding = sorted((one for one in members if self._turn_now(one[2]) == one[0]), reverse=True)
-            members[:] = sorted({one[2]: one for one in holding}.values())  # of each key the first of equal entries
+            members[:] = sorted({one[2]: one for one in holding}.values())  # the first of equal entries of each key
             self._tidied[group] = len(members)
 
     def _take_behind_others(self) -> str | None:
-        """Take the first key of the group whose turn it is; then that group goes last."""
+        """Take the first key of the group whose turn it is; that group then goes last."""
         while self._groups:
             group, members = next(iter(self._groups.items()))
             del self._groups[group]
@@ -265,7 +265,7 @@ class WorkQueue:
         return None
 
     def _turn_now(self, key: str) -> Turn | None:
-        """Return the turn of a key that is ready, None when it is not."""
+        """Return the turn of a key that is ready; None when it is not."""
         return self._ready[key][1] if key in self._ready else None
 
     def _taken(self, key: str) -> str:
@@ -279,7 +279,7 @@ class WorkQueue:
         return is_early and (turn != () or key in self._rests_even_first)
 
     def _next_due_s(self) -> float | None:
-        """Return the seconds until a key may be ready, None when only another thread can make one ready."""
+        """Return the seconds until a key may be ready; None when only another thread can make one ready."""
         due = [self._later[0][0]] if self._later else []
         if self._groups:
             due.append(self._groups_from_s)
