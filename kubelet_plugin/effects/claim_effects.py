@@ -32,6 +32,10 @@ must leave some for claims of other GPUs. Further calls fail at once; kubelet re
 log = structlog.get_logger()
 
 
+class GpusBusyError(TemporaryError):
+    """Another call has a GPU, or has settled the claim meanwhile: nothing is wrong, and the next try may have it."""
+
+
 class ClaimEffects:
     """Callers of hold(), apply() and undo() do not hold the lock of the calls; these take it for each write."""
 
@@ -64,7 +68,7 @@ class ClaimEffects:
     def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:
         """Hold the GPUs of a claim's journaled effects for a block, for apply() and undo().
 
-        `left_s` returns how long to wait for them at most. Raises TemporaryError if another call holds one for longer,
+        `left_s` returns how long to wait for them at most. Raises GpusBusyError if another call holds one for longer,
         if too many calls wait already, or if another call changed the claim's journal to other GPUs meanwhile.
         """
         gpus = self._gpus(uid)
@@ -72,7 +76,7 @@ class ClaimEffects:
             for gpu in gpus:
                 self._enter(stack, gpu, left_s)
             if self._gpus(uid) != gpus:
-                raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
+                raise GpusBusyError(f"another call settled claim UID {uid} while this one waited for its GPUs")
             yield
 
     def _enter(self, stack: contextlib.ExitStack, gpu: DeviceName, left_s: Callable[[], float]) -> None:
@@ -81,11 +85,11 @@ class ClaimEffects:
             stack.enter_context(lock.hold(0.0))
             return
         if not self._waiting.acquire(blocking=False):
-            raise TemporaryError(f"{gpu} is busy with another claim, and {MAX_WAITING} calls wait already: asked again")
+            raise GpusBusyError(f"{gpu} is busy with another claim, and {MAX_WAITING} calls wait already: asked again")
         try:
             stack.enter_context(lock.hold(left_s()))
         except TemporaryError as error:
-            raise TemporaryError(f"{gpu} is busy with another claim: {error}") from error
+            raise GpusBusyError(f"{gpu} is busy with another claim: {error}") from error
         finally:
             self._waiting.release()
 
@@ -144,17 +148,19 @@ class ClaimEffects:
         wanted: Sequence[Effect],
         of_kind: Callable[[Effect], bool],
         is_settled: Callable[[Effect], bool],
-    ) -> None:
+    ) -> bool:
         """Bring the effects of one kind, one that containers do not see, to what is wanted now; their GPUs must be
         held.
 
-        Only changes prepared claims. Makes effects that are not settled (again). Raises DracaenaError at the first that
-        cannot be made.
+        Only changes prepared claims: of a claim that is set aside or being prepared, nothing changes and the answer is
+        False. Makes effects that are not settled (again). Raises DracaenaError at the first that cannot be made.
         """
         with self._lock.hold():
             checkpoint = self._checkpoint(uid)
-            if checkpoint is None or checkpoint.state is not State.DONE:
-                return
+            if checkpoint is None:
+                return True
+            if checkpoint.state is not State.DONE:
+                return False
             known = checkpoint.prepared.effects
             new = [effect for effect in wanted if not is_among(effect, known)]
             if new:
@@ -164,6 +170,7 @@ class ClaimEffects:
             outcome = self._apply(uid, effect)
             self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
         self._undo_each(uid, [effect for effect in known if of_kind(effect) and not is_among(effect, wanted)])
+        return True
 
     def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
         with self._lock.hold():

@@ -16,7 +16,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
@@ -89,17 +89,21 @@ class EffectRenewal:
     def look(self) -> bool:
         """Restore what is due; return whether nothing is left to do. Raises DracaenaError if checkpoints cannot be
         read.
+
+        A claim that is set aside, or is being prepared, is due until it is prepared: what was made for it before may be
+        forgotten as well, and nobody else makes it again.
         """
         opened = self._opened()
         with self._lock.hold():
-            prepared = {claim.claim.uid: claim for claim in self._checkpoints.prepared()}
+            now, _ = self._checkpoints.load_all()
+        claims = {each.prepared.claim.uid: each.prepared for each in now}
         if opened != self._seen:
-            self._due |= {uid for uid, claim in prepared.items() if any(map(_is_forgotten, claim.effects))}
+            self._due |= {uid for uid, claim in claims.items() if any(map(_is_forgotten, claim.effects))}
             self._seen = opened
-        self._due &= prepared.keys()
+        self._due &= claims.keys()
         self._told.keep(self._due)
         for uid in sorted(self._due):
-            if self._renewed(prepared[uid]):
+            if self._renewed(claims[uid]):
                 self._due.discard(uid)
         return not self._due
 
@@ -109,16 +113,15 @@ class EffectRenewal:
             with self._effects.hold(uid, lambda: GPU_WAIT_S):
                 with self._lock.hold():
                     made = [effect for effect in self._effects.of(uid) if _is_forgotten(effect)]
-                self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
-        except StoppedError:
-            return False  # the next instance of the plugin looks first thing
+                return self._effects.follow(uid, made, _is_forgotten, lambda _effect: False)
+        except (GpusBusyError, StoppedError):
+            return False  # the next look may get the GPUs, and the next instance of the plugin looks first thing
         except GpuGoneError as error:  # a taint says that it is gone, or that the driver is being released
             log.info("a share is not enforced while its GPU is away", claim=str(claim.claim), reason=str(error))
             return False
         except DracaenaError as error:
             self._fail(claim, str(error))
             return False
-        return True
 
     def _fail(self, claim: PreparedClaim, reason: str) -> None:
         """Tell all users of the claim, each once: it fails again at the next look."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -189,6 +192,41 @@ def test_while_the_gpu_is_away_nothing_is_told_and_once_it_is_back_it_is_made(gr
     assert ground.enforced() == (10, LONG)
 
 
+def test_what_was_forgotten_of_a_claim_that_is_set_aside_is_made_once_it_is_prepared_again(ground: Ground) -> None:
+    """The driver came up without the GPU, and then with it. This look comes before that of the device watch."""
+    ground.prepare(0)
+    whole = ground.node.pool
+    ground.node.pool = dataclasses.replace(whole, gpus={})
+    ground.load_driver_anew()
+    ground.node.state.follow_devices()
+    assert not ground.renewal.look()
+    ground.node.pool = whole
+    ground.load_driver_anew()
+    assert not ground.renewal.look()
+    ground.node.state.follow_devices()
+    assert ground.renewal.look()
+    assert ground.enforced() == (10, LONG)
+
+
+def test_what_was_forgotten_while_its_claim_was_being_prepared_is_made_once_it_is(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, looks = ground.node.effects.apply, []
+
+    def lose(*given: Any) -> None:
+        apply(*given)
+        ground.load_driver_anew()
+        with ThreadPoolExecutor() as other:
+            looks.append(other.submit(ground.renewal.look).result())
+
+    monkeypatch.setattr(ground.node.effects, "apply", lose)
+    ground.prepare(0)
+    assert looks == [False]
+    assert ground.renewal.look()
+    assert ground.enforced() == (10, LONG)
+    assert ground.told == [], "its GPU was busy, and nothing is wrong with it"
+
+
 def test_what_the_driver_cannot_do_any_more_is_told_once(ground: Ground) -> None:
     ground.prepare(0)
     ground.load_driver_anew()
@@ -281,6 +319,6 @@ def test_killed_at_any_step_the_next_plugin_makes_it_and_nothing_is_left_in_the_
 
 def test_a_renewal_that_does_nothing_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault."""
-    monkeypatch.setattr(ClaimEffects, "follow", lambda *_: None)
+    monkeypatch.setattr(ClaimEffects, "follow", lambda *_: True)
     with pytest.raises(AssertionError):
         test_what_the_driver_has_forgotten_is_made_anew_and_put_back_in_the_end(ground)
