@@ -129,7 +129,8 @@ class SweepMetrics:
         self.swept = Counter(
             "dracaena_plugin_swept_total",
             "What was settled without kubelet, by kind: claims taken back (claim), files removed (spec, metadata), "
-            "checkpoints written again (checkpoint), GPUs that VFIO had for no claim (gpu)",
+            "checkpoints written again (checkpoint), GPUs that VFIO had for no claim (gpu), shares by MPS "
+            "that no claim had (share)",
             ["kind"],
             registry=registry,
         )

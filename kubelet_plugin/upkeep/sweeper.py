@@ -10,7 +10,8 @@ state (a new disk, its folder removed) or if the plugin was given another folder
 * a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
   checkpoint back instead, since its containers may run;
 * device metadata that no checkpoint mentions: left by another release, or by another setting;
-* a GPU still bound to VFIO for a claim whose checkpoint broke and is gone by now (unclaimed_gpus).
+* a GPU still bound to VFIO for a claim whose checkpoint broke and is gone by now (unclaimed_gpus), and shares that the
+  MPS supervisor still serves for such a claim (unclaimed_shares).
 
 A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
 kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at
@@ -22,7 +23,8 @@ an API or a kubelet that does not answer, frees nothing. After ORPHAN_GRACE_S an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 
@@ -72,9 +74,11 @@ class Sweeper:
         lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
-        give_back_gpus: Callable[[], int] = lambda: 0,
+        unclaimed: Mapping[str, Callable[[], int]] = MappingProxyType({}),
     ) -> None:
-        """`tell` writes a warning on the node: reason, text. `give_back_gpus` is that of UnclaimedGpus."""
+        """`tell` writes a warning on the node: reason, text. `unclaimed` gives back what is left of claims of which
+        nothing else is, by kind; each returns how many there were.
+        """
         self._driver = driver
         self._state = state
         self._checkpoints = checkpoints
@@ -87,7 +91,7 @@ class Sweeper:
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
-        self._give_back_gpus = give_back_gpus
+        self._unclaimed = unclaimed
         self._gone_since_s: dict[ClaimUid, float] = {}  # according to the API
         self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, throughout _kubelet_run
         self._kubelet_run = ""
@@ -115,13 +119,14 @@ class Sweeper:
             if self._is_orphan(checkpoint.prepared):
                 self._take_back(checkpoint.prepared.claim, "of an earlier boot")
         gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
-        gone += self._unclaimed({b.uid for b in broken}, pods)
+        gone += self._of_nobody({b.uid for b in broken}, pods)
         self._take_back_after_grace(gone)
         stray = self._state.drop_stray_metadata()
         if stray:
             self._metrics.sweeping.swept.labels("metadata").inc(stray)
             log.warning("device metadata without a checkpoint removed", files=stray)
-        self._metrics.sweeping.swept.labels("gpu").inc(self._give_back_gpus())
+        for kind, give_back in self._unclaimed.items():
+            self._metrics.sweeping.swept.labels(kind).inc(give_back())
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()
@@ -165,7 +170,7 @@ class Sweeper:
         self._tell(UNHEARD, text)
 
     def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
-        unclaimed = {claim.uid for claim in self._unclaimed(uids, pods)}
+        unclaimed = {claim.uid for claim in self._of_nobody(uids, pods)}
         for uid in sorted(uids):
             try:
                 if uid in unclaimed:
@@ -182,7 +187,7 @@ class Sweeper:
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
 
-    def _unclaimed(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
+    def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
         """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""
         try:
             found = {claim.uid for claim in self._state.find_claims(uids, pods)}

@@ -90,7 +90,7 @@ from dracaena.kubelet_plugin.wiring.gpu_means import gpu_means
 from dracaena.kubelet_plugin.wiring.health_parts import health_parts
 from dracaena.kubelet_plugin.wiring.layout_parts import LayoutParts, layout_keys
 from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts, PluginParts
-from dracaena.kubelet_plugin.wiring.share_means import mps_fault_watch, share_means
+from dracaena.kubelet_plugin.wiring.share_means import mps_fault_watch, share_means, unclaimed_shares
 from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus
 from dracaena.process.clock import Clock
 
@@ -329,8 +329,11 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    give_back_gpus = unclaimed_gpus(node, checkpoints, files, changes)
-    sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, give_back_gpus)
+    unclaimed = {
+        "gpu": unclaimed_gpus(node, checkpoints, files, changes),
+        "share": unclaimed_shares(node, checkpoints, files),
+    }
+    sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, unclaimed)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     if gpus.limiter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
@@ -28,6 +29,7 @@ from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root
@@ -92,6 +94,14 @@ def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
         boot_id=read_boot_id(),
         clock=clock,
     )
+
+
+def unclaimed_shares(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles) -> Callable[[], int]:
+    """Return what withdraws shares by MPS that no claim has and says how many; nothing where no supervisor is named."""
+    if not node.settings.mps_root:
+        return lambda: 0
+    requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
+    return UnclaimedShares(requests, checkpoints, files.spec_is_gone, node.call_lock).withdraw
 
 
 def mps_fault_watch(

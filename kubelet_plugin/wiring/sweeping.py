@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dracaena.api.objects import Pod
@@ -30,9 +30,9 @@ def build_sweeper(
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     state: DeviceState,
-    give_back_gpus: Callable[[], int],
+    unclaimed: Mapping[str, Callable[[], int]],
 ) -> Sweeper:
-    """Return the sweeper of one node; `give_back_gpus` is that of unclaimed_gpus()."""
+    """Return the sweeper of one node; `unclaimed` are unclaimed_gpus() and unclaimed_shares(), by kind."""
     settings = node.settings
     is_ready = partial(node_is_ready, node.view, settings.node_name)
     return Sweeper(
@@ -48,7 +48,7 @@ def build_sweeper(
         lock=node.call_lock,
         clock=node.clock,
         metrics=node.metrics,
-        give_back_gpus=give_back_gpus,
+        unclaimed=unclaimed,
     )
 
 

@@ -355,6 +355,8 @@ class PluginNode:
     """Warnings of the sweeper on the node: reason, text."""
     give_back_gpus: Callable[[], int] = lambda: 0
     """What the sweeper calls for GPUs that VFIO has for no claim."""
+    withdraw_shares: Callable[[], int] = lambda: 0
+    """What it calls for shares by MPS that no claim has."""
     clock: FakeClock = field(default_factory=FakeClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -448,7 +450,7 @@ class PluginNode:
             lock=lock,
             clock=self.clock,
             metrics=self.metrics,
-            give_back_gpus=self.give_back_gpus,
+            unclaimed={"gpu": self.give_back_gpus, "share": self.withdraw_shares},
         )
 
     def files(self) -> dict[str, bytes]:

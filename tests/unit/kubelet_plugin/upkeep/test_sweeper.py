@@ -65,6 +65,13 @@ def test_gpus_that_vfio_has_for_no_claim_are_given_back_and_counted(tmp_path: Pa
     assert swept(node, "gpu") == 3
 
 
+def test_shares_that_no_claim_has_are_withdrawn_and_counted(tmp_path: Path) -> None:
+    node = PluginNode(tmp_path, withdraw_shares=iter((0, 2)).__next__)
+    for _ in range(2):
+        node.sweeper.sweep()
+    assert swept(node, "share") == 2
+
+
 @pytest.mark.parametrize("silent_at", [0, 1, 2])
 def test_nothing_comes_free_while_kubelet_does_not_answer(tmp_path: Path, silent_at: int) -> None:
     """kubelet is down, the pod was deleted by force: its containers run on."""

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dracaena.api import mps
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
+from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
+from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
+from dracaena.mps.planning.state import ComputeMode
+from support.clock import FakeClock
+from support.mps_node import BOOT, MpsNode
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    make_pod,
+    reference_to,
+    share_of,
+    sharing_config,
+)
+
+
+class SettlingClock(FakeClock):
+    """The supervisor works in each pause of the plugin."""
+
+    def __init__(self, mps_node: MpsNode) -> None:
+        super().__init__()
+        self._mps_node = mps_node
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        del event
+        self.advance(timeout_s)
+        self._mps_node.settle()
+        return False
+
+
+def share_claim(name: str) -> ResourceClaim:
+    share = share_of("10Gi", 30, share_id=f"share-of-{name}")
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(0), **share}
+    config = [sharing_config(strategy="MPS")]
+    return claim_of(name, {"results": [result], "config": config}, reserved_for={f"pod-{name}": f"pod-{name}-uid"})
+
+
+class Ground:
+    """Two claims with shares of one GPU by the real supervisor. start() is a restart of the plugin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mps = MpsNode(folder / "mps", gpus=(gpu_uuid(0),))
+        self.mps.settle()
+        self.one, self.two = share_claim("one"), share_claim("two")
+        self.claims = FakeClaims(self.one, self.two)
+        self.pods = FakePods(*(make_pod(f"pod-{name}", claims={"claim": name}) for name in ("one", "two")))
+        self.start()
+
+    def start(self) -> None:
+        root = Path(self.mps.places.root)
+        requests = DocumentFolder(root / mps.REQUESTS, synced=False)
+        means = MpsShares(
+            root=str(root),
+            requests=requests,
+            statuses=DocumentFolder(root / mps.STATUS, synced=False),
+            node=DocumentFolder(root, synced=False),
+            is_running=lambda: True,
+            boot_id=BOOT,
+            clock=SettlingClock(self.mps),
+        )
+        self.node = PluginNode(
+            self.folder / "plugin",
+            self.claims,
+            self.pods,
+            boot_id=BOOT,
+            kind_of=kinds_on(lambda: NodeEnforcement(mps=means.offer())),
+            means={MPS_SHARE: means},
+            withdraw_shares=self._withdraw,
+        )
+        self.unclaimed = UnclaimedShares(
+            requests, self.node.checkpoints, self.node.claim_files.spec_is_gone, self.node.lock
+        )
+
+    def _withdraw(self) -> int:
+        return self.unclaimed.withdraw()
+
+    def checkpoint(self, name: str) -> Path:
+        return self.folder / "plugin" / "claims" / f"{name}-uid.json"
+
+    def shares(self) -> list[str]:
+        """Return the claims whose shares the supervisor serves."""
+        self.mps.settle()
+        return sorted(status.claim_uid.removesuffix("-uid") for status in self.mps.statuses().values())
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    ground = Ground(tmp_path)
+    for claim in (ground.one, ground.two):
+        ground.node.state.prepare(reference_to(claim))
+    assert ground.shares() == ["one", "two"]
+    return ground
+
+
+def test_a_share_whose_claim_ended_with_a_broken_checkpoint_is_withdrawn_and_others_stay(ground: Ground) -> None:
+    ground.checkpoint("one").write_bytes(b"rubbish")
+    ground.start()
+    assert ground.unclaimed.withdraw() == 0, "its containers may run"
+    ground.node.state.unprepare(reference_to(ground.one))
+    assert ground.shares() == ["one", "two"], "the plugin forgot what it had"
+    assert ground.unclaimed.withdraw() == 1
+    assert ground.shares() == ["two"]
+    assert ground.unclaimed.withdraw() == 0
+    ground.node.state.unprepare(reference_to(ground.two))
+    assert ground.shares() == []
+    assert ground.mps.world.modes[gpu_uuid(0)] is ComputeMode.DEFAULT, "the GPU can be had whole again"
+
+
+def test_a_share_whose_checkpoint_alone_was_lost_stays_for_its_containers(ground: Ground) -> None:
+    ground.checkpoint("one").unlink()
+    ground.start()
+    assert ground.unclaimed.withdraw() == 0
+    ground.claims.unavailable = True
+    ground.node.sweeper.sweep()
+    assert ground.shares() == ["one", "two"], "the API does not say whose it is"
+    ground.claims.unavailable = False
+    ground.node.sweeper.sweep()
+    assert ground.checkpoint("one").exists()
+    assert ground.shares() == ["one", "two"]
+
+
+def test_a_share_that_is_still_being_made_stays(ground: Ground) -> None:
+    ground.node.checkpoints.look_at_each()
+    checkpoint = ground.node.checkpoints.load(reference_to(ground.one).uid)
+    ground.node.checkpoints.begin_again(checkpoint)  # type: ignore[arg-type]
+    ground.node.claim_files.remove_spec(reference_to(ground.one).uid)
+    assert ground.unclaimed.withdraw() == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"rubbish", b"{}", b"[" * 100_000])
+def test_what_is_no_request_is_nobodys_and_stays(ground: Ground, data: bytes) -> None:
+    path = Path(ground.mps.places.root) / mps.REQUESTS / f"s_0000000000000000{mps.SUFFIX}"
+    path.write_bytes(data)
+    assert ground.unclaimed.withdraw() == 0
+    assert path.exists()
