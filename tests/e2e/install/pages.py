@@ -161,7 +161,7 @@ NOT_RUN_HERE = {
     "dracaena status --node h100": "asks about a node of the demo",
     "dracaena simulate --what-fits": _SPOKEN_OF,
     "journalctl -u kubelet": "asks systemd, under which no kubelet of these tests runs",
-    "kubectl -n gpu-system port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
+    "kubectl --namespace dracaena port-forward service/dracaena-controller-page 8082": "runs until it is stopped",
     "kubectl create token my-service-account": "names an account of the reader's",
     "kubectl label": _SPOKEN_OF,
     "kubectl port-forward": _SPOKEN_OF,
