@@ -52,7 +52,6 @@ SECOND_LOOKS: Final = 2
 """Groups that the rules are asked about for a runner-up: it is told to people and decides nothing, and each look costs
 as much as a small decision."""
 
-
 _Gives = NodeAnswer | NodeState | Judged | NodeChoice
 """What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
 which devices it gives (Judged); or what the one node gives (NodeChoice)."""
@@ -167,18 +166,22 @@ class Walk:
             if later:
                 behind.append((rank, later[0], 0, later, gives))
         ranks: list[tuple[int, int]] = []
-        is_narrowed = self._narrowed is not None
+        is_narrowed, end, not_asked = self._narrowed is not None, self._end, 0
         for group in behind:
-            _, _, place, names, gives = group
+            rank, name, place, names, gives = group
             count = self._count(names, place) if is_narrowed else len(names) - place
             if isinstance(gives, NodeAnswer):
-                ranks.append((group[0], count))
+                ranks.append((rank, count))
+            elif isinstance(gives, NodeState) and rank < LATER and (end is None or (rank, name) >= end):
+                not_asked += count
             else:
                 reasons[self._word(winner, group)] += count
         left, ranking, place = Unvisited(), self._ranking, self._place
         if ranking is not None and self._by_rules:  # bounds are not compared with the winner's score
-            reasons[NOT_BETTER] += sum(map(self._count if is_narrowed else len, ranking.names[place:]))
+            not_asked += sum(map(self._count if is_narrowed else len, ranking.names[place:]))
             place = len(ranking.ranks)
+        if not_asked:
+            reasons[BY_NAME if self._rules.is_first_fit else NOT_BETTER] += not_asked
         if ranking is not None:
             left = Unvisited.of(ranking, place, self._selected)
         others, outside = len(self._inventory.nodes) - 1, dict(self._inventory.outside)
@@ -245,7 +248,7 @@ class Walk:
 
     def _take_from_ranking(self, *, whole: bool) -> None:
         """Put the buckets of the ranking among the groups that may hold the first node; `whole`: all that are left."""
-        ranking, heap, selected = self._ranking, self._heap, self._selected
+        ranking, heap, selected, with_room = self._ranking, self._heap, self._selected, self._with_room
         if ranking is None:
             return
         ranks = ranking.ranks
@@ -253,8 +256,11 @@ class Walk:
             place, self._place = self._place, self._place + 1
             names = ranking.names[place]
             if names and (selected is None or not selected.isdisjoint(names)):
-                gives = ranking.answers[place]
-                self._push(ranks[place], self._roomy(ranks[place], names, gives), 0, gives)
+                rank, gives = ranks[place], ranking.answers[place]
+                if selected is None and (with_room is None or with_room.issuperset(names)):
+                    heapq.heappush(heap, (rank, names[0], 0, names, gives))  # hundreds may have one bound
+                else:
+                    self._push(rank, self._roomy(rank, names, gives), 0, gives)
         if whole:
             nothing = zip(ranking.reasons, ranking.nothing, strict=True)
             self._without += [(kind, reason, names) for (kind, reason), names in nothing if names]
@@ -478,15 +484,11 @@ class Walk:
         return len(names) - place if narrowed is None else len(narrowed.intersection(names[place:]))
 
     def _word(self, winner: NodeChoice, group: _Group) -> str:
-        """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
-        rank, name, _, _, gives = group
+        """Say why the winner came before nodes that give less than it seemed, or that were tried or not reached."""
+        _, _, _, _, gives = group
         if isinstance(gives, (Judged, NodeChoice)):
-            return worse_in(winner, gives, None if self._family is None else partial(self._family.score, node=name))
-        if rank >= LATER:
-            return TRIED_BEFORE
-        if self._end is not None and (rank, name) < self._end:
-            return NOT_IN_TIME
-        return BY_NAME if self._rules.is_first_fit else NOT_BETTER
+            return worse_in(winner, gives, None if self._family is None else partial(self._family.score, node=group[1]))
+        return TRIED_BEFORE if group[0] >= LATER else NOT_IN_TIME
 
 
 def _gathered(inventory: Inventory, names: Iterable[str]) -> Buckets:

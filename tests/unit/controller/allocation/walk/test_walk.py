@@ -21,13 +21,14 @@ from dracaena.controller.allocation.walk import walk as module
 from dracaena.controller.allocation.walk.answers import NOT_SELECTED
 from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.walk.walk import NO_ROOM, Walk
+from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, TRIED_BEFORE, Walk
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
 from support.clusters import CLASSES, SMALL
 
 NAMES = "abcdef"
 OF_NO_GPU = f'device.attributes["{DRIVER}"].uuid == "GPU-of-nobody"'
+OF_FIRST_GPU = f'device.attributes["{DRIVER}"].uuid == "{SMALL.gpus[0].uuid}"'
 SEEDS = 40
 
 
@@ -59,6 +60,15 @@ def test_nodes_that_were_asked_in_vain_come_last_and_each_is_asked_once(asked_no
     assert asked_nodes == ["b", "d", "e", "f", "a", "c"]
     assert earlier == set(NAMES), "the next try knows them all"
     assert not walk.is_round_over
+
+
+def test_nodes_that_were_asked_in_vain_are_counted_as_such_behind_the_winner(asked_nodes: list[str]) -> None:
+    first = claim("c", request(selectors=[{"cel": {"expression": OF_FIRST_GPU}}]))
+    walk = walk_for(small_nodes(), pod("p"), [first], {"a", "c"})
+    winner = walk.best()
+    assert winner is not None
+    assert (asked_nodes, winner.pool.node) == (["b"], "b")
+    assert walk.census(winner).filtered == {TRIED_BEFORE: 2, NOT_BETTER: 3}
 
 
 def test_when_every_node_was_asked_in_vain_a_new_round_begins(asked_nodes: list[str]) -> None:
