@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from dracaena.controller.allocation.legal.constraints import (
     ConstraintState,
@@ -201,7 +203,7 @@ class Lookahead:
     claim, costs all combinations of the requests before it. Devices are bits of an int, at their places.
     """
 
-    __slots__ = ("_could", "_matching", "_problem", "_refused", "_requests", "_whole")
+    __slots__ = ("_by_value", "_could", "_matching", "_problem", "_refused", "_requests", "_whole")
 
     def __init__(
         self, problem: Problem, forbidden: Callable[[Alternative], int], fixed: Mapping[tuple[int, int], int]
@@ -209,6 +211,7 @@ class Lookahead:
         self._problem = problem
         self._whole = (1 << len(problem.candidates)) - 1
         self._matching: dict[tuple[str, Values | None], int] = {}
+        self._by_value: dict[str, dict[tuple[str, Hashable], int]] = {}
         self._requests = [
             tuple(
                 alternative
@@ -324,15 +327,21 @@ class Lookahead:
         name, common = state.constraint.attribute, state.common
         found = self._matching.get((name, common))
         if found is None:
-            found = 0 if common is None else sum(1 << place for place in self._places_with(name, common))
-            self._matching[name, common] = found
+            places = self._places_with(name)
+            each = () if common is None else (places.get((common.type, value), 0) for value in common.values)
+            found = self._matching[name, common] = reduce(or_, each, 0)
         return found
 
-    def _places_with(self, name: str, common: Values) -> Iterator[int]:
-        for candidate in self._problem.candidates:
-            values = self._values(candidate, name)
-            if values is not None and values.type == common.type and values.values & common.values:
-                yield candidate.place
+    def _places_with(self, name: str) -> Mapping[tuple[str, Hashable], int]:
+        """Return the devices that have each value of an attribute, by its type and itself: a bit at each place."""
+        known = self._by_value.get(name)
+        if known is None:
+            known = self._by_value[name] = {}
+            for candidate in self._problem.candidates:
+                values = self._values(candidate, name)
+                for key in () if values is None else [(values.type, value) for value in values.values]:
+                    known[key] = known.get(key, 0) | 1 << candidate.place
+        return known
 
     def _values(self, candidate: Candidate, name: str) -> Values | None:
         attribute = find_attribute(candidate.reachable.device, name)
