@@ -176,7 +176,7 @@ def said(
     cluster: Sequence[dict[str, Any]] = (),
 ) -> Said:
     """`cluster` has ResourceSlices beside those of the pages' cluster."""
-    (folder / "sample.yaml").write_text(yaml.safe_dump_all(wanted), encoding="utf-8")
+    (folder / "sample.yaml").write_text(text_of(wanted), encoding="utf-8")
     (folder / "all.yaml").write_text(text_of([*page_cluster(), *cluster, *wanted]), encoding="utf-8")
     code = main(["validate", str(folder / "sample.yaml")])
     assert main(["simulate", "-f", str(folder / "all.yaml"), "-f", str(CLASSES)]) == 0
@@ -230,7 +230,7 @@ def test_claims_for_shares_get_parts_of_one_gpu_where_a_node_shares_its_gpus(
     shared = [shared_device(device, 40 << 30) for device in spec.devices]
     pool["spec"]["devices"] = [msgspec.to_builtins(device) for device in shared]
     wanted = [claim(share, name="a"), claim(share, name="b")]
-    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all([pool, *wanted]), encoding="utf-8")
+    (tmp_path / "all.yaml").write_text(text_of([pool, *wanted]), encoding="utf-8")
     assert main(["simulate", "-f", str(tmp_path / "all.yaml"), "-f", str(CLASSES), "-o", "json"]) == 0
     got = [entry["devices"][0]["device"] for entry in json.loads(capsys.readouterr().out)]
     assert len(got) == 2
@@ -254,7 +254,7 @@ def test_the_commands_of_the_page_answer_for_its_manifests(
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
     classes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(CLASSES.glob("*.yaml"))]
-    Path("cluster.yaml").write_text(yaml.safe_dump_all([*page_cluster(), *classes]), encoding="utf-8")
+    Path("cluster.yaml").write_text(text_of([*page_cluster(), *classes]), encoding="utf-8")
     manifests = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     Path("pod.yaml").write_text(manifests[0], encoding="utf-8")
     typed = re.findall(r"^dracaena (.*)$", text, re.MULTILINE)

@@ -139,7 +139,7 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     assert main(["validate", str(manifest)]) == 0, capsys.readouterr().out
     assert "0 warnings" in capsys.readouterr().out
     cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(yaml.safe_dump_all(page_cluster()), encoding="utf-8")
+    cluster.write_text(yaml.dump_all(page_cluster(), Dumper=yaml.CSafeDumper), encoding="utf-8")
     users = _users(list(yaml.safe_load_all(text)))
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0

@@ -99,7 +99,7 @@ class Answer(NamedTuple):
 def asked(folder: Path, capsys: pytest.CaptureFixture[str], wanted: Sequence[Document], pool: Document) -> Answer:
     """Type the two commands for the last of some claims."""
     for name, documents in (("cluster.yaml", [pool]), ("wanted.yaml", wanted)):
-        (folder / name).write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+        (folder / name).write_text(yaml.dump_all(documents, Dumper=yaml.CSafeDumper), encoding="utf-8")
     main(["validate", str(folder / "wanted.yaml")])
     said = capsys.readouterr().out
     files = [argument for name in ("cluster.yaml", "wanted.yaml") for argument in ("-f", str(folder / name))]
