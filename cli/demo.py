@@ -6,7 +6,7 @@ import argparse
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.commands import Commands
-from dracaena.process.garbage import loading
+from dracaena.process.loading import loading
 
 
 def register(commands: Commands) -> None:

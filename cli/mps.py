@@ -7,7 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.mps.settings import MpsSettings
-from dracaena.process.garbage import loading
+from dracaena.process.loading import loading
 from dracaena.process.settings import add_arguments, load
 
 _DESCRIPTION = """\

@@ -1,23 +1,8 @@
-"""What a program tells Python's cyclic garbage collector while it starts, and a node's program once it has started."""
+"""What a node's program tells Python's cyclic garbage collector once it has started."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """Let the cyclic garbage collector rest while modules are loaded: they stay, and to walk them again and again is a
-    tenth of the CPU time of a start. Outside of it the collector is as it was before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def leave_out_what_was_loaded() -> None:

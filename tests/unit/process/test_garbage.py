@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
-from dracaena.process.garbage import leave_out_what_was_loaded, loading
+from dracaena.process.garbage import leave_out_what_was_loaded
 
 
 class _Node:
@@ -40,12 +39,3 @@ def test_garbage_that_was_there_goes_first_and_that_which_comes_goes_as_ever() -
     after = weakref.ref(_Node())
     gc.collect()
     assert after() is None
-
-
-def test_the_collector_rests_while_modules_are_loaded_and_goes_on_whatever_becomes_of_that() -> None:
-    with suppress(ImportError), loading():
-        with loading():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled()
