@@ -1,4 +1,4 @@
-"""What containers get of the driver that is installed on this node: found once, and again when it changes."""
+"""What containers get of the installed driver: found once, and again when it changes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from dracaena.process.clock import Clock, SystemClock
 T = TypeVar("T")
 
 NO_HOOKS = "none"
-"""Given in place of the hook tool's path: no hook tool is used."""
+"""Used instead of the hook tool's path: no hook tool is used."""
 
 LOOK_S = 10.0
-"""Longest look at the files: some hundred look-ups that take milliseconds in all. Kubelet allows a call 45 s, and
-whoever waits for the node's lock gives up after 20 s."""
+"""Longest look at the files: some hundred look-ups that take milliseconds in all. Kubelet allows a call 45 s, and a
+call that waits for the node's lock gives up after 20 s."""
 
 log = structlog.get_logger()
 
@@ -59,19 +59,19 @@ class GpuDriverPlaces:
     seen_host: str = "/"
     """Where this process sees the host's /."""
     hook_tool: str = ""
-    """Path of the tool on the host; empty: it is looked for; NO_HOOKS."""
+    """Path of the tool on the host; empty: search for it; NO_HOOKS: use none."""
 
 
 class GpuDriverInstallation:
     """The driver below one root. Safe from many threads. A call costs some hundred look-ups; a new driver is also read.
 
     All files are looked at in a separate thread, so a root that hangs (a driver container's file system, a network
-    share) holds nobody up for longer than LOOK_S.
+    share) delays no caller for longer than LOOK_S.
 
     Without `required` a root that holds no driver gives no edits, and the kernel is not asked which driver is loaded:
-    the GPUs of a recorded machine need none. `refusal` says why nobody should be given the driver right now.
-    After each look `on_troubles` gets everything that is wrong with the installation. `clock` measures how long the
-    look takes.
+    the GPUs of a recorded machine need none. `refusal` returns why no container should get the driver right now, None
+    if they may. After each look `on_troubles` gets everything that is wrong with the installation. `clock` measures how
+    long the look takes.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class GpuDriverInstallation:
     def edits(self) -> GpuDriverEdits:
         """Return the mounts and hooks of the driver as it is now.
 
-        Raises GpuDriverFilesMissingError, or GpuDriverTroubleError when no container should get the driver now or its
-        files cannot be looked at in time.
+        Raises GpuDriverFilesMissingError, or GpuDriverTroubleError if no container should get the driver now or its
+        files cannot be read in time.
         """
         refusal = self._refusal()
         if refusal is not None:
@@ -141,7 +141,7 @@ class GpuDriverInstallation:
         return self._kernel.gpu_driver_version() if self._required else None
 
     def _mismatch(self) -> str | None:
-        """Say that no libraries fit the loaded kernel module; None if some do, or if either version is unknown."""
+        """Return a text if no libraries fit the loaded kernel module; None if some do, or either version is unknown."""
         loaded = self._loaded()
         _, other = library_versions(GpuDriverRoot(self._places.seen_root), loaded)
         text = None
@@ -184,7 +184,7 @@ class GpuDriverInstallation:
         return edits
 
     def _note_hooks(self, tool: HookTool | None) -> None:
-        """Note what containers lose because the tool is missing or old."""
+        """Record what containers lose because the tool is missing or old."""
         self._without_hooks = ()
         if self._places.hook_tool == NO_HOOKS or not self._required:
             return
@@ -193,4 +193,4 @@ class GpuDriverInstallation:
             self._without_hooks = (trouble(TroubleKind.HOOK_TOOL_MISSING, f"no {where} on the host: {WITHOUT_HOOKS}"),)
         elif tool.commands != COMMANDS:
             lacking = ", ".join(sorted(COMMANDS - tool.commands))
-            log.warning("the hook tool is old: containers go without some hooks", path=tool.path, lacking=lacking)
+            log.warning("the hook tool is old: containers do not get some hooks", path=tool.path, lacking=lacking)

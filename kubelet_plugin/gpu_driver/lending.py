@@ -1,7 +1,7 @@
 """Closes the GPU driver on this node for the seconds in which a GPU leaves it: the kernel waits for open handles.
 
-NVML opens all GPUs, so ours is closed in the driver's own thread, which nothing else uses meanwhile; the exporter and
-nvidia-smi are told by a lock. Whatever is open after that is not ours to close, and is named to who must act.
+NVML opens all GPUs, so ours is closed in the driver's own thread, which nothing else uses meanwhile; a lock tells the
+exporter and nvidia-smi. Handles that are still open belong to others; errors name their owners.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dracaena.kubelet_plugin.ports import EffectPendingError
 OTHERS_S: Final = 5.0
 """Longest wait for other processes of ours to close the driver: they look once a second."""
 CLOSED_S: Final = 10.0
-"""Longest that the driver's thread may take where there is nothing to do but that wait."""
+"""Longest that the driver's thread may take if there is nothing to do but that wait."""
 LENT_S: Final = 30.0
-"""Longest that the driver's thread may take for all of it: that wait, and for each GPU of a claim a look at all open
-files and two writes, mostly less than a second. Where it takes longer the next call goes on."""
+"""Longest that the driver's thread may take in all: that wait, and for each GPU of a claim a look at all open files and
+two writes, usually less than a second. If it takes longer, the next call continues."""
 
 
 class GpuDriverLending:
@@ -40,12 +40,12 @@ class GpuDriverLending:
         self._lend = lend
 
     def open_anew(self) -> None:
-        """Close NVML on this node, which shows the GPUs that were there when it was opened: who asks next opens it."""
-        with contextlib.suppress(DracaenaError):  # a driver that hangs is closed when it answers, and looked at then
+        """Close NVML on this node, which shows the GPUs from when it was opened: the next call opens it again."""
+        with contextlib.suppress(DracaenaError):  # a driver that hangs is closed, and reread, once it answers
             self._closed("closing NVML, as GPUs have moved", lambda: None, CLOSED_S)
 
     def __call__(self, what: str, work: Callable[[], None]) -> None:
-        """See WithoutGpuDriver. Raises EffectPendingError where the driver does not answer: the work may still come."""
+        """See WithoutGpuDriver. Raises EffectPendingError if the driver does not answer: the work may still be done."""
         try:
             self._closed(what, work, LENT_S)
         except (WedgedError, StoppedError) as error:
@@ -53,8 +53,8 @@ class GpuDriverLending:
 
     @contextlib.contextmanager
     def closed(self, what: str) -> Iterator[None]:
-        """Keep the driver closed on this node for a block of the caller's thread, which may take minutes: whoever asks
-        the driver meanwhile is told that it is lent. Raises TemporaryError where it is not let go of.
+        """Keep the driver closed on this node for a block of the caller's thread, which may take minutes: calls to the
+        driver meanwhile fail, saying that it is lent. Raises TemporaryError if it is not released.
         """
         turn, lent, given_up = threading.Lock(), contextlib.ExitStack(), False
 
@@ -62,7 +62,7 @@ class GpuDriverLending:
             with contextlib.ExitStack() as entering:
                 entering.enter_context(self._lend())
                 with turn:
-                    if not given_up:  # else nobody would ever end it
+                    if not given_up:  # otherwise nothing would ever end it
                         lent.push(entering.pop_all())
 
         try:

@@ -1,4 +1,4 @@
-"""Whether another program of this node may have the GPU driver open: who asks the plugin to let go of it asks all."""
+"""Whether another program of this node may have the GPU driver open: a request to release it applies to all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class GpuDriverPermission:
     def refusal(self) -> str | None:
         """See Permission."""
         if self._use.is_lent():
-            return "the NVIDIA driver is lent for a while: a GPU leaves it"
+            return "the NVIDIA driver is closed for a while, because a GPU is leaving it"
         asked = self._use.asked()
-        return None if asked is None else f"the NVIDIA driver is let go of, as asked for on this node: {asked}"
+        return None if asked is None else f"the NVIDIA driver is released, as requested on this node: {asked}"
 
     def enter(self) -> None:
         """See Permission."""
         if not self._use.enter():
-            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
-        refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
+            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be released")
+        refusal = self.refusal()  # a request from before we had the lock does not wait for us
         if refusal is not None:
             self._use.leave()
             raise GpuDriverReleasedError(refusal)

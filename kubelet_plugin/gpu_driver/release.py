@@ -1,4 +1,4 @@
-"""Who asks us to let go of the driver: an admin by a command or a node label, or the GPU operator by its own labels.
+"""Who asks us to release the driver: an admin by a command or a node label, or the GPU operator by its own labels.
 
 While NVML is open, so are device nodes of the driver: the kernel module cannot be unloaded, no GPU can be reset and no
 MIG mode changed. The plugin itself stays: pods that end meanwhile must be unprepared, or a drain would never finish.
@@ -16,13 +16,13 @@ from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedE
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"
 """k8s-driver-manager and mig-parted give these labels a value with this prefix while they need the GPUs for themselves:
-`paused-for-driver-upgrade`, `paused-for-mig-change`. They leave labels alone that an admin has set to `false`, so
-one of them is enough."""
+`paused-for-driver-upgrade`, `paused-for-mig-change`. They leave labels alone that an admin has set to `false`, so one
+such value is enough."""
 _OFF = frozenset({"", "false"})
 
 
 def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a node's labels that ask us to let go of the driver."""
+    """Return those of a node's labels that ask us to release the driver."""
     return {
         key: value
         for key, value in labels.items()
@@ -32,7 +32,7 @@ def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 class GpuDriverRelease:
-    """Allows the driver to be opened, or says who objects. note_labels() and refusal() are for any thread.
+    """Decides whether the driver may be opened, or who objects. note_labels() and refusal() are for any thread.
 
     `use` is None if there are no other processes to tell: then only labels count.
     """
@@ -43,33 +43,33 @@ class GpuDriverRelease:
         self._labels: Mapping[str, str] = {}  # replaced whole
 
     def note_labels(self, labels: Mapping[str, str]) -> None:
-        """Take note of the labels that this node has now."""
+        """Record the labels that this node has now."""
         self._labels = dict(labels)
 
     def refusal(self) -> str | None:
-        """Return who asks us to let go of the driver, None if nobody does. Costs one look for a file."""
+        """Return who asks us to release the driver, None if nobody does. Costs one look for a file."""
         found = self._by_label()
         if found is None and self._use is not None:
             asked = self._use.asked()
             found = f"`dracaena driver release` on this node: {asked}" if asked is not None else None
-        return None if found is None else f"the NVIDIA driver is let go of, as asked for by {found}"
+        return None if found is None else f"the NVIDIA driver is released, as requested by {found}"
 
     def fault(self) -> Fault | None:
-        """Return the taint that all devices of the node have meanwhile."""
+        """Return the taint that all devices of the node have while the driver is released."""
         refusal = self.refusal()
         return None if refusal is None else Fault(HealthClass.UNREADY, "driver-released", message=refusal)
 
     def enter(self) -> None:
         """Announce that the driver is about to be opened. Raises GpuDriverReleasedError if it must not be, and
-        GpuDriverTroubleError while it is lent: nothing of it goes meanwhile.
+        GpuDriverTroubleError while it is lent, when the driver stays loaded.
         """
         if self._use is None:
             return
         if not self._use.enter():
             if self.refusal() is None and self._use.is_lent():
-                raise GpuDriverTroubleError("the NVIDIA driver is lent for a while: a GPU leaves it")
-            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
-        refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
+                raise GpuDriverTroubleError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
+            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be released")
+        refusal = self.refusal()  # a request from before we had the lock does not wait for us
         if refusal is not None:
             self._use.leave()
             raise GpuDriverReleasedError(refusal)

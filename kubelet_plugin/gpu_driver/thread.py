@@ -1,7 +1,7 @@
 """One thread for all calls into the GPU driver, and a watch over how long they take.
 
-A call into a driver that hangs never returns and cannot be ended. Here it blocks only the thread that it runs in;
-whoever waits for it is released at the deadline.
+A call into a driver that hangs never returns and cannot be ended. Here it blocks only the thread that it runs in; its
+caller is released at the deadline.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoppedError(TemporaryError):
 
 
 class _Job(Generic[T]):
-    """One call: its work, and what came of it."""
+    """One call: its work and its outcome."""
 
     def __init__(self, what: str, work: Callable[[], T], deadline_s: float) -> None:
         self.what = what
@@ -45,12 +45,12 @@ class _Job(Generic[T]):
     def run(self) -> None:
         try:
             self.result = self.work()
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that asked
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             self.error = error
 
 
 class GpuDriverThread:
-    """Runs one call after the other, whoever asks; `close` is the last one, after stop()."""
+    """Runs calls from all threads, one at a time; `close` is the last one, after stop()."""
 
     def __init__(
         self, clock: Clock, doing: Callable[[], str], close: Callable[[], None], *, name: str = "gpu-driver"
@@ -82,7 +82,7 @@ class GpuDriverThread:
         return self._thread.native_id
 
     def hung(self, beyond_s: float = 0.0) -> str | None:
-        """Say which call has not returned beyond_s after its deadline; None if there is none."""
+        """Return which call has not returned beyond_s after its deadline; None if there is none."""
         with self._condition:
             job = self._job
         if job is None or self._clock.monotonic() < job.deadline_s + beyond_s:

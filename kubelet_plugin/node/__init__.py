@@ -1,1 +1,1 @@
-"""This node: its machine as it was last read, what is published of it, what is told of it, and its Node object."""
+"""This node: its machine as last read, what is published and reported of it, and its Node object."""

@@ -19,7 +19,7 @@ def node_cache(
     release: GpuDriverRelease,
     section: NodeSection | None,
 ) -> Reflector[Node]:
-    """Return what follows this Node: a label on it may ask us to close the GPU driver."""
+    """Return the cache that follows this Node: a label on it may ask us to close the GPU driver."""
     if section is not None:
         release.note_labels(section.labels)
         cache = section.cache

@@ -1,4 +1,4 @@
-"""The devices of this node as its machine was last read: what prepare works with, and what is published of it."""
+"""The devices of this node by the last reading: what prepare works with, and what is published."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (
-    "GPU {gpu} has MIG devices that no claim made: claims do not get their slices, nor the GPU whole. To use them as "
-    "they are, leave the GPU out of `mig-gpus`; else destroy them (`nvidia-smi mig -dci`, then `-dgi`)"
+    "GPU {gpu} has MIG devices that no claim made: claims get neither their slices nor the whole GPU. To use them as "
+    "they are, leave the GPU out of `mig-gpus`; otherwise destroy them (`nvidia-smi mig -dci`, then `-dgi`)"
 )
 
 GONE = "mig-device"
-"""Key of the taint of a place whose claim's MIG device has gone, behind the driver's name."""
+"""Key of the taint of a place whose claim's MIG device is gone, after the driver's name."""
 
 FABRIC_PARTITION = "fabric-partition"
-"""Key of the taint of GPUs in a partition of Fabric Manager's that is active, and that no claim has."""
+"""Key of the taint of GPUs in a Fabric Manager partition that is active although no claim has it."""
 
 FOREIGN = "foreign"
 
@@ -57,10 +57,10 @@ CHANGING = "changing"
 """Value of the taint on all devices while the mode of confidential computing of the GPUs is about to change."""
 
 EVERY_GPU = "*"
-"""In place of what gpu_of() names: all devices of the node are withheld."""
+"""Used instead of a name from gpu_of(): all devices of the node are withheld."""
 
 _Modes = tuple[Mapping[str, str], Mapping[str, str]]
-"""Labels of the Node that speak of modes, and modes of GPUs for virtual machines by PCI address."""
+"""Labels of the Node about modes, and modes of GPUs for virtual machines by PCI address."""
 
 log = structlog.get_logger()
 
@@ -70,12 +70,12 @@ class DevicesUnknownError(TemporaryError):
 
 
 class NodeDevices:
-    """Keeps the pool of the last reading. From any thread; nothing waits.
+    """Keeps the pool of the last reading. From any thread; never blocks.
 
-    With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
-    offered for the second until its health is looked at. With `laid_out` nothing before the first withhold() with each
-    of these keys: a GPU that waits for its layout must not be offered when the plugin is started anew. With
-    `guest_modes` modes of confidential computing are switched, and who does tells of those that differ.
+    With `watched`, nothing is published before the first take_taints(): a broken device must not be offered for the
+    second until its health is read. With `laid_out`, nothing is published before the first withhold() with each of
+    these keys: a GPU that waits for its layout must not be offered when the plugin restarts. With `guest_modes`, modes
+    of confidential computing are switched by another part of the plugin, which also reports modes that differ.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class NodeDevices:
         labels: Callable[[], Mapping[str, str]] = dict,
         guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        """`sharing` and `mig_gpus` are the settings, the latter where `mig` is onDemand. `own_places` returns where MIG
-        devices of claims may lie, `made_devices` those that must be there. `on_troubles` is told at each take() what is
-        wrong. `labels` are the Node's, `guest_modes` modes of confidential computing by PCI address, None: see above.
+        """`sharing` and `mig_gpus` are the settings, the latter if `mig` is onDemand. `own_places` returns where MIG
+        devices of claims may lie, `made_devices` those that must exist. `on_troubles` gets what is wrong at each
+        take(). `labels` returns the Node's labels; `guest_modes`, if modes are switched (see above), the modes of
+        confidential computing by PCI address.
         """
         self._driver, self._name, self._tainted = driver, name, tainted
         self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics
@@ -107,11 +108,11 @@ class NodeDevices:
         self._made_devices, self._labels, self._on_troubles = made_devices, labels, on_troubles
         self._first_indices: Mapping[int, str] = {}  # replaced whole, never changed
         # Only for the thread that calls take() and look_again():
-        self._machine: Machine | None = None  # the last one, None where no GPU of it is divided on demand
+        self._machine: Machine | None = None  # the last one, None if none of its GPUs is divided on demand
         self._taken: Mapping[str, Mapping[str, int]] = {}
         self._missing: Mapping[DeviceName, str] = {}  # MIG devices of claims that the last reading lacks: their UUIDs
-        self._modes: _Modes = ({}, {})  # what says the modes of confidential computing, as it was taken last
-        self._read: Machine | None = None  # the last reading that could be published, without what they say
+        self._modes: _Modes = ({}, {})  # the modes of confidential computing as last taken
+        self._read: Machine | None = None  # the last reading that could be published, before _modes are applied
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
@@ -126,13 +127,13 @@ class NodeDevices:
         return pool
 
     def first_indices(self) -> Mapping[int, str]:
-        """Return which UUID each NVML index had first: it stands for that GPU, though others move up when one is lost.
-        From any thread.
+        """Return which UUID each NVML index had first: the index keeps meaning that GPU even if others move up because
+        one is lost. From any thread.
         """
         return self._first_indices
 
     def take(self, machine: Machine) -> None:
-        """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
+        """Use another reading from now on. Raises TopologyError for a device that cannot be named."""
         read, self._modes = machine, self._modes_now()
         machine = with_modes_of_guests(machine, *self._modes)
         self._first_indices = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **self._first_indices}
@@ -162,7 +163,7 @@ class NodeDevices:
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
         self._metrics.devices.skipped.set(len(skipped))
-        parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
+        parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # handed out in parts
         parents |= set(map(gpu_device_name, divided.uuids - divided.switched))
         parents |= _of_vgpu_manager(machine)
         self._on_troubles(
@@ -186,15 +187,15 @@ class NodeDevices:
             )
         )
         with self._lock:
-            self._pool = pool  # before it is published: what is allocated a moment later can be prepared
+            self._pool = pool  # before it is published, so that an allocation a moment later can be prepared
             self._pages = (*kept, *counter_pages(machine, roles, taken))
             self._publish_tainted()
 
     def look_again(self) -> None:
-        """Take the last reading once more if other MIG devices in it count as claims' by now, or are missing, or
-        another mode of confidential computing is known. Called for each reading that is the same, by the thread
-        that calls take(): a place counts as ours for some time after it was touched, and a stranger's device that was
-        first read then would never be told.
+        """Take the last reading once more if other MIG devices in it count as ours by now, or are missing, or other
+        modes of confidential computing are known. Called for each unchanged reading, by the thread that calls take().
+        A place counts as ours for some time after it was touched: without another look, a foreign device that was first
+        read during that time would never be reported.
         """
         if self._read is not None and self._modes != self._modes_now():
             self.take(self._read)
@@ -208,10 +209,11 @@ class NodeDevices:
             self._use(machine, divided, taken, gone)
 
     def _gone(self, machine: Machine) -> Mapping[DeviceName, str]:
-        """Return which MIG devices of claims are gone; to be asked once for each reading.
+        """Return which MIG devices of claims are gone; call this once for each reading.
 
-        One reading is no proof: the other instance of a rolling update may have made the device after it was begun.
-        The next one begins later. What is known to be gone, from before a restart too, needs no second one.
+        One reading is no proof: during a rolling update, the other instance may have made the device after the reading
+        began. The next reading settles it. A device already known to be gone, even from before a restart, needs no
+        second one.
         """
         made = self._made_devices()
         missing, before = vanished(machine, made), self._missing
@@ -219,15 +221,15 @@ class NodeDevices:
         return {p: uuid for p, uuid in missing.items() if made[p].known_gone or before.get(p) == uuid}
 
     def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
-        """Publish these taints from now on, each device's behind the one that all have."""
+        """Publish these taints from now on, each device's after the one that all devices have."""
         with self._lock:
             self._taints = taints
             self._publish_tainted()
 
     def withhold(self, key: str, gpus: Collection[str]) -> None:
-        """Taint the devices of these GPUs, as gpu_of() names them, from now on, so that nobody is given any of them
-        anew: their layout is about to change. `key` is that of the taint. EVERY_GPU means all devices of the node,
-        whose mode of confidential computing is about to change. From any thread.
+        """Taint the devices of these GPUs, as gpu_of() names them, from now on, so that no new claim gets them: their
+        layout is about to change. `key` is the key of the taint. EVERY_GPU means all devices of the node, whose mode of
+        confidential computing is about to change. From any thread.
         """
         with self._lock:
             if self._withheld.get(key) != frozenset(gpus):
@@ -264,7 +266,7 @@ class NodeDevices:
             taint = Taint(key=f"{self._driver}/{FABRIC_PARTITION}", value=FOREIGN, effect="NoSchedule")
         else:
             return device
-        kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst of its health come first
+        kept = device.taints[: limits.DEVICE_TAINTS - 1]  # the worst health taints come first
         return msgspec.structs.replace(device, taints=[*kept, taint])
 
 
@@ -274,14 +276,14 @@ def _of_confidential(labels: Mapping[str, str], driver: str) -> Mapping[str, str
 
 
 def gpu_of(device: Device) -> str | None:
-    """Return the UUID of the GPU that a device of ours is, or is a part of; of a vGPU the PCI address of its GPU."""
+    """Return the UUID of the GPU that a device is or is a part of; for a vGPU, the PCI address of its GPU."""
     names = ("parentUUID", "uuid", "parentPCIBusID")
     found = next((device.attributes[name] for name in names if name in device.attributes), None)
     return None if found is None else found.string
 
 
 def _of_vgpu_manager(machine: Machine) -> set[DeviceName]:
-    """Return the devices of the GPUs that virtual machines get vGPUs of."""
+    """Return the devices of the GPUs whose vGPUs go to virtual machines."""
     uuids = {gpu.uuid for gpu in machine.gpus if gpu.pci_bus_id in machine.vgpu_parents}
     migs = {mig.device_name for mig in machine.mig_devices if mig.parent_uuid in uuids}
     return migs.union(map(gpu_device_name, uuids))
@@ -292,7 +294,7 @@ def _tainted(
     taints: Mapping[DeviceName, Sequence[Taint]],
     places: Mapping[DeviceName, MigPlace],
 ) -> Device | CounterSet:
-    """Return a device with its taints; a place for a MIG device where none lies has those of its GPU."""
+    """Return a device with its taints; an empty place for a MIG device has those of its GPU."""
     if isinstance(device, CounterSet):
         return device
     name = DeviceName(device.name)
@@ -300,7 +302,7 @@ def _tainted(
         name = gpu_device_name(places[name].parent_uuid)
     more = taints.get(name, ())
     if name not in taints and pci_bus_id_in(name) is not None and device.consumes_counters:
-        # Nobody is given a GPU that is broken. Who has it is not ended for it: the driver lost it on the way to VFIO.
+        # A broken GPU goes to no new claim. A claim that has it is not evicted: the driver lost it on the way to VFIO.
         told = taints.get(DeviceName(device.consumes_counters[0].counter_set), ())
         more = [taint for taint in told if taint.effect == "NoSchedule"]
     return msgspec.structs.replace(device, taints=[*device.taints, *more]) if more else device

@@ -1,4 +1,4 @@
-"""The Events that the plugin writes: on its node, and on claims and pods whose devices are in trouble."""
+"""The Events that the plugin writes on its node, and on claims and pods whose devices are in trouble."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK = "on the node: `nvidia-smi -q`, `dmesg | grep -i -e nvrm -e xid`"
 
 
 class NodeEvents:
-    """Puts Events into the recorder's queue. From any thread; nothing waits."""
+    """Puts Events into the recorder's queue. From any thread; never blocks."""
 
     def __init__(self, recorder: EventRecorder, node_name: str) -> None:
         self._recorder = recorder
@@ -51,7 +51,7 @@ class NodeEvents:
         self.on_node("Normal", "DriverReplaced", text)
 
     def health_changed(self, health: DeviceHealth) -> None:
-        """Write on the node what a device's health is now, and where to look when it is not good."""
+        """Write on the node what a device's health is now, and where to look if it is not good."""
         kind, reason = _HEALTH_EVENTS[health.status]
         text = f"device {health.device} is {health.status.value}"
         text = f"{text}: {health.message}" if health.message else text

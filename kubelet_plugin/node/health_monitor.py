@@ -1,7 +1,7 @@
-"""Watches the health of this node's GPUs: asks the driver, remembers the faults of each, and tells whoever needs it.
+"""Watches the health of this node's GPUs: asks the driver, remembers the faults of each GPU, and tells its listeners.
 
-Every call into the driver runs in its one thread with a deadline, so a driver that hangs blocks only this loop; then
-nothing is known about any GPU, and that is what gets reported.
+Every call into the driver runs in its one thread with a deadline, so a driver that hangs blocks only this loop; the
+health of all GPUs is then reported as unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 EVENTS_S = 1.0
-"""Pause between two looks at the driver's events: one call of microseconds."""
+"""Pause between two looks at the driver's events: one call, which takes microseconds."""
 
 POLL_S = 15.0
 """Pause between two polls, a handful of calls per GPU: two of them fit into kubelet's default limit of 30 s."""
@@ -99,7 +99,7 @@ Ask = Callable[[str, Callable[[], object], float], object]
 
 
 def ask_at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> object:
-    """Ask what cannot hang, as recorded faults cannot, in the caller's thread. An Ask."""
+    """Run a call that cannot hang, such as one about recorded faults, in the caller's thread. An Ask."""
     return work()
 
 
@@ -112,7 +112,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True)
 class HealthListeners:
-    """Who is told what a HealthMonitor finds, from its thread."""
+    """Callbacks for what a HealthMonitor finds, called from its thread."""
 
     faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None]
     """Called with the faults of each device, after each look that changed something and always after the first one."""
@@ -175,7 +175,7 @@ class HealthMonitor:
         self._worker.start()
 
     def stop(self) -> None:
-        """End the thread. What it waits for must have been stopped before."""
+        """End the thread. Stop what it waits for first."""
         self._worker.stop()
 
     def take(self, machine: Machine) -> None:
@@ -201,7 +201,7 @@ class HealthMonitor:
                 self._worker.pause(POLL_S)
 
     def look(self) -> None:
-        """Look once at what has happened and, when it is due, at the state of all GPUs. Raises StoppedError."""
+        """Read new events once and, when it is due, the state of all GPUs. Raises StoppedError."""
         with self._lock:
             machine = self._given
         if machine is None:
@@ -219,14 +219,14 @@ class HealthMonitor:
             return
         if happened or before != self._of_node or self._clock.monotonic() >= self._due_s:
             self._due_s = self._clock.monotonic() + POLL_S
-            with suppress(GpuDriverReleasedError):  # only just: the next look takes note of it
+            with suppress(GpuDriverReleasedError):  # released just now: the next look handles it
                 self._poll()
             self._tell()
 
     def _follow(self, machine: Machine) -> None:
         present = {gpu.uuid for gpu in machine.gpus}
-        # Who left for a virtual machine is not lost: only the driver in the guest knows how it is. Where it was is
-        # remembered, for a reading on its way finds it neither with the NVIDIA driver nor with VFIO.
+        # A GPU that left for a virtual machine is not lost: only the driver in the guest knows its health. Remember its
+        # address, because a reading during the move finds it neither with the NVIDIA driver nor with VFIO.
         handed = {gpu.pci_bus_id for gpu in machine.passthrough if gpu.is_bound}
         self._slots.update({gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id is not None})
         left = {uuid for uuid, slot in self._slots.items() if slot in handed}
@@ -238,7 +238,7 @@ class HealthMonitor:
         self._due_s = 0.0
 
     def _note_events(self) -> bool:
-        """Record what has happened, including what an abandoned earlier look has brought in since."""
+        """Record new events, including those that an abandoned earlier look has brought in since."""
         happened = self._take_heard()
         try:
             self._ask("a look at events", self._listen, DEADLINE_S)
@@ -249,7 +249,7 @@ class HealthMonitor:
         return self._take_heard() or happened
 
     def _listen(self) -> None:
-        """Run in the driver's thread. The driver tells an event once: it must not get lost if nobody waits."""
+        """Run in the driver's thread. The driver reports an event once: it must not get lost if no caller waits."""
         self._heard.extend(self._source.events())
 
     def _take_heard(self) -> bool:
@@ -320,19 +320,19 @@ class HealthMonitor:
             if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
                 log.warning("health changed", device=health.device, status=health.status.value, reason=health.message)
         self._tell_statuses(faults)
-        # Kubelet hears of a GPU that was removed because pods had it; the node no longer has the device.
+        # Kubelet is told about a removed GPU, because pods had it; the node no longer has the device.
         there = [health for device, health in zip(self._devices, told, strict=True) if device.gpu in self._present]
         for status in Status:
             count = sum(1 for health in there if health.status is status)
             self._metrics.devices.by_health.labels(status.value).set(count)
 
     def _tell_statuses(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
-        """Report each device whose own status changed; what the whole node has is reported once, as a trouble."""
+        """Report each device whose own status changed; a fault of the whole node is reported once, as a trouble."""
         for device in self._devices:
             own = [fault for fault in faults[device.name] if not self._is_of_node(fault)]
             health = self._device_health(device, own)
             if self._of_gpu_driver and health.status is not Status.UNHEALTHY:
-                continue  # nothing is known about any device, and that is reported
+                continue  # nothing is known about any device, which is reported as a trouble
             if health.status is not self._statuses.get(device.name, Status.HEALTHY):
                 self._listeners.status(health)
             self._statuses[device.name] = health.status
@@ -342,8 +342,8 @@ class HealthMonitor:
         return silent or fault.is_shared or fault in self._of_node
 
     def _shared_troubles(self, key: str, kind: TroubleKind) -> tuple[Trouble, ...]:
-        """Return what keeps the NVSwitch fabric from working, or GPUs from taking work before they are attested; what
-        is coming up counts after a minute.
+        """Return what keeps the NVSwitch fabric from working, or GPUs from accepting work until they are attested. What
+        is still coming up counts after a minute.
         """
         held = {uuid: self._health[uuid].held for uuid in sorted(self._present) if uuid in self._health}
         found = {

@@ -1,4 +1,4 @@
-"""Gives a Node its labels over the API. What is to change, label_patch() says."""
+"""Writes a Node's labels over the API; label_patch() decides what to change."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, Ku
 from dracaena.kubelet_plugin.discovery.publish.node_label_patch import label_patch
 
 TRIES: Final = 5
-"""Of one write. kubelet writes its Node's status every few minutes, so that two in a row hardly ever collide; who loses
-five in a row meets a program that never rests."""
+"""Attempts at one write. kubelet writes its Node's status every few minutes, so two collisions in a row are rare, and
+five mean that some program writes the Node all the time."""
 
 
 class NodeLabelsError(TemporaryError):
-    """The Node does not have its labels: says why, and who can change that."""
+    """The Node does not have its labels; the text says why, and who can change that."""
 
 
 def write_node_labels(client: KubeClient, name: str, wanted: Mapping[str, str], driver: str) -> tuple[str, ...]:
-    """Make the Node's labels as wanted, and return the names of those that were changed or taken away.
+    """Make the Node's labels as wanted, and return the names of those that were changed or removed.
 
-    A patch names the version of the Node that it was made for, so that nothing is overwritten or taken away that
-    somebody changed in between; the Node is then read again. Costs one read where nothing is to change. Raises
-    NodeLabelsError.
+    A patch names the version of the Node that it was made for, so it never overwrites or removes what somebody changed
+    in between; the Node is then read again. Costs one read if nothing has to change. Raises NodeLabelsError.
     """
     for _ in range(TRIES):
         try:

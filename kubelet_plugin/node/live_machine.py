@@ -1,7 +1,7 @@
-"""This node's machine as the driver describes it, read again and again; whoever needs it is told when it changes.
+"""This node's machine as the driver describes it, reread periodically; subscribers are told when it changes.
 
-Until the driver is there it waits and says what for. If the driver hangs later, the reading becomes stale and nothing
-else happens: prepare works from the last one.
+Until the driver is there, it waits and says what for. If the driver hangs later, the reading only becomes stale:
+prepare works from the last one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 READ_DEADLINE_S = 120.0
-"""Longest one reading may take. Without persistence mode a driver brings up one GPU after the other when NVML opens,
-some seconds each, and a node has up to 16."""
+"""Longest that one reading may take. Without persistence mode, opening NVML makes the driver bring up the GPUs one by
+one, some seconds each, and a node has up to 16."""
 
 RETRY_S = 5.0
 """Pause before asking again for a driver that is not there: a driver container needs minutes, and pods wait for us."""
 
 INCOMPLETE_S = 15.0
-"""Pause after a reading in which questions went unanswered that may be answered later."""
+"""Pause after a reading with unanswered questions that may be answered later."""
 
 RELEASED_S = 5.0
-"""Pause between two checks whether the driver may be used again, after somebody asked us to let go of it."""
+"""Pause between two checks whether the driver may be used again, after somebody asked us to release it."""
 
 POORER_S = 300.0
 """How long a poorer reading must stay the same before it is accepted. A GPU that is reset or busy answers again within
@@ -49,11 +49,11 @@ REREAD_S = 60.0
 """Pause between readings when all is well. One costs some hundred calls of microseconds each."""
 
 FABRIC_S = 15.0
-"""Pause between readings where Fabric Manager has partitions: started anew, it ends after 60 s unless somebody tells it
-by then which are active."""
+"""Pause between readings if Fabric Manager has partitions: after a restart it exits within 60 s unless it is told which
+are active."""
 
 RESTART_S = 300.0
-"""How long a call may hang beyond its deadline, outside of the kernel, before a restart is worth it."""
+"""How long a call may hang beyond its deadline, outside the kernel, before a restart is worth it."""
 
 _NOT_OPEN = frozenset(
     {TroubleKind.RELEASED, TroubleKind.LIBRARY_MISSING, TroubleKind.NOT_LOADED, TroubleKind.VERSION_MISMATCH}
@@ -71,18 +71,18 @@ def as_read(reading: Reading) -> Reading:
 
 
 class ReadingSource(Protocol):
-    """What is read from. All calls except doing() come from one thread."""
+    """The source of readings. All calls except doing() come from one thread."""
 
     def read_all(self) -> Reading:
         """Return the node's GPUs as they are. Raises DracaenaError; may hang."""
         ...
 
     def doing(self) -> str:
-        """Return which step a reading is at right now."""
+        """Return the step that the current reading is at."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         ...
 
 
@@ -102,9 +102,9 @@ class LiveMachine:
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
         complete: Callable[[Reading], Reading] = as_read,
     ) -> None:
-        """`on_same` is called for each reading whose machine is the last one. After each attempt `on_troubles` gets
+        """`on_same` is called for each reading whose machine equals the last one. After each attempt `on_troubles` gets
         everything that a reading shows to be wrong with the driver. `complete` adds to a reading what the driver does
-        not know; it may wait, and raises DracaenaError where there is no reading without that.
+        not know; it may wait, and raises DracaenaError if the reading is useless without that.
         """
         self._source = source
         self._complete = complete
@@ -129,7 +129,7 @@ class LiveMachine:
 
     def stop(self) -> None:
         """End both threads and close the driver. A hanging call is left behind."""
-        self._driver.stop()  # first: it lets the worker go
+        self._driver.stop()  # first: it releases the worker
         self._worker.stop()
 
     def ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
@@ -141,10 +141,10 @@ class LiveMachine:
         return self._driver.hung()
 
     def needs_restart(self) -> str | None:
-        """Return which call hangs in a way that a restart would mend, None if none does.
+        """Return which call hangs in a way that a restart would fix, None if none does.
 
-        A call that hangs in the kernel is not one of them: its process cannot be killed, and the node would be left
-        without a plugin to unprepare what ends.
+        A call that hangs in the kernel does not count: its process cannot be killed, and the node would be left without
+        a plugin to unprepare claims that end.
         """
         hung, thread = self._driver.hung(RESTART_S), self._driver.native_id
         return None if hung is None or thread is None or is_uninterruptible(thread) else hung
@@ -160,7 +160,7 @@ class LiveMachine:
             return self._trouble
 
     def read_soon(self) -> None:
-        """Read at once, rather than when the pause is over: something was changed. Never blocks."""
+        """Read at once instead of after the pause, because something was changed. Never blocks."""
         self._worker.notice()
 
     def _run(self) -> None:
@@ -175,7 +175,7 @@ class LiveMachine:
         """Read once and return how long to wait before the next look. Raises StoppedError."""
         try:
             reading = self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S)
-            return self._take(self._complete(reading))  # in this thread: others wait for that of the driver
+            return self._take(self._complete(reading))  # in this thread: others wait for the driver's thread
         except StoppedError:
             raise
         except GpuDriverReleasedError as error:
@@ -193,7 +193,7 @@ class LiveMachine:
             return self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
 
     def _take(self, reading: Reading) -> float:
-        """Keep a reading unless it may be poorer only for a while; return how long to wait before the next one."""
+        """Keep a reading unless its gaps may be temporary; return how long to wait before the next one."""
         before = self._reading  # only this thread changes it
         kept = before if before is not None and self._may_recover(before, reading) else None
         self._missing = reading_troubles(reading, (kept or reading).machine)
@@ -203,7 +203,7 @@ class LiveMachine:
         self._on_troubles(self._missing)
         self._tell(before, reading)
         self._opened_anew, self._poorer = False, None
-        with self._lock:  # only now: a change that failed is passed on again, and we are not ready
+        with self._lock:  # only now: if passing it on fails, it is passed on again, and we are not ready
             self._reading = reading
             self._trouble = None
         if reading.unanswered:
@@ -211,7 +211,7 @@ class LiveMachine:
         return REREAD_S if reading.machine.fabric is None else FABRIC_S
 
     def _may_recover(self, before: Reading, reading: Reading) -> bool:
-        """Return whether a reading knows less than the last one of the same driver, and has not done so for long."""
+        """Return whether a reading knows less than the last one of the same driver, and only since recently."""
         if reading.unanswered <= before.unanswered or self._opened_anew:
             return False
         versions = (before.machine.driver_version, reading.machine.driver_version)
@@ -235,7 +235,7 @@ class LiveMachine:
 
     def _fail(self, why: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> float:
         self._opened_anew = self._opened_anew or reason in _NOT_OPEN
-        self._on_troubles((*self._missing, trouble(reason, why)))  # no reading proves that a GPU is there
+        self._on_troubles((*self._missing, trouble(reason, why)))  # no new reading shows that missing GPUs are back
         return self._note(why)
 
     def _note(self, why: str) -> float:

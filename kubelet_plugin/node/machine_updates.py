@@ -24,14 +24,14 @@ class MachineUpdates:
             self._same.append(same)
 
     def same(self) -> None:
-        """Say that another reading found the last machine. Raises what a subscriber raises; as publish() otherwise."""
+        """Report a reading that equals the last. Like publish(), raises what a subscriber raises."""
         for look in self._same:
             look()
 
     def publish(self, machine: Machine) -> None:
-        """Pass a machine on. Raises what a subscriber raises; those after it do not get the machine then.
+        """Pass a machine on. Raises what a subscriber raises; those after it then do not get the machine.
 
-        The first subscriber publishes the devices; the node hears of another driver only after that.
+        The first subscriber publishes the devices; only then does the node get an Event about a replaced driver.
         """
         first, *others = self._subscribers
         first(machine)

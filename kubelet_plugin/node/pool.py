@@ -1,4 +1,4 @@
-"""Which devices of this node can be given to a container at all, by the names under which they are published."""
+"""Which devices of this node can be given to containers at all, by published name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def node_pool(
 ) -> PublishedPool:
     """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
 
-    `pages` are the devices with the attributes that are published, `divided` the GPUs that are divided on demand,
-    `vanished` the places on them from which MIG devices of claims have gone, with their UUIDs.
+    `pages` are the devices with their published attributes, `divided` the GPUs that are divided on demand, `vanished`
+    the places on them where MIG devices of claims are gone, with their UUIDs.
     """
     on_demand = [place for gpu in machine.gpus if gpu.uuid in divided.uuids for place in places_of(gpu)]
     return PublishedPool(
@@ -47,10 +47,10 @@ def node_pool(
 def preparable_pages(
     pages: Sequence[Sequence[Device]], pool: PublishedPool
 ) -> tuple[tuple[tuple[Device, ...], ...], Mapping[DeviceName, str]]:
-    """Return the pages without the devices that no claim could be prepared for, and why each of those is left out.
+    """Return the pages without devices that cannot be prepared for any claim, and why each of those is left out.
 
-    Such a device would only strand pods: it has no device node that we could name, or it is a GPU that is divided into
-    MIG devices. Pages keep their position, even if they are empty.
+    Such a device would only strand pods: it has no known device node, or it is a GPU that is divided into MIG devices.
+    Pages keep their position, even if they are empty.
     """
     names = [DeviceName(device.name) for page in pages for device in page]
     reasons = {name: kind_of(name).obstacle(name, pool) for name in names}

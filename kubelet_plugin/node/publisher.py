@@ -1,11 +1,11 @@
 """Keeps this node's ResourceSlices as they should be, whoever changes or deletes them.
 
-Kubelet deletes all slices of its node when it starts, and those of a driver that was away for 30 s (kubelet, DRA
-plugin manager). So the publisher follows its slices by watch and rewrites what is missing. The watch only says that
-something may differ: before each write a fresh list decides, so that a late watch never leads to a second slice.
+Kubelet deletes all slices of its node when it starts, and those of a driver that was away for 30 s (kubelet, DRA plugin
+manager). So the publisher follows its slices by watch and rewrites what is missing. The watch only hints that something
+may differ: before each write a fresh list decides, so that a late watch never leads to a second slice.
 
 During an update two instances run side by side, possibly with different settings. The newest one that has something to
-publish writes; the others write only when it is gone (ports.Writers).
+publish writes; the others write only once it is gone (ports.Writers).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log = structlog.get_logger()
 
 
 class GatedField(Enum):
-    """What a server drops from devices where its feature gate is off."""
+    """A field that the server drops from devices while its feature gate is off."""
 
     TAINTS = "DRADeviceTaints"
     COUNTERS = "DRAPartitionableDevices"
@@ -76,9 +76,8 @@ class FieldDroppedError(DracaenaError):
 class Publisher:
     """Publishes one pool. A separate thread writes; ready() says whether the first publication is done.
 
-    Nothing is written until set_pages() has said what there is and kubelet has registered this plugin: slices of an
-    earlier run stay. A pod that is bound before kubelet knows the driver would wait for kubelet's next look at it, a
-    minute or more.
+    Writes nothing until set_pages() was called and kubelet has registered this plugin; slices of an earlier run stay. A
+    pod that is bound before kubelet knows the driver would wait a minute or more for kubelet's next look at it.
     """
 
     def __init__(
@@ -125,12 +124,12 @@ class Publisher:
         self._worker.notice()
 
     def kubelet_registered(self) -> None:
-        """Publish from now on: kubelet has registered the plugin in this process. From any thread; never blocks."""
+        """Publish from now on: kubelet has registered this process as the plugin. From any thread; never blocks."""
         self._registered = True
         self._worker.notice()
 
     def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
-        """Take note of a change that the watch reported. Never blocks."""
+        """Handle a change that the watch reported. Never blocks."""
         self._worker.notice()
 
     def ready(self) -> str | None:
@@ -165,7 +164,7 @@ class Publisher:
                 wrote = self._publish(pages, turn, may_land)
                 break
             except FieldDroppedError as error:
-                # At most once for each field: what is tried next has no device that needs it.
+                # At most once for each field: the next attempt has no device that needs it.
                 self._refuse(error)
                 pages, may_land = _without(pages, self._withheld), None
         count = sum(len(devices_of(page)) for page in pages)
@@ -176,7 +175,7 @@ class Publisher:
         return wrote
 
     def _wanted_pages(self) -> list[Page] | None:
-        """Return what to publish, None as long as nothing may be. Only we change the list, by replacing it."""
+        """Return what to publish, None while nothing may be. The list is only replaced, never modified."""
         if not self._registered:
             return None
         if self._refused_until_s is not None:
@@ -192,8 +191,8 @@ class Publisher:
         taint_unsure = any(device.taints for device in devices) and not self._taint_is_kept(published)
         counters_unsure = any(d.consumes_counters for d in devices) and not self._counters_are_kept(published)
         if taint_unsure or counters_unsure:
-            # Nobody may allocate from an incomplete pool, so the pool stays incomplete until the answers show that
-            # the server keeps the taint of its devices, and what they take of each other.
+            # Nobody may allocate from an incomplete pool, so the pool stays incomplete until the responses show that
+            # the server keeps the taints and the counters of its devices.
             wrote = self._write(plan_pool(self._pool, pages, published, missing=1, may_land=may_land), pages, turn)
             self._taint_kept = self._taint_kept or taint_unsure
             self._counters_kept = self._counters_kept or counters_unsure
@@ -202,12 +201,12 @@ class Publisher:
         return self._write(plan_pool(self._pool, pages, published, may_land=may_land), pages, turn) or wrote
 
     def _taint_is_kept(self, published: Sequence[ResourceSlice]) -> bool:
-        """Whether this server is known to keep taints: it did so for this process, or it still shows some of ours."""
+        """Whether this server is known to keep taints: it did so for this process, or still stores some of ours."""
         self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
         return self._taint_kept
 
     def _counters_are_kept(self, published: Sequence[ResourceSlice]) -> bool:
-        """As _taint_is_kept, for counters (feature gate DRAPartitionableDevices)."""
+        """Like _taint_is_kept, for counters (feature gate DRAPartitionableDevices)."""
         shown = any(d.consumes_counters for s in published for d in s.spec.devices)
         self._counters_kept = self._counters_kept or shown
         return self._counters_kept
@@ -241,7 +240,7 @@ class Publisher:
         return bool(writes)
 
     def _judge(self, index: int, pages: list[Page], stored: ResourceSlice) -> None:
-        """Compare what the server kept with what was sent: it silently drops fields of feature gates that are off."""
+        """Compare what the server stored with what was sent: it silently drops fields whose feature gate is off."""
         wanted: Page = pages[index] if index < len(pages) else ()
         bare = untainted(wanted, stored.spec.devices)
         if bare:
@@ -255,11 +254,11 @@ class Publisher:
             raise FieldDroppedError(
                 GatedField.COUNTERS,
                 "the API server dropped the counters of devices: the feature gate DRAPartitionableDevices is off, and "
-                "a GPU would be given whole and in parts at a time. Turn it on, or run this node with mig=existing; "
+                "a GPU would be given whole and in parts at once. Turn it on, or run this node with mig=existing; "
                 "until then this node publishes nothing that needs them",
             )
         if not same_page(wanted, stored):
-            log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
+            log.warning("the server stored devices that differ from those sent, accepted", slice=stored.metadata.name)
             if index < len(pages):
                 pages[index] = page_of(stored)
 
@@ -322,7 +321,7 @@ def _needs(item: Device | CounterSet) -> set[GatedField]:
 
 
 def _owner(node: Node) -> dict[str, object]:
-    """Return the owner of the slices: they go with their node."""
+    """Return the owner of the slices: they are deleted with their node."""
     return {
         "apiVersion": node.API_VERSION,
         "kind": node.KIND,

@@ -1,7 +1,7 @@
 """Which section of the settings file applies to this node: a label of its Node names it.
 
-The label is read at the start and followed from then on. Settings are only taken at a start: when the label comes to
-mean others, the program says why and ends, and kubelet starts it again. Pods keep running meanwhile.
+The label is read at the start and followed from then on. Settings are only applied at a start: if a new label means
+other settings, the program says so and ends, and kubelet restarts it. Pods keep running meanwhile.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dracaena.process.clock import Clock
 from dracaena.process.settings import Layers
 
 LAST_SECTION = "settings-section"
-"""File that holds the label as last seen, for a start while the API server is away."""
+"""File with the label as last seen, for a start while the API server is away."""
 
 LAST_ASKING = "release-labels"
-"""File that holds, as last seen, the labels that ask us to let go of the driver; a JSON map."""
+"""File with the labels, as last seen, that ask us to release the driver; a JSON map."""
 
 Tell = Callable[[EventType, str, str], None]
 """Writes an Event on this node: type, reason, text."""
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class NodeSection:
-    """Chooses the settings, once; then watches. choose() comes before start()."""
+    """Chooses the settings once, then watches. Call choose() before start()."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class NodeSection:
         self._settings = self._general
         self._section = ""
         self.labels: Mapping[str, str] = {}
-        """The node's labels as choose() read them; without the API server those that last asked us to let go."""
+        """The node's labels as choose() read them; without the API server, those that last asked for a release."""
         self._asking: dict[str, str] | None = None
         self._follow: Callable[[Mapping[str, str]], None] = lambda _labels: None
         self._tell: Tell = lambda _type, _reason, _text: None
@@ -77,14 +77,14 @@ class NodeSection:
     def choose(self) -> PluginSettings:
         """Return the settings that apply to this node.
 
-        Raises TemporaryError if nothing says which section that is: the API server does not answer, and no earlier
-        start has left a note. If the file has no such section, the general settings apply, and start() says so.
+        Raises TemporaryError if the section is not known: the API server does not answer, and no earlier start has
+        recorded it. If the file has no such section, the general settings apply, and start() says so.
         """
         self._section = self._read_label()
         self._settings = self._layers.resolve(self._section)
         overruled = self._layers.overruled(self._section)
         if overruled:
-            log.warning("environment or flags overrule the section", section=self._section, settings=overruled)
+            log.warning("environment or flags override the section", section=self._section, settings=overruled)
         if self._known(self._section):
             log.info("settings of this node", section=self._section or None)
         return self._settings
@@ -95,7 +95,7 @@ class NodeSection:
         metrics: PluginMetrics,
         follow: Callable[[Mapping[str, str]], None] = lambda _labels: None,
     ) -> None:
-        """Begin to follow the label. `follow` gets all labels of the node each time that the node changes."""
+        """Begin to follow the label. `follow` gets all labels of the node each time the node changes."""
         self._follow = follow
         self._tell = tell
         self._metrics = metrics
@@ -104,7 +104,7 @@ class NodeSection:
 
     @property
     def cache(self) -> Reflector[Node]:
-        """What follows the Node: while it is not fresh, a change of label goes unnoticed."""
+        """The cache that follows the Node: while it is not fresh, a change of label goes unnoticed."""
         return self._node
 
     def stop(self) -> None:
@@ -146,13 +146,13 @@ class NodeSection:
         if self._layers.resolve(section) == self._settings:
             log.info("label changed, the settings are the same", section=section)
             return
-        text = f"label {self._label} of this node says {section!r} now: the plugin starts again to take its settings"
+        text = f"label {self._label} of this node is {section!r} now: the plugin restarts to apply its settings"
         log.warning("settings changed", reason=text)
         self._tell("Normal", "SettingsChanged", text)
         self._end()
 
     def _judge(self, section: str) -> None:
-        """Show a section in the metrics, and say so if it is unknown."""
+        """Show a section in the metrics, and report it if it is unknown."""
         known = self._known(section)
         if self._metrics is not None:
             self._metrics.node.settings_section.clear()

@@ -1,4 +1,4 @@
-"""Says what is wrong with this node's driver and GPUs: in an Event when it begins, in /readyz while it lasts."""
+"""Reports what is wrong with this node's driver and GPUs: in an Event when it begins, in /readyz while it lasts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = structlog.get_logger()
 
 
 class NodeTroubles:
-    """Joins what several sources find. For any thread; nothing waits.
+    """Merges what several sources find. For any thread; never blocks.
 
-    A trouble begins when the first source reports it and is over when the last one no longer does. That is one
-    occurrence, however its words change meanwhile, and `tell` is called once for it.
+    A trouble begins when the first source reports it and ends when the last one no longer does. That is one occurrence,
+    even if its text changes meanwhile, and `tell` is called once for it.
     """
 
     def __init__(self, metrics: PluginMetrics, tell: Callable[[EventType, str, str], None]) -> None:
@@ -35,7 +35,7 @@ class NodeTroubles:
             self._found[source] = tuple(found)
             now = self._all()
             self._count(now)
-            # Under the lock: two sources that find the same thing at once report it in one order.
+            # Under the lock, so that two sources that find the same thing at once report it in order.
             for identity, trouble in now.items():
                 if identity not in before:
                     self._tell_begin(trouble)

@@ -1,1 +1,1 @@
-"""Who has what: this node's pods with the devices of their claims, told to monitoring and to people."""
+"""Who has what: this node's pods with the devices of their claims, reported to monitoring and to users."""

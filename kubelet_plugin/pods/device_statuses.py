@@ -1,4 +1,4 @@
-"""Keeps status.devices of the prepared claims up to date: people and tools see on the claim which GPUs it has."""
+"""Keeps status.devices of the prepared claims up to date, which shows users and tools the GPUs of a claim."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = structlog.get_logger()
 
 
 class DeviceStatuses:
-    """Writes each claim once: reads it, and writes it if our entries differ. For one thread.
+    """Updates each claim once: reads it, and writes it if our entries differ. For one thread.
 
-    After a restart each claim is read again. Entries go with the allocation: the API server drops those of devices that
-    are no longer allocated.
+    After a restart each claim is read again. Entries need no removal: the API server drops those of devices that are no
+    longer allocated.
     """
 
     def __init__(self, *, driver: str, claims: ClaimReader, writer: ClaimStatusWriter) -> None:
@@ -29,14 +29,14 @@ class DeviceStatuses:
         self._settled: dict[ClaimUid, PreparedClaim] = {}
 
     def reconcile(self, prepared: Sequence[PreparedClaim]) -> list[DracaenaError]:
-        """Write what is not written yet; try all claims and return why some could not be written."""
+        """Write what is not written yet; try all claims, and return the errors of those that could not be written."""
         uids = {p.claim.uid for p in prepared}
         self._settled = {uid: claim for uid, claim in self._settled.items() if uid in uids}
         failures: list[DracaenaError] = []
         for claim in prepared:
             settled = self._settled.get(claim.claim.uid)
             if settled is not None and settled.devices == claim.devices:
-                continue  # consumers may come and go: they are not in it
+                continue  # consumers may come and go: status.devices does not contain them
             try:
                 self._write(claim)
             except ClaimGoneError:

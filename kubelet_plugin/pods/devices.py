@@ -1,7 +1,7 @@
-"""What each pod of this node has of the prepared claims, computed again only where something changed.
+"""What each pod of this node has of the prepared claims, recomputed only where something changed.
 
-Each prepare, each unprepare and each change of a pod asks about all pods of the node, and nearly all are unchanged:
-where GPUs are divided or shared, a node may have hundreds.
+Each prepare, each unprepare and each change of a pod asks about all pods of the node, nearly all of them unchanged; a
+node whose GPUs are divided or shared may have hundreds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class PodDevices:
     lines: tuple[PodlistLine, ...]
     """Entries of podlist.json, one for each container that has GPUs."""
     wanted: Mapping[str, str | None]
-    """Its annotations as they should be; None: the annotation should not be there."""
+    """Its annotations as they should be; None: there should be none."""
     changes: Mapping[str, str | None]
     """Those that are still to be written."""
     unknown: tuple[ClaimUid, ...]
-    """Claims of which it is not known whether it uses them."""
+    """Claims that it may or may not use: not known yet."""
 
 
 class PodDevicesCache:
@@ -50,13 +50,13 @@ class PodDevicesCache:
         self._driver = driver
         self._name_format = name_format
         self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced as a whole, never modified
-        self._pods: tuple[Pod, ...] = ()  # of which that is
-        self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same, by the claims that they use
-        self._prepared: Mapping[int, PreparedClaim] = {}  # compared by identity, which tells at once what is the same
-        self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same
+        self._pods: tuple[Pod, ...] = ()  # the pods of _known
+        self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same pods by the claims that they use
+        self._prepared: Mapping[int, PreparedClaim] = {}  # by id(): identity shows at once what is unchanged
+        self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same claims by place
 
     def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodDevices, ...]:
-        """Return what these pods have, in their order; all others are forgotten.
+        """Return what these pods have, in their order; forget all others.
 
         A pod is unchanged if it is the same object: the watch replaces it with each change. While all pods are
         unchanged, only the users of changed claims are looked at.
@@ -72,12 +72,12 @@ class PodDevicesCache:
         return tuple(self._known.values())
 
     def are_told(self, pod: Pod) -> bool:
-        """Whether a pod has the annotations that it should have by the last result. For any thread."""
+        """Whether a pod has the annotations that the last result says it should have. For any thread."""
         known = self._known.get(pod.metadata.uid)
         return known is not None and not annotation_changes(pod, known.wanted)
 
     def _take(self, prepared: Sequence[PreparedClaim]) -> AbstractSet[ClaimPlace]:
-        """Take in the claims as they are now; return the indices of those that changed."""
+        """Remember the claims as they are now; return the places of those that changed."""
         before, now = self._prepared, dict(zip(map(id, prepared), prepared, strict=True))
         gone = {before[key].claim.uid: before[key] for key in before.keys() - now.keys()}
         come = {now[key].claim.uid: now[key] for key in now.keys() - before.keys()}

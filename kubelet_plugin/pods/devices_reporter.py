@@ -1,13 +1,13 @@
 """Reports which pod has which GPU, from the prepared claims: in podlist.json and in annotations on the node's pods.
 
-Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
-unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
+Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and unprepare
+only make sure that podlist.json holds their own change before kubelet gets its answer.
 
-A pod names its claims, but anybody may write a name: the name may belong to another claim by now while the old one is
-still prepared, or somebody may have bound the pod to this node by hand. So a pod that was not a consumer of the claim
-when it was prepared is listed only once the API has shown that the claim is still the same and is reserved for this
-pod, which kubelet checks too before it starts a container. That costs one read per claim, in the thread here, never
-while kubelet waits. What an earlier run's podlist.json says of such pods still holds after a restart.
+A pod names its claims, but a name proves nothing: it may belong to another claim by now while the old one is still
+prepared, or somebody may have bound the pod to this node by hand. So a pod that was not a consumer of the claim when it
+was prepared is listed only once the API has shown that the claim is still the same and is reserved for this pod, which
+kubelet checks too before it starts a container. That costs one read per claim, in the thread here, never while kubelet
+waits. What an earlier run's podlist.json says of such pods still holds after a restart.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 GATHER_S = 0.05
-"""Pause between a change and the reconciliation: the answer to kubelet goes first, and a burst of changes is one."""
+"""Pause between a change and the reconciliation: the answer to kubelet goes first, and bursts of changes are merged."""
 
 RECONCILE_EVERY_S = HEARTBEAT_S - 10.0
 """Look at all files at least this often: if somebody removes or changes podlist.json, it is right again within a
 minute, and 10 s are left for the look itself. Costs one read of each file and no request."""
 
 ASK_AGAIN_S = 60.0
-"""How long to believe that a claim is not reserved for a pod that names it. kube-scheduler reserves before it binds,
-so a pod of ours never waits for this; somebody who binds pods by hand costs us one read per claim and minute."""
+"""How long to believe that a claim is not reserved for a pod that names it. kube-scheduler reserves before it binds, so
+regular pods never wait for this; pods bound by hand cost one read per claim and minute."""
 
 log = structlog.get_logger()
 
@@ -91,7 +91,7 @@ class PodDevicesReporter:
         on_prepared: Callable[[Sequence[PreparedClaim]], None] = lambda _prepared: None,
         rng: random.Random | None = None,
     ) -> None:
-        """`statuses` and `job_mapping`: None if status.devices or files for dcgm-exporter are not wanted.
+        """`statuses` and `job_mapping` are None if status.devices or files for dcgm-exporter are not wanted.
         `on_prepared` is called with all prepared claims at each reconciliation, under the lock: it must not block.
         """
         self._node_name = node_name
@@ -126,10 +126,10 @@ class PodDevicesReporter:
         self._worker.notice()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take note of a change that the watch reported; pods without claims do not concern us.
+        """Handle a change that the watch reported; pods without claims are ignored.
 
-        Nor is there anything to do when our own write comes back: looking at all files then would be in the way of the
-        next call. The cache holds the pod as it is now, so whoever decides later what it should have sees that too.
+        So is our own write when it comes back: looking at all files then would delay the next call. The cache already
+        holds the pod as it is now, so later decisions about its annotations see it.
         """
         if not any(pod is not None and has_claims(pod) for pod in (old, new)):
             return
@@ -146,14 +146,14 @@ class PodDevicesReporter:
             try:
                 pod = self._consumer(claim, consumer)
             except TemporaryError as error:
-                log.warning("pod of the claim cannot be read, the watch will tell", pod=consumer.name, error=str(error))
+                log.warning("pod of the claim not read, waiting for the watch", pod=consumer.name, error=str(error))
                 continue
             if pod is not None:
                 with self._early_lock:
                     self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
 
     def _consumer(self, claim: ResourceClaim, consumer: ConsumerReference) -> Pod | None:
-        """Read the pod of this node that a claim is reserved for; None if it is none. Raises TemporaryError."""
+        """Read the pod that a claim is reserved for; None if it is no pod of this node. Raises TemporaryError."""
         if consumer.resource != "pods":
             return None
         pod = self._access.read_pod(claim.metadata.namespace, consumer.name)
@@ -174,20 +174,20 @@ class PodDevicesReporter:
 
     @property
     def users_known(self) -> bool:
-        """Whether all pods of the node were looked at once since the start: until then users_of() may lack some."""
+        """Whether all pods of the node have been checked once since the start: until then users_of() may lack some."""
         return self._users_known
 
     def users_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
-        """Return the pods that use a prepared claim, those that have ended too, as the watch last reported them."""
-        # Without the lock this sees the users of a moment ago at worst.
+        """Return the pods that use a prepared claim, including those that ended, as the watch last reported them."""
+        # Without the lock this sees at worst the users of a moment ago.
         users = with_users(prepared, self._users or {}).consumers
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]
 
     def users_now(self, prepared: PreparedClaim) -> Sequence[Pod]:
-        """Return the same, and the pods that the API has the claim reserved for by now but the watch has not shown yet.
+        """Return the same, plus the pods for which the API has reserved the claim and that the watch has not shown yet.
 
-        kubelet starts no container before its pod is among these, so nobody is missing who had the claim's devices
-        before the call. Reads the claim, and each pod that is not known: not for callers who hold the lock. Raises
+        kubelet starts no container before its pod is among these, so all pods are included that had the claim's devices
+        before the call. Reads the claim, and each unknown pod, so the caller must not hold the lock. Raises
         TemporaryError if the API does not answer.
         """
         users = self.users_of(prepared)
@@ -202,7 +202,7 @@ class PodDevicesReporter:
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
         """Bring podlist.json up to date: all prepared claims, plus one that is not done yet, or minus one.
 
-        Not written if it is equal. Raises DracaenaError if the file cannot be written.
+        Does not write the file if it is the same. Raises DracaenaError if it cannot be written.
         """
         prepared = self._prepared()
         if including is not None:
@@ -225,13 +225,13 @@ class PodDevicesReporter:
         return pod_devices
 
     def forget(self, uid: ClaimUid) -> None:
-        """Take a claim out of podlist.json. A file that cannot be written now does not keep the claim: we retry."""
+        """Remove a claim from podlist.json. If the file cannot be written now, the claim goes anyway and we retry."""
         with self._early_lock:
             self._early = {pod: early for pod, early in self._early.items() if early[1] != uid}
         try:
             self.write_podlist(without=uid)
         except DracaenaError as error:
-            log.warning("podlist not written, trying again", error=str(error))
+            log.warning("podlist not written, retrying", error=str(error))
             self.changed()
 
     def reconcile(self) -> None:
@@ -257,9 +257,9 @@ class PodDevicesReporter:
             raise failures[0]
 
     def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodDevices, ...], list[DracaenaError]]:
-        """Write podlist.json and the job mapping; return what they say, and what failed of what pods do not need.
+        """Write podlist.json and the job mapping; return their content, and the errors of parts that no pod needs.
 
-        The heartbeat is here and not in each call of kubelet: it says that all pods are followed.
+        The heartbeat is updated here and not in each call of kubelet: it shows that all pods are followed.
         """
         with self._lock.hold():
             self._forget_users()
@@ -292,10 +292,10 @@ class PodDevicesReporter:
     def _learn_users(
         self, prepared: Sequence[PreparedClaim], pod_devices: Sequence[PodDevices]
     ) -> tuple[bool, list[DracaenaError]]:
-        """Find out about pods that name a prepared claim and were not among its consumers.
+        """Check pods that name a prepared claim and were not among its consumers.
 
-        Returns whether something new is known, and why some remain unknown. The pods are looked at before the claims
-        are read: a pod that comes later may mean a later claim.
+        Returns whether there are new users, and the errors where that remains unknown. Takes the pods from before the
+        claims are read: a pod that comes later may mean a later claim.
         """
         unknown = self._unknown_users(pod_devices)
         found: dict[ClaimUid, set[PodUid]] = {}
@@ -324,7 +324,7 @@ class PodDevicesReporter:
         return bool(found), failures
 
     def _unknown_users(self, pod_devices: Sequence[PodDevices]) -> Mapping[ClaimUid, set[PodUid]]:
-        """Return which pods to ask about, by the claim that they name, without those that were refused recently."""
+        """Return the pods to check, by the claim that they name, without those that were refused recently."""
         since_s = self._clock.monotonic() - ASK_AGAIN_S
         self._strangers = {who: at_s for who, at_s in self._strangers.items() if at_s > since_s}
         unknown: dict[ClaimUid, set[PodUid]] = {}
@@ -384,7 +384,7 @@ class PodDevicesReporter:
             return ()
 
     def _run(self) -> None:
-        # The cache's sync shows with a change, but a node without pods has none: look again every second.
+        # The cache's sync shows through a change, but a node without pods has none: look again every second.
         while self._worker.wait(lambda: self._pods.synced, within_s=RECONCILE_EVERY_S, look_every_s=1.0):
             if not self._pods.synced:
                 continue
@@ -398,7 +398,7 @@ class PodDevicesReporter:
                     raise TemporaryError("a claim could not be recovered yet")
                 self._backoff.reset()
             except DracaenaError as error:
-                log.warning("assignments not up to date, trying again", error=str(error))
+                log.warning("assignments not up to date, retrying", error=str(error))
                 self._try_again()
             except Exception:
                 # The thread's outermost loop: a bug must not end the monitoring of this node.

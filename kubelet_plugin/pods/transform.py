@@ -1,4 +1,4 @@
-"""What is kept of this node's pods: anybody may write labels and annotations of 256 KiB, and few of them are read."""
+"""What is kept of this node's pods: users may write 256 KiB of annotations and more, of which little is read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dracaena.api.objects import ContainerStatus, ObjectMeta, Pod
 
 
 def kept_pod(driver: str) -> Callable[[Pod], Pod]:
-    """Return the function that cuts a pod down to what is kept: who it is, its claims, its containers, which of these
-    run, and our annotations."""
+    """Return a function that trims a pod to what is kept: its identity, its claims, its containers, which of these run,
+    and our annotations."""
     ours = (devices_annotation(driver), uuids_annotation(driver))
     replace = msgspec.structs.replace
 

@@ -322,7 +322,7 @@ def test_the_driver_is_let_go_of_when_asked_and_the_plugin_goes_on_serving(node:
     assert node.nvml.opened == 0
     if way == "command":
         assert main(["driver", "release", "--timeout=0", "--reason=a new driver", kubelet_root]) == 0
-    assert "is let go of, as asked for by" in node.world.prepare(after)[after.metadata.uid].error
+    assert "is released, as requested by" in node.world.prepare(after)[after.metadata.uid].error
     assert node.world.unprepare(before) == {before.metadata.uid: ""}
     calls = len(node.nvml.calls)
     for _ in range(20):

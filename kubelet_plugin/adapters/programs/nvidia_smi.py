@@ -95,8 +95,8 @@ class NvidiaSmi:
         use = self._use()
         if not use.enter():
             if use.is_lent():
-                raise TemporaryError("the NVIDIA driver is lent for a while: a GPU leaves it")
-            raise GpuGoneError("another process of this node waits for the NVIDIA driver to be let go of")
+                raise TemporaryError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
+            raise GpuGoneError("another process of this node waits for the NVIDIA driver to be released")
         try:
             refusal = self._refusal()
             if refusal is not None:

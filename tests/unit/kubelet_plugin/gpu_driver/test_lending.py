@@ -39,10 +39,10 @@ def test_while_it_is_lent_nobody_opens_the_driver_and_nothing_counts_as_gone_wit
 
     def work() -> None:
         assert own.is_lent()
-        assert "lent" in (exporter.refusal() or "")
+        assert "closed for a while" in (exporter.refusal() or "")
         with pytest.raises(GpuDriverReleasedError):
             exporter.enter()
-        with pytest.raises(GpuDriverTroubleError, match="lent for a while") as caught:
+        with pytest.raises(GpuDriverTroubleError, match="closed for a while") as caught:
             plugin.enter()
         assert not isinstance(caught.value, GpuDriverReleasedError), "a MIG device would be left behind"
         assert plugin.refusal() is None, "no device gets a taint"
@@ -128,7 +128,7 @@ def test_it_stays_closed_for_as_long_as_a_block_takes(tmp_path: Path, use: Calla
     assert own.enter()
     with lending(tmp_path, own.leave).closed("switching modes"):
         assert own.is_lent()
-        with pytest.raises(GpuDriverTroubleError, match="lent"):
+        with pytest.raises(GpuDriverTroubleError, match="closed for a while"):
             plugin.enter()
     assert not own.is_lent()
     plugin.enter()
