@@ -1,4 +1,4 @@
-"""What sets the kinds of devices apart: each is one small file behind the interface in device_kind.py. Pure.
+"""The kinds of devices: each is one small file behind the interface in device_kind.py. Pure.
 
-docs/design/0028-device-kinds.md says why, and what a new kind has to bring.
+docs/design/0028-device-kinds.md says why, and what a new kind has to provide.
 """

@@ -25,14 +25,14 @@ class ContainerMount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """What the containers of one device get beside its device nodes."""
+    """What the containers of one device get besides its device nodes."""
 
     environment: tuple[str, ...] = ()
     """`NAME=value`."""
     mounts: tuple[ContainerMount, ...] = ()
     lists: tuple[tuple[str, str], ...] = ()
-    """Variables whose values are lists: names, each with what this device adds to those of its request. Without that a
-    container with two devices would have the value of the last one alone."""
+    """Variables whose values are lists: each name with what this device adds to the list of its request. Plain
+    variables would give a container with two devices only the value of the last one."""
 
 
 NO_EDITS = ContainerEdits()
@@ -46,8 +46,8 @@ class CannotEnforce:
 
 
 def refused_strategy(sharing: GpuSharing, why: str) -> CannotEnforce | None:
-    """Return that a device cannot be divided by the strategy that its claim requires, None where it requires none.
-    `why` goes on after the strategy's name."""
+    """Return that a device cannot be divided by the strategy that its claim requires, None if it requires none.
+    `why` continues the sentence after the strategy's name."""
     if sharing.strategy is None or not sharing.is_required:
         return None
     return CannotEnforce(
@@ -61,15 +61,15 @@ class GpuRoles:
     """What the settings of the node make of its GPUs."""
 
     shared: frozenset[str] = frozenset()
-    """UUIDs of GPUs that several claims may have at a time; the memory of each is known."""
+    """UUIDs of GPUs that several claims may have at once; the memory of each is known."""
     divided: frozenset[str] = frozenset()
-    """UUIDs of GPUs that are divided when claims ask for MIG devices; how is known of each."""
+    """UUIDs of GPUs that are divided when claims ask for MIG devices; the possible divisions of each are known."""
     handed: frozenset[str] = frozenset()
     """UUIDs of GPUs that are bound to a VFIO driver when claims ask for it."""
 
     @property
     def counted(self) -> frozenset[str]:
-        """UUIDs of GPUs that several devices are: those draw on one counter set."""
+        """UUIDs of GPUs that are published as several devices, which draw on one counter set."""
         return self.divided | self.handed
 
 
@@ -77,18 +77,18 @@ NO_ROLES = GpuRoles()
 
 
 class NodeDeviceKind(Protocol):
-    """Values in, values out. Making and undoing effects is for ports.EffectMeans, by the kind of the effect."""
+    """Values in, values out. ports.EffectMeans makes and undoes effects, by the kind of the effect."""
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
         """Return the devices of this kind that a machine has, without taints, in a fixed order."""
         ...
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared for a device of this node, None when one can."""
+        """Return why no claim could be prepared for a device of this node, None if one can."""
         ...
 
     def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
-        """Whether the device is there, and only a number is not known without which no container could be given it."""
+        """Whether the device exists and only lacks a number that containers need to get it."""
         ...
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
@@ -98,7 +98,7 @@ class NodeDeviceKind(Protocol):
     def effects(
         self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return what must be made before containers may have the device, in this order; undone in the reverse one.
+        """Return what must be made before containers may have the device, in this order; it is undone in reverse order.
 
         `claim` is whose device it is, `sharing` what its configs say.
         Where that is required and this node cannot do it: why.
@@ -106,12 +106,12 @@ class NodeDeviceKind(Protocol):
         ...
 
     def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
-        """Return what its containers get, given its effects as they were made."""
+        """Return what its containers get, given its effects with their outcomes."""
         ...
 
 
 KindOf = Callable[[DeviceName, str | None], NodeDeviceKind]
-"""Tells the kind of a device of an allocation by its name and shareID."""
+"""Returns the kind of a device of an allocation, by its name and shareID."""
 
 
 def edits_of(device: PreparedDevice, effects: Sequence[Effect], kind_of: KindOf) -> ContainerEdits:

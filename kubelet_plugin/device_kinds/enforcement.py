@@ -1,4 +1,4 @@
-"""What holds a share to its memory and cores on this node, and why nothing does: the one place that decides it."""
+"""What enforces a share's memory and cores on this node, or why nothing does: decided here and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MPS_ALONE: Final = "strategy MPS alone does"
 
 @dataclass(frozen=True, slots=True)
 class NodeEnforcement:
-    """What a node can do at this moment. Problems are ends of sentences that say who must act; None: it can."""
+    """What a node can do at this moment. Problems are sentence endings that say who must act; None: it can."""
 
     mps: MpsOffer = NO_MPS
     time_slices: str | None = NO_TIME_SLICES
@@ -25,7 +25,7 @@ class NodeEnforcement:
 
 
 class Enforcer(Enum):
-    """What holds a share to an amount."""
+    """What enforces an amount of a share."""
 
     MPS = "MPS"
     MEMORY_LIMIT = "memory limit"
@@ -34,7 +34,7 @@ class Enforcer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a share is limited to, in words; "": it is not limited, or is all that there is."""
+    """What a share is limited to, in words; "" if it is not limited, or is everything."""
 
     memory: str = ""
     cores: str = ""
@@ -42,23 +42,23 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class ShareEnforcement:
-    """What is made for a share, and what each amount is held by then."""
+    """What is made for a share, and what then enforces each amount."""
 
     by_mps: bool = False
     by_time_slices: bool = False
     memory: Enforcer | None = None
     cores: Enforcer | None = None
     no_strategy: str | None = None
-    """Why the strategy of its config is not to be had here."""
+    """Why the strategy of its config is not available here."""
     loose: Mapping[str, str] = field(default_factory=dict)
-    """Amount that nothing holds it to → why not."""
+    """Amount that nothing enforces → why not."""
 
 
 def share_enforcement(amounts: Amounts, sharing: GpuSharing, node: NodeEnforcement) -> ShareEnforcement:
-    """Decide it. Memory is held by the driver's limit where there is one, whatever the strategy, else by MPS: that
-    limit counts all processes of a pod together, and none of them escapes it. Cores are held by MPS alone.
+    """Decide it. The driver's limit enforces memory if there is one, whatever the strategy, otherwise MPS does: the
+    driver's limit counts all processes of a pod together, and none escapes it. Only MPS enforces cores.
 
-    MPS that nobody requires is not asked of a supervisor that does not run.
+    If nothing requires MPS, a supervisor that does not run is not asked for it.
     """
     strategy, no_strategy = sharing.strategy, None
     by_mps = strategy is SharingStrategy.MPS and node.mps.problem is None and (sharing.is_required or node.mps.runs)

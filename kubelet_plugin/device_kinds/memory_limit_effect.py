@@ -1,6 +1,7 @@
 """The effects of a share whose memory the GPU driver limits: one for each pod that has it, on that pod's cgroup.
 
-Driver R615 and later: nvmlDeviceSetMemoryLimits_v1. A limit counts what all processes below a cgroup take of one GPU.
+Driver R615 and later: nvmlDeviceSetMemoryLimits_v1. A limit counts the memory of one GPU that all processes below a
+cgroup take.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ WAITS: Final = "waits"
 
 
 def memory_limit_effect(device: PreparedDevice, *, required: bool) -> Effect:
-    """Return the effect of a share, without a pod. `required`: whether it may be left out where the driver cannot."""
+    """Return the effect of a share, without a pod. If it is not `required`, it is skipped where the driver cannot."""
     assert device.memory_bytes is not None
     parameters: dict[str, Scalar] = {"gpu": device.uuid, "memory_bytes": device.memory_bytes, "required": required}
     return Effect(MEMORY_LIMIT, device.physical_gpu, device.device, device.share_id, parameters)
 
 
 def for_pods(effects: Iterable[Effect], pods: Sequence[PodUid]) -> tuple[Effect, ...]:
-    """Return effects with each memory limit once for each pod; the others as they are."""
+    """Return effects with each memory limit repeated for each pod; the others as they are."""
     found: list[Effect] = []
     for effect in effects:
         found += _of_each(effect, pods) if is_memory_limit(effect) else (effect,)
@@ -56,9 +57,9 @@ def is_settled(effect: Effect) -> bool:
 
 
 def wanted_limits(limits: Sequence[Effect], users: Sequence[PodUid], ended: Iterable[PodUid]) -> tuple[Effect, ...]:
-    """Return the memory limits that a prepared claim has to have: what is journaled, and what its users must have.
+    """Return the memory limits that a prepared claim must have: what is journaled, and what its users need.
 
-    Those of pods that have ended go, but for the last one of a share: it says what a pod that comes later gets.
+    Drops those of pods that have ended, except the last one of a share: it says what a later pod gets.
     """
     gone = frozenset(ended) - frozenset(users)
     found: list[Effect] = []
@@ -71,7 +72,7 @@ def wanted_limits(limits: Sequence[Effect], users: Sequence[PodUid], ended: Iter
 
 
 def why_no_memory_limits(driver_version: str | None) -> str | None:
-    """Return why a driver has no memory limits, None where it has, or its version is not known."""
+    """Return why a driver has no memory limits, None if it has them or its version is not known."""
     major = re.match(r"\d+", driver_version or "")
     if major is None or int(major[0]) >= FIRST_DRIVER:
         return None

@@ -27,14 +27,14 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import (
 
 
 class ExistingMigDevice:
-    """A MIG device that is there before any claim has it, and stays after the last. Preparing it changes nothing."""
+    """A MIG device that exists before any claim has it, and stays after the last. Preparing it changes nothing."""
 
     def publish(self, machine: Machine, _roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device a MIG device, in the machine's order."""
+        """Return one device for each MIG device, in the machine's order."""
         return encode_mig_devices(machine)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: it is not there, the vGPU manager has its GPU, or the numbers of its
+        """Return why no claim could be prepared: it does not exist, the vGPU manager has its GPU, or the numbers of its
         nodes are not known.
         """
         mig = pool.mig_devices.get(name)
@@ -51,7 +51,7 @@ class ExistingMigDevice:
         return None
 
     def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
-        """Whether only the minor of its parent is not known, or those of its own nodes."""
+        """Whether only the minor of its parent or the numbers of its own nodes are not known."""
         mig = pool.mig_devices.get(name)
         parent = None if mig is None else pool.gpus.get(gpu_device_name(mig.parent_uuid))
         if mig is None or parent is None or why_the_vgpu_managers(parent, pool) is not None:
@@ -79,7 +79,7 @@ class ExistingMigDevice:
     def effects(
         self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return none: it exists. What its containers have of it is not divided further."""
+        """Return none: it exists, and is not divided further."""
         return refused_strategy(sharing, f", which MIG device {device.device} does not offer") or ()
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:

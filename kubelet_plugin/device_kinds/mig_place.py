@@ -1,4 +1,4 @@
-"""MIG devices that are made when a claim gets them, at the place that the claim was allocated."""
+"""MIG devices that are created when a claim gets them, at the place that the claim was allocated."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import (
 
 
 class MigPlaceDevice:
-    """A place where a MIG device can be. What lies there now says nothing: only what a claim's own effect made does."""
+    """A place where a MIG device can be created. What is there now does not count, only what a claim's effect made."""
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device for each place of the GPUs that are divided on demand, in ordinal order of those."""
+        """Return one device for each place of the GPUs that are divided on demand, by the ordinals of these GPUs."""
         divided = [gpu for gpu in machine.gpus if gpu.uuid in roles.divided]
         return tuple(device for gpu in divided for device in encode_mig_places(machine, gpu))
 
@@ -56,7 +56,9 @@ class MigPlaceDevice:
         return parent is not None and parent.minor is None
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
-        """Return it with the numbers of its GPU. Its own come from its effect (with_made): a reading may be older."""
+        """Return it with the numbers of its GPU. Its own numbers come from its effect (with_made): a reading may be
+        older.
+        """
         place = pool.mig_places[device.device]
         parent = pool.gpus[gpu_device_name(place.parent_uuid)]
         assert parent.minor is not None
@@ -92,14 +94,14 @@ class MigPlaceDevice:
 
 
 class MigDeviceKind:
-    """Any MIG device: one that exists anyway, or one that is made. Their names are of one form; the pool tells them."""
+    """Any MIG device: one that exists anyway, or one that is created. Their names look alike; the pool tells which."""
 
     def __init__(self) -> None:
         self._existing = ExistingMigDevice()
         self._place = MigPlaceDevice()
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
-        """Return those that exist, then the places."""
+        """Return the existing devices, then the places."""
         return (*self._existing.publish(machine, roles), *self._place.publish(machine, roles))
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
@@ -129,13 +131,13 @@ class MigDeviceKind:
 
 
 def with_made(prepared: PreparedClaim) -> PreparedClaim:
-    """Return a claim whose MIG devices are those that its effects made; the very same where nothing changes."""
+    """Return a claim whose MIG devices are those that its effects made; the same object if nothing changes."""
     devices = tuple(as_made(device, prepared.effects) for device in prepared.devices)
     return prepared if devices == prepared.devices else dataclasses.replace(prepared, devices=devices)
 
 
 def as_made(device: PreparedDevice, effects: Iterable[Effect]) -> PreparedDevice:
-    """Return a device with the numbers that its own effect of a claim noted, as it is without such an effect."""
+    """Return a device with the numbers that its own effect noted; unchanged if it has no such effect."""
     for effect in effects:
         outcome = effect.outcome or {}
         if (effect.kind, effect.device) == (MIG_INSTANCE, device.device) and "uuid" in outcome:

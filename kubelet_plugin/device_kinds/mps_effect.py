@@ -1,4 +1,4 @@
-"""The effect of a share that MPS divides off its GPU: what is asked of the supervisor, and what its answer comes to."""
+"""The effect of a share that MPS carves out of its GPU: the request to the supervisor, and what its answer means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 _ENVIRONMENT: Final = "env:"
 _MOUNT: Final = "mount:"
-"""Beginnings of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` → the folder of the host that
+"""Prefixes of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` → the folder of the host that
 containers see at PATH."""
 
 
@@ -25,16 +25,16 @@ class MpsOffer:
     """Whether this node's supervisor can serve shares."""
 
     problem: str | None
-    """Why it cannot, and who must act, as the end of a sentence; None: it can."""
+    """Why it cannot, and who must act, as a sentence ending; None: it can."""
     runs: bool
-    """Whether it runs at this moment. One that was there and is being started again serves soon."""
+    """Whether it runs at this moment. One that is being restarted will serve soon."""
 
 
 NO_MPS: Final = MpsOffer("no MPS supervisor serves this node (chart value mps.enabled)", runs=False)
 
 
 def mps_effect(device: PreparedDevice, claim: ClaimUid, *, memory_is_limited: bool) -> Effect | None:
-    """Return the effect that holds a share to its part, None where the part is less than MPS can be told.
+    """Return the effect that holds a share to its amounts, None if these are smaller than MPS supports.
 
     Memory is rounded down to MiB: a share never gets more than it consumes.
     """
@@ -51,7 +51,7 @@ def mps_effect(device: PreparedDevice, claim: ClaimUid, *, memory_is_limited: bo
 
 
 def mps_request(effect: Effect, boot_id: str) -> MpsShareRequest:
-    """Return what is asked of the supervisor."""
+    """Return the request to the supervisor."""
     given = effect.parameters
     percentage, memory = given.get("thread_percentage"), given.get("pinned_memory_mib")
     return MpsShareRequest(
@@ -65,9 +65,9 @@ def mps_request(effect: Effect, boot_id: str) -> MpsShareRequest:
 
 
 def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
-    """Return what the containers of a share that is ready need.
+    """Return what the containers of a ready share need.
 
-    Raises BadInputError for what no supervisor of ours says: containers get folders below its own `root`, and no other.
+    Raises BadInputError for an answer that our supervisor never gives: containers get only folders below its `root`.
     """
     for mount in status.mounts:
         if not _is_below(root, mount.host_path):
@@ -91,7 +91,7 @@ def _is_below(folder: str, path: str) -> bool:
 
 
 def mps_edits(effects: Sequence[Effect]) -> ContainerEdits:
-    """Return what containers get of effects that are made; of others, and of other kinds, nothing."""
+    """Return what containers get of effects that are made; nothing of others and of other kinds."""
     outcomes = [effect.outcome or {} for effect in effects if effect.kind == MPS_SHARE]
     said = [(name, str(value)) for outcome in outcomes for name, value in outcome.items()]
     return ContainerEdits(

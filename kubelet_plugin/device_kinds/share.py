@@ -1,4 +1,4 @@
-"""Shares: what one request of a claim has of a GPU that several claims may have at a time."""
+"""Shares: what one request of a claim has of a GPU that several claims may have at once."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, Publi
 
 
 class GpuShare(WholeGpu):
-    """A share of a GPU. Its containers see the whole GPU; what it may use of that has to be enforced beside it.
+    """A share of a GPU. Its containers see the whole GPU; how much they may use must be enforced by other means.
 
     A share of everything, which a claim without `capacity` gets, is the whole GPU: there is nothing to enforce.
     """
 
     def __init__(self, node: NodeEnforcement = NodeEnforcement()) -> None:  # noqa: B008 - it is frozen
-        """`node`: what can hold a share to its part there now."""
+        """`node`: what can enforce shares there now."""
         self._node = node
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: as for the whole GPU, and where shares of it cannot be counted."""
+        """Return why no claim could be prepared: as for the whole GPU, or because its shares cannot be counted."""
         found = super().obstacle(name, pool)
         if found is None and pool.gpus[name].memory_bytes is None:
             return f"it is not known how much memory GPU {pool.gpus[name].uuid} has, so its shares cannot be counted"
@@ -50,7 +50,7 @@ class GpuShare(WholeGpu):
     def effects(
         self, device: PreparedDevice, claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return what holds the share to its part, or why nothing does where that is required."""
+        """Return what enforces the share, or why nothing does although that is required."""
         amounts = amounts_of(device, pool)
         found = share_enforcement(amounts, sharing, self._on(device, pool))
         lacking = _lacking(device, sharing, found)
@@ -59,12 +59,12 @@ class GpuShare(WholeGpu):
         mps = mps_effect(device, claim, memory_is_limited=bool(amounts.memory)) if found.by_mps else None
         slices = time_slice_effects(device, sharing) if found.by_time_slices else ()
         by_limit = found.memory is Enforcer.MEMORY_LIMIT
-        # Beside MPS it may fail: the server's own limit holds then.
+        # With MPS it may fail: then the server's own limit holds.
         limits = (memory_limit_effect(device, required=sharing.is_required and mps is None),) if by_limit else ()
         return (*mig_off(device, pool), *limits, *slices, *(() if mps is None else (mps,)))
 
     def edits(self, _device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
-        """Return the way to the MPS server, where there is one."""
+        """Return what connects to the MPS server, if there is one."""
         return mps_edits(effects)
 
     def _on(self, device: PreparedDevice, pool: PublishedPool) -> NodeEnforcement:
@@ -81,7 +81,7 @@ class GpuShare(WholeGpu):
 
 
 def _lacking(device: PreparedDevice, sharing: GpuSharing, found: ShareEnforcement) -> str:
-    """Say what a share does not get here, and why; "" where it gets everything."""
+    """Return what a share does not get here, and why; "" if it gets everything."""
     if found.no_strategy is not None and sharing.strategy is not None:
         return f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}: {found.no_strategy}"
     loose = (f"nothing on this node enforces {what} of {device.device}: {why}" for what, why in found.loose.items())
@@ -89,7 +89,7 @@ def _lacking(device: PreparedDevice, sharing: GpuSharing, found: ShareEnforcemen
 
 
 def amounts_of(device: PreparedDevice, pool: PublishedPool) -> Amounts:
-    """Return what a share is limited to: what is less than the whole GPU has. There must be no obstacle."""
+    """Return what a share is limited to: the amounts that are less than the whole GPU. There must be no obstacle."""
     whole_bytes = pool.gpus[device.device].memory_bytes
     assert whole_bytes is not None
     memory = ""

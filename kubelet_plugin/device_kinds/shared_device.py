@@ -1,4 +1,4 @@
-"""How a GPU is published that several claims may have at a time, each a part of the memory and of the cores."""
+"""How a GPU is published that several claims may have at once, each with a part of the memory and of the cores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ALL_CORES: Final = 100
 
 
 def shareable_bytes(memory_bytes: int) -> int:
-    """Return what of a GPU's memory can be given out: whole steps. Who has that has the whole GPU."""
+    """Return how much of a GPU's memory can be given out: whole steps. A share of all that has the whole GPU."""
     return memory_bytes // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES
 
 
 def shared_device(device: Device, memory_bytes: int) -> Device:
     """Return the device of a whole GPU as one that several claims may have: whole by default.
 
-    A claim without `capacity` consumes the default of `memory`, which is all of it, so nobody else gets the GPU. The
-    value of `memory` stays what it is without sharing, so selectors mean the same.
+    A claim without `capacity` consumes the default of `memory`, which is all of it, so no other claim gets the GPU. The
+    value of `memory` is the same as without sharing, so selectors keep their meaning.
     """
     whole = format_bytes(shareable_bytes(memory_bytes))
     step = format_bytes(MEMORY_STEP_BYTES)

@@ -1,4 +1,4 @@
-"""The kinds that there are, and which device is of which."""
+"""All kinds of devices, and which device is of which kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kind_of(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
 
 
 def kinds_on(node: Callable[[], NodeEnforcement]) -> KindOf:
-    """Return kind_of() for a node, where each share is judged by what can hold it to its part there at that moment."""
+    """Return kind_of() for a node, where each share is judged by what can enforce it there at that moment."""
 
     def kind(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
         found = kind_of(name, share_id)

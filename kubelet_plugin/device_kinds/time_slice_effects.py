@@ -1,7 +1,7 @@
-"""The effects of a share whose GPU is divided by time slices: what was there before, and the interval that is set.
+"""The effects of a share whose GPU is divided by time slices: the earlier interval, and the one that is set.
 
-They are two, because the first must be in the journal before the second is made: whoever is killed in between would
-otherwise take the interval of the shares for what was there before.
+There are two, because the first must be in the journal before the second is made: otherwise a plugin killed in between
+would take the interval of the shares for the earlier one.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def time_slice_effects(device: PreparedDevice, sharing: GpuSharing) -> tuple[Eff
 
 
 def why_no_time_slices(gpu: Gpu) -> str | None:
-    """Return why a product has no time slices that can be set, None where it has, or that is not known."""
+    """Return why the time slices of a product cannot be set, None if they can or that is not known."""
     numbers = re.fullmatch(r"(\d+)\.(\d+)", gpu.cuda_compute_capability or "")
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= FIRST_CAPABILITY:
         return None
     return (
         f"{gpu.product_name or 'the GPU'} has compute capability {gpu.cuda_compute_capability}, and time slices can be "
-        "set from 7.0 (Volta) on: take another GPU, or another strategy"
+        "set from 7.0 (Volta) on: use another GPU, or another strategy"
     )
 
 
 def interval_in(text: str) -> TimeSliceInterval | None:
     """Return the interval that `nvidia-smi compute-policy --list` names for one GPU.
 
-    NVIDIA documents no form of its answer: None where it does not name exactly one that is known.
+    NVIDIA does not document its output: None unless it names exactly one that is known.
     """
     known = {interval.value.lower(): interval for interval in TimeSliceInterval}
     found = [row[1].lower() for line in text.splitlines() if (row := _ROW.match(line.strip()))]

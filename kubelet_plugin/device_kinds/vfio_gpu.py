@@ -1,4 +1,4 @@
-"""Whole GPUs for virtual machines: those that an admin has bound to a VFIO driver, or that are bound for a claim."""
+"""Whole GPUs for virtual machines: bound to a VFIO driver by an admin, or for a claim."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]", re.ASCII)
 
 
 class VfioGpu:
-    """A GPU that a VFIO driver has: before any claim does, and it stays so, or since a claim got it (VFIO_BIND)."""
+    """A GPU that a VFIO driver has: permanently, whether or not a claim has it, or only for a claim (VFIO_BIND)."""
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device a GPU, in ordinal order: of each that VFIO has, or that the NVIDIA driver has and can give.
+        """Return one device per GPU, in ordinal order: those that VFIO has, or that the NVIDIA driver has and can give.
 
         The latter takes all counters of the GPU, as the whole GPU does.
         """
@@ -43,8 +43,8 @@ class VfioGpu:
         return tuple(found)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: no VFIO driver has it, or not all of its IOMMU group; or it would be
-        bound on demand, and is in MIG mode by now.
+        """Return why no claim could be prepared: no VFIO driver has it and all of its IOMMU group; or it would be bound
+        on demand, but is in MIG mode by now.
         """
         handed = pool.passthrough.get(name)
         if handed is not None:
@@ -59,7 +59,7 @@ class VfioGpu:
         )
 
     def facts_are_missing(self, _name: DeviceName, _pool: PublishedPool) -> bool:
-        """Whether only a number is not known: never, since sysfs tells all of them at once."""
+        """Whether only a number is not known: never, since sysfs gives all of them at once."""
         return False
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
@@ -83,7 +83,7 @@ class VfioGpu:
     def effects(
         self, device: PreparedDevice, _claim: ClaimUid, pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return the binding, none where it is not on demand. A virtual machine has all of it."""
+        """Return the binding, none if it is not bound on demand. A virtual machine has the GPU undivided."""
         refused = refused_strategy(sharing, f", and {device.device} goes to one virtual machine as a whole")
         if refused is not None:
             return refused

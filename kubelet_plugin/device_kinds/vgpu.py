@@ -1,4 +1,4 @@
-"""vGPUs that exist: parts of GPUs that the vGPU manager has made for virtual machines."""
+"""Existing vGPUs: parts of GPUs that the vGPU manager has created for virtual machines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDev
 
 
 class ExistingVgpu:
-    """A vGPU that is there before any claim has it, and stays after the last. Preparing it changes nothing."""
+    """A vGPU that exists before any claim has it, and stays after the last. Preparing it changes nothing."""
 
     def publish(self, machine: Machine, _roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device a vGPU, in the machine's order."""
+        """Return one device for each vGPU, in the machine's order."""
         return encode_vgpus(machine)
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: it is not there any more, or its IOMMU group is refused."""
+        """Return why no claim could be prepared: it no longer exists, or its IOMMU group is refused."""
         if name in pool.vgpus:
             return None
         identity = vgpu_identity_in(name)
@@ -36,7 +36,7 @@ class ExistingVgpu:
         )
 
     def facts_are_missing(self, _name: DeviceName, _pool: PublishedPool) -> bool:
-        """Whether only a number is not known: never, since what has none is not in a pool."""
+        """Whether only a number is not known: never, since a vGPU without one is not in a pool."""
         return False
 
     def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
@@ -61,12 +61,12 @@ class ExistingVgpu:
     def effects(
         self, device: PreparedDevice, _claim: ClaimUid, _pool: PublishedPool, sharing: GpuSharing
     ) -> tuple[Effect, ...] | CannotEnforce:
-        """Return none: it is made already. A virtual machine has all of it."""
+        """Return none: it exists already, and a virtual machine has all of it."""
         return refused_strategy(sharing, f", and {device.device} goes to one virtual machine as a whole") or ()
 
     def edits(self, device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
-        """Return the variable in which KubeVirt's launcher looks for the UUIDs or PCI addresses of a resource. It takes
-        `/` and `.` of the resource's name for `_`, and leaves dashes.
+        """Return the variable in which KubeVirt's launcher looks for the UUIDs or PCI addresses of a resource. The
+        launcher replaces `/` and `.` in the resource's name by `_`, and keeps dashes.
         """
         prefix = "MDEV_PCI_RESOURCE" if is_mdev_uuid(device.uuid) else "PCI_RESOURCE"
         name = device.resource.upper().replace("/", "_").replace(".", "_")

@@ -32,9 +32,9 @@ class WholeGpu:
     """A GPU that is not divided. Preparing it changes nothing on the node."""
 
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
-        """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out.
+        """Return one device per GPU, in ordinal order, even for divided ones: node.pool.preparable_pages drops those.
 
-        A GPU that may be shared has one device as well, which is whole by default (shared_device.py). One that is
+        A GPU that may be shared also has one device, which is whole by default (shared_device.py). A GPU that is
         divided or handed to virtual machines on demand takes all counters of its set.
         """
         devices = encode_gpus(machine)
@@ -43,8 +43,8 @@ class WholeGpu:
         return tuple(map(partial(_in_its_role, roles), devices, machine.gpus))
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
-        """Return why no claim could be prepared: it is not there, the vGPU manager has it, it is divided, or its minor
-        is not known.
+        """Return why no claim could be prepared: it does not exist, the vGPU manager has it, it is divided, or its
+        minor is not known.
         """
         gpu = pool.gpus.get(name)
         if gpu is None:
@@ -87,7 +87,7 @@ class WholeGpu:
     ) -> tuple[Effect, ...] | CannotEnforce:
         """Return none: its device nodes are all that a container needs, and no strategy divides it.
 
-        Only where MIG devices are made of it on demand it has to leave MIG mode first.
+        Only a GPU that is divided by MIG on demand has to leave MIG mode first.
         """
         why = (
             f" for {device.device}, which was not shared when the claim got it, so the claim has it alone: ask for a "
@@ -101,7 +101,7 @@ class WholeGpu:
 
 
 def mig_off(device: PreparedDevice, pool: PublishedPool) -> tuple[Effect, ...]:
-    """Return the effect that makes sure that a GPU can be used whole, where the plugin changes its MIG mode."""
+    """Return the effect that takes a GPU out of MIG mode, if the plugin changes its MIG mode."""
     if device.device not in pool.switched:
         return ()
     return (Effect(MIG_OFF, device.device, device.device, device.share_id, {"gpu": device.uuid}),)

@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 @dataclass(frozen=True, slots=True)
 class AskedDevice:
-    """A device about whose state somebody has to be asked before a claim gets it."""
+    """A device whose state must be checked before a claim gets it."""
 
     request: str
     device: DeviceName
@@ -26,14 +26,14 @@ class AskedDevice:
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether it is a GPU for virtual machines or a vGPU, whose state the guest's driver tells, not this node's."""
+        """Whether it is a GPU for virtual machines or a vGPU, whose state only the guest's driver knows."""
         return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
 
 
 def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> tuple[AskedDevice, ...]:
-    """Return them in the order of the allocation: those of which it is required, and all that the driver of this node
-    has while its GPUs compute confidentially. Who only looks (admin access) may do so at any time: whoever attests the
-    GPUs does. What is wrong with a claim is for plan_claim() to say.
+    """Return the devices to check, in the order of the allocation: those that must compute confidentially, and, while
+    the GPUs of this node do, all that its driver has. Admin access is always allowed: attesting the GPUs needs it.
+    plan_claim() reports what is wrong with a claim.
     """
     allocation = claim.status.allocation
     if allocation is None:
@@ -57,7 +57,7 @@ def _requires_it(config: GpuConfig | VfioConfig) -> bool:
 
 
 def why_not_ready(asked: AskedDevice, state: ConfidentialState) -> str | None:
-    """Return why no container can be given a device in this state, in words that say who must act; None: one can."""
+    """Return why no container can be given a device in this state, saying who must act; None if one can."""
     if asked.is_required and state.mode != CC_ON:
         return (
             f"request {asked.request}: GpuConfig requires that {asked.device} computes confidentially (mode on), and "
@@ -73,8 +73,8 @@ def _mode_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
     if state.mode is not None:
         return f"its mode is {state.mode}"
     if asked.is_passthrough:
-        return f"nothing tells the mode of GPUs for virtual machines on this node (label {MODE_STATE_LABEL})"
-    return "the NVIDIA driver does not tell its mode"
+        return f"the mode of GPUs for virtual machines on this node is not known (label {MODE_STATE_LABEL})"
+    return "the NVIDIA driver does not report its mode"
 
 
 def _readiness_in_words(asked: AskedDevice, state: ConfidentialState) -> str:

@@ -1,7 +1,7 @@
 """Pods that run in virtual machines of their own (Kata Containers): what they can be given.
 
-Their container runtime takes the device nodes of a container from its CDI spec, as any other does. A node of VFIO it
-turns into a device of the virtual machine; of the host's NVIDIA driver nothing is in there.
+Their container runtime takes the device nodes of a container from its CDI spec, as any other does. It turns a VFIO node
+into a device of the virtual machine, which contains nothing of the host's NVIDIA driver.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 @dataclass(frozen=True, slots=True)
 class GuestRuntimes:
-    """Which RuntimeClasses run a pod in a virtual machine. The name is all that a pod says of it."""
+    """Which RuntimeClasses run a pod in a virtual machine. A pod says nothing about it but that name."""
 
     names: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> GuestRuntimes:
-        """Return those of a list of names with commas between them; a `*` at the end stands for any rest."""
+        """Parse a comma-separated list of names; a `*` at the end of a name matches anything."""
         words = [word for word in text.split(",") if word]
         return cls(
             frozenset(word for word in words if not word.endswith("*")),
@@ -39,7 +39,7 @@ NO_GUESTS = GuestRuntimes()
 
 
 def fitted_to_pods(plan: PreparedClaim, pods: Sequence[Pod], runtimes: GuestRuntimes) -> PreparedClaim | str:
-    """Return the plan for a claim as its pods need it, or why they cannot be given it, in words for their owner."""
+    """Return a claim's plan adapted to its pods, or why they cannot be given it, in words for their owner."""
     guests = [pod for pod in pods if runtimes.run(pod)]
     if not guests:
         return plan
@@ -59,7 +59,7 @@ def fitted_to_pods(plan: PreparedClaim, pods: Sequence[Pod], runtimes: GuestRunt
 
 
 def why_late_pod_differs(prepared: PreparedClaim, pod: Pod) -> str:
-    """Say to a pod that came to a claim of pods of the other kind what its containers get, and what to do."""
+    """Return what a pod is told that came to a claim of pods of the other kind: what it gets, and what to do."""
     if prepared.in_guest:
         return (
             f"pod {pod.key} does not run in a virtual machine, and claim {prepared.claim} was prepared for pods that "

@@ -1,4 +1,4 @@
-"""Who holds what of a GPU: as a whole, a part that MIG divides off, or shares that are counted."""
+"""Who holds what of a GPU: the whole, a part made by MIG, or shares that are counted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, Prepar
 def holders(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
-    """Return each wanted device that another claim holds, with the device of that claim and the claim.
+    """Return each wanted device that another claim holds, with that claim's conflicting device and the claim.
 
-    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
-    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other. A GPU
-    for virtual machines is held by whoever holds the GPU at its PCI address, or a part of it, and the other way round;
-    vGPUs of one GPU do not hold each other.
+    A MIG device conflicts with its whole GPU, and a share with its whole device; shares of one device do not conflict
+    with each other. A GPU for virtual machines conflicts with the GPU at its PCI address and with each part of it;
+    vGPUs of one GPU do not conflict with each other.
     Devices for admin access hold nothing and are held by nobody.
     """
     gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
@@ -61,9 +60,9 @@ def holders(
 def of_unknown_address(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
-    """Return each wanted device that another claim may hold in another way, as the whole of its GPU or a part of it, of
-    which nobody knows any more where that is: its address is not kept (a broken checkpoint, an older release), and
-    what could tell, the driver or the vGPU manager, does not have it now. With the device of that claim and the claim.
+    """Return each wanted device that may be, or overlap, a device of another claim whose GPU is no longer known: its
+    address was not kept (a broken checkpoint, an older release), and neither the driver nor the vGPU manager has it
+    now. With the device of that claim and the claim.
     """
     mine_by_hands = [(device, _hands(device)) for device in wanted.devices if not device.admin_access]
     found = []
@@ -81,7 +80,7 @@ def of_unknown_address(
 
 
 def _address(device: PreparedDevice, pool: PublishedPool) -> str | None:
-    """Return where the GPU is that a device is, or is a part of, as far as it is told now."""
+    """Return the PCI address of the GPU that a device is or is a part of, None if it is not known now."""
     if device.is_vgpu:
         vgpu = pool.vgpus.get(device.device)
         return None if vgpu is None else vgpu.parent
@@ -90,14 +89,14 @@ def _address(device: PreparedDevice, pool: PublishedPool) -> str | None:
 
 
 def _changed_driver(mine: PreparedDevice, theirs: PreparedDevice) -> bool:
-    """Whether two devices at one PCI address are of the same GPU, which somebody has given to another driver since the
-    other claim got it. Its two devices have nothing else in common: nobody knows the UUID of the one.
+    """Whether two devices at one PCI address are the same GPU, moved to another driver since the other claim got it.
+    Nothing but the address connects the two: the UUID of one of them is not known.
     """
     return _hands(mine) is not _hands(theirs) and not (mine.admin_access or theirs.admin_access)
 
 
 class _Hands(Enum):
-    """Who has a GPU."""
+    """Which driver has a GPU."""
 
     GPU_DRIVER = 1
     VFIO = 2
@@ -113,8 +112,8 @@ def _hands(device: PreparedDevice) -> _Hands:
 def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:
     """Whether two devices of one GPU have a part of it in common.
 
-    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now, and mine one that is
-    still to be made: whoever was given its slices holds them.
+    Two MIG devices that exist at the same time never overlap. But theirs may not exist any more, and mine not yet: the
+    claim that was given the slices holds them.
     """
     if mine.device == theirs.device or gpu in (mine.device, theirs.device):
         return True
@@ -131,7 +130,7 @@ def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> b
 
 @dataclass(frozen=True, slots=True)
 class Overdrawn:
-    """A GPU of which a claim wants shares that do not fit beside those that are held."""
+    """A GPU of which a claim wants shares that do not fit beside the held ones."""
 
     device: DeviceName
     wanted: tuple[int, int]
@@ -142,7 +141,7 @@ class Overdrawn:
     """The other claims that have shares of it, in the order given."""
 
     def is_by(self, some: Sequence[PreparedClaim]) -> bool:
-        """Whether what is wanted does not fit beside some of the holders alone, whatever the others give back."""
+        """Whether the wanted amount does not even fit beside these holders alone, if all others give back theirs."""
         return _exceeds(self.wanted, _sum(some, self.device, self.there[0]), self.there)
 
     def __str__(self) -> str:
@@ -159,7 +158,7 @@ class Overdrawn:
 def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool) -> tuple[Overdrawn, ...]:
     """Return the GPUs of which a claim wants more than is left, by what all claims consume (consumedCapacity).
 
-    A share of which it is not known how much it is counts as all of the memory. Devices for admin access count nothing.
+    A share of unknown size counts as all of the memory. Devices for admin access do not count.
     """
     shared = list(dict.fromkeys(d.device for d in _shares(wanted)))
     if not shared:
@@ -180,8 +179,8 @@ def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: Pu
 def of_another_mode(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
 ) -> tuple[tuple[DeviceName, PreparedClaim, str], ...]:
-    """Return each GPU of which a claim wants a share that goes with none of another claim, with that claim and the way
-    in which they differ. While MPS serves a GPU nothing can use it beside MPS, and a GPU has one interval.
+    """Return each GPU of which a claim wants a share that is incompatible with another claim's, with that claim and the
+    difference. While MPS serves a GPU, nothing can use it without MPS; and a GPU has one interval.
     """
     mine = [(share.device, _division(wanted, share)) for share in _shares(wanted)]
     found: dict[tuple[DeviceName, str], PreparedClaim] = {}
@@ -196,7 +195,7 @@ def of_another_mode(
 
 
 def _division(claim: PreparedClaim, share: PreparedDevice) -> tuple[bool, Scalar | None]:
-    """Return whether a share is by MPS, and the interval of its time slices, also while that is put back."""
+    """Return whether a share is by MPS, and the interval of its time slices, even while the old one is restored."""
     own = [each for each in claim.effects if (each.device, each.share_id) == (share.device, share.share_id)]
     intervals = (each.parameters.get("interval") for each in own if each.kind in (TIME_SLICE_BEFORE, TIME_SLICE))
     return any(each.kind == MPS_SHARE for each in own), next(intervals, None)

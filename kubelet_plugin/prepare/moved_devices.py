@@ -1,10 +1,10 @@
-"""Prepared claims and the devices as they were read last → where those are now, and whose nodes nobody else may get.
+"""Prepared claims and the last reading → where their devices are now, and which device nodes stay reserved.
 
-A claim has a GPU (UUID, PCI address) or a MIG device (GPU, profile and place), and containers get it by device nodes. A
-node's number is the driver's: after the driver was loaded anew with a GPU less, /dev/nvidia5 is another GPU, and after
-MIG devices were made anew nvidia-cap66 opens another one. Nothing can be taken from a container that runs: it goes on
-to hold the node that it was started with, and with it whatever that node has become. So those nodes are remembered with
-the claim (PreparedClaim.former) until kubelet unprepares it, and no other claim gets them meanwhile.
+A claim has a GPU (UUID, PCI address) or a MIG device (GPU, profile and place), and containers get it by device nodes.
+The driver chooses the numbers of nodes: after it was reloaded with one GPU less, /dev/nvidia5 is another GPU, and after
+MIG devices were recreated, nvidia-cap66 opens another one. Nothing can be taken from a running container: it keeps the
+node that it was started with, and so whatever device that node has become. So those nodes are remembered with the claim
+(PreparedClaim.former) until kubelet unprepares it, and no other claim gets them meanwhile.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Followed:
     """A prepared claim as it should be by the last reading."""
 
     prepared: PreparedClaim
-    """The very same object where nothing changed."""
+    """The same object if nothing changed."""
     missing: tuple[str, ...] = ()
     """Why its containers cannot be given all of its devices now, in the order of the devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldNode:
-    """A device of one claim, and the device that the containers of another had under one of its nodes."""
+    """A device of one claim, and the device that containers of another claim got under one of its nodes."""
 
     claim: ClaimReference
-    """Whose device it is, and whose users are told."""
+    """The claim that wants the device, whose users are told."""
     mine: PreparedDevice
     former: PreparedDevice
     holder: PreparedClaim
@@ -54,10 +54,10 @@ class HeldNode:
 
 
 def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
-    """Return a claim with its devices as they were read last.
+    """Return a claim with its devices as last read.
 
-    Of a device of which only a number is not known right now nothing changes: it may be told by the next reading. But
-    once its node is another device's, no container may be started with that node, until its own number is told.
+    A device of which only a number is unknown right now stays unchanged: the next reading may show it. But once its
+    node belongs to another device, no container may be started with that node until the device's own number is known.
     """
     missing: list[str] = []
     devices: list[PreparedDevice] = []
@@ -90,30 +90,30 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
 
 
 def mig_device_gone(uuid: str) -> str:
-    """Say that a MIG device is not there any more, as Followed.missing has it."""
+    """Return the text of Followed.missing for a MIG device that is gone."""
     return f"MIG device {uuid} is gone"
 
 
 def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> PreparedClaim:
-    """Return a claim that is prepared anew, with what its containers may have of an earlier preparation."""
+    """Return a claim that is prepared again, with what its containers may have from an earlier preparation."""
     known = [device for device in earlier if _has_nodes(device)]
     former = _former(prepared.former, known, prepared.devices)
     return prepared if former == prepared.former else dataclasses.replace(prepared, former=former)
 
 
 def same_nodes(one: PreparedClaim, other: PreparedClaim) -> bool:
-    """Whether containers get the same devices by the same nodes, and may have the same ones from before."""
+    """Whether containers get the same devices by the same nodes, and may hold the same former nodes."""
     return one.former == other.former and all(
         (a.device, _nodes(a)) == (b.device, _nodes(b)) for a, b in zip(one.devices, other.devices, strict=True)
     )
 
 
 def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[HeldNode, ...]:
-    """Return the devices of a claim whose nodes containers of other claims hold from before.
+    """Return the devices of a claim whose nodes containers of other claims hold from an earlier numbering.
 
-    A MIG device of another claim counts as gone if its node is a wanted one's: the driver tells so before any reading
-    does. Who is prepared with the same device is for plan.holders() to judge. Admin access holds nothing and is held by
-    nobody.
+    A MIG device of another claim counts as gone if a wanted device has its node: the driver shows that before any
+    reading does. Claims prepared with the same device are up to holders.holders(). Devices for admin access hold
+    nothing and are held by nobody.
     """
     found: list[HeldNode] = []
     parts = [device for device in wanted.devices if device.access_minors]
@@ -124,9 +124,9 @@ def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[
             HeldNode(wanted.claim, mine, theirs, other)
             for theirs in other.devices
             for mine in parts
-            # All compute instances of a GPU instance have the first node; the second is of one alone.
+            # All compute instances of a GPU instance share the first node; the second belongs to one alone.
             if not set(mine.access_minors[1:]).isdisjoint(theirs.access_minors[1:])
-            and theirs.index is not None  # else its nodes are former ones already
+            and theirs.index is not None  # otherwise its nodes are former ones already
             and mine.device != theirs.device
             and not mine.goes_with(theirs)
         ]
@@ -143,8 +143,8 @@ def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[
 
 
 def moves(prepared: PreparedClaim, told: Collection[str] = ()) -> tuple[str, ...]:
-    """Return in words which nodes containers may have that are not the claim's devices any more, sorted, each once;
-    without those of devices that are told of otherwise, by UUID.
+    """Return in words which nodes containers may have that are no longer the claim's devices, sorted, each once;
+    without those of the devices `told`, by UUID, which users hear of separately.
     """
     former = (device for device in prepared.former if device.uuid not in told)
     return tuple(sorted({f"{' and '.join(_nodes(f))}, which was {f.device}" for f in former}))
@@ -153,7 +153,7 @@ def moves(prepared: PreparedClaim, told: Collection[str] = ()) -> tuple[str, ...
 def _former(
     before: Iterable[PreparedDevice], more: Iterable[PreparedDevice], now: Iterable[PreparedDevice]
 ) -> tuple[PreparedDevice, ...]:
-    """Return all nodes that containers may have, without those that are the same device's now; sorted, each once."""
+    """Return all nodes that containers may have, except those that are the same device now; sorted, each once."""
     there = (device for device in now if device.index is not None or device.iommu_group is not None)
     current = {(device.device, _nodes(device)) for device in there}
     found = {(device.device, _nodes(device)): device for device in (*before, *more)}
@@ -161,12 +161,12 @@ def _former(
 
 
 def _was_left(device: PreparedDevice, former: Iterable[PreparedDevice]) -> bool:
-    """Whether a device was gone, or its node another's, when it was last followed."""
+    """Whether a device was gone, or its node was another device's, when it was last followed."""
     return device.index is None and (device.device, _nodes(device)) in {(f.device, _nodes(f)) for f in former}
 
 
 def _taken(device: PreparedDevice, pool: PublishedPool) -> str | None:
-    """Say which other device has a node of this one now, None: none is known to. The device must be in the pool."""
+    """Return which other device has a node of this one now, None if none is known. The device must be in the pool."""
     mig = pool.mig_devices.get(device.device)
     own_gpu = device.device if mig is None else gpu_device_name(mig.parent_uuid)
     for name in sorted(pool.gpus):
@@ -177,7 +177,7 @@ def _taken(device: PreparedDevice, pool: PublishedPool) -> str | None:
     for name in sorted(pool.mig_devices):
         other = pool.mig_devices[name]
         same_gpu_instance = (other.parent_uuid, other.gpu_instance_id) == (mig.parent_uuid, mig.gpu_instance_id)
-        # The first opens the GPU instance, and all compute instances in it have that one.
+        # The first one opens the GPU instance; all compute instances in it share it.
         caps = set(device.access_minors[1:] if same_gpu_instance else device.access_minors)
         both = caps.intersection(other.access_minors or ()) if name != device.device else set()
         if both:
@@ -186,10 +186,10 @@ def _taken(device: PreparedDevice, pool: PublishedPool) -> str | None:
 
 
 def _share_a_node(mine: PreparedDevice, former: PreparedDevice) -> bool:
-    """Whether who has the nodes of `former` could use `mine`.
+    """Whether the nodes of `former` let their holder use `mine`.
 
-    A part of a GPU is opened by its own nodes of nvidia-caps; the GPU's node, which all of its parts have, opens it
-    only as a whole. A part that is still to be made has no nodes yet: it is asked about again once it has.
+    A part of a GPU is opened by its own nodes of nvidia-caps; the GPU's node, which all of its parts share, opens only
+    the whole. A part that is not created yet has no nodes: it is checked again once it has.
     """
     if mine.iommu_group is not None or former.iommu_group is not None:
         return mine.iommu_group == former.iommu_group
@@ -204,7 +204,7 @@ def _has_nodes(device: PreparedDevice) -> bool:
 
 
 def _nodes(device: PreparedDevice) -> tuple[str, ...]:
-    """Return the device nodes by which containers have a device; /dev/vfio/vfio, which all have, is none of them."""
+    """Return the device nodes of a device, without /dev/vfio/vfio, which all share."""
     if device.iommu_group is not None:
         return (f"/dev/vfio/{device.iommu_group}",)
     return (f"/dev/nvidia{device.minor}", *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in device.access_minors))

@@ -1,4 +1,4 @@
-"""Which container would have two shares by MPS: it has one pipe folder, so one server."""
+"""Finds containers that would have two shares by MPS: a container has one pipe folder, so one server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import by_name, devices_by_
 
 
 def crowded_container(plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> str | None:
-    """Return why a claim cannot be prepared beside those that its pods have already, None when it can.
+    """Return why a claim cannot be prepared beside those that its pods have already, None if it can.
 
     `pods` are its consumers, as far as they are known.
     """

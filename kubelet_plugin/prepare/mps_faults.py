@@ -1,4 +1,4 @@
-"""Faults of MPS servers: whom they concern, in which words, and which of them were told already."""
+"""Faults of MPS servers: which pods they concern, how they are worded, and which were told already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 PROTOCOL_3: Final = 3
 
 _OF_ALL_PODS: Final = (MpsFaultKind.DAEMON_DIED, MpsFaultKind.GPU_LOST)
-"""What concerns pods without a client, too: they cannot connect any more, or only when they are started again."""
+"""Faults that also concern pods without a client: they can no longer connect, or only after a restart."""
 
 
 class ToldFault(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class ToldFault(msgspec.Struct, frozen=True):
 
     sequence: int
     since: str
-    """Tells it from a fault of an earlier life of the share: sequences begin anew when a claim is prepared again."""
+    """Distinguishes it from faults of the share's earlier life: sequences restart when a claim is prepared again."""
 
     @classmethod
     def of(cls, fault: MpsFault) -> ToldFault:
@@ -32,7 +32,7 @@ class ToldFault(msgspec.Struct, frozen=True):
 
 
 def encode_told(told: Mapping[str, ToldFault]) -> bytes:
-    """Return the file of told faults, by the name of their share. Equal ones are equal bytes."""
+    """Encode told faults, by the name of their share. Equal ones make equal bytes."""
     return msgspec.json.format(msgspec.json.encode(dict(sorted(told.items()))), indent=1) + b"\n"
 
 
@@ -45,10 +45,11 @@ def decode_told(data: bytes) -> Mapping[str, ToldFault]:
 
 
 def pods_to_tell(fault: MpsFault, pods: Sequence[Pod], protocol: int) -> Sequence[Pod]:
-    """Return those of a claim's pods that a fault concerns; of pods that have ended only those that it may have ended.
+    """Return those of a claim's pods that a fault concerns, including ended pods that the fault may have ended.
 
-    With protocol 3 its clients are those of the share, and their pods are told. All pods are where there was no client
-    when the server was last asked (one may have come since), where the pod of one is not known, and with protocol 2.
+    With protocol 3 the fault's clients are those of the share, and only their pods are told. All pods are told if there
+    was no client when the server was last asked (one may have come since), if the pod of a client is not known, and
+    with protocol 2.
     """
     clients = {client.pod_uid for client in fault.clients}
     named = [pod for pod in pods if pod.metadata.uid in clients]
@@ -61,5 +62,5 @@ def fault_words(fault: MpsFault, gpu: str) -> tuple[str, str]:
     """Return reason and text of the Event."""
     return f"Mps{fault.kind.value}", (
         f"MPS on {gpu}, seen {fault.since}: {fault.message}. What this claim's containers ran on that GPU has ended: "
-        "restart those whose programs do not begin anew by themselves (`kubectl delete pod`)"
+        "restart those whose programs do not recover by themselves (`kubectl delete pod`)"
     )

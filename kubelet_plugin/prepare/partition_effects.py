@@ -1,4 +1,4 @@
-"""Which of Fabric Manager's partitions the devices of a claim need, as effects."""
+"""Which Fabric Manager partitions the devices of a claim need, as effects."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, Publi
 PARTITION: Final = "partition"
 """Parameter: the id of the partition."""
 MODULES: Final = "modules"
-"""Parameter: the module ids of its GPUs, ascending, with spaces between them."""
+"""Parameter: the module ids of its GPUs, ascending, separated by spaces."""
 
 
 def partition_effects(devices: Sequence[PreparedDevice], pool: PublishedPool) -> tuple[Effect, ...] | CannotEnforce:
     """Return the partitions that must be active for the devices of a claim, without those for admin access.
 
-    Its whole GPUs and GPUs for virtual machines are one partition, if there is one of exactly these, else each is one
-    alone; the GPUs of shares and MIG devices are alone always. vGPUs have none here. Where that cannot be: why.
+    Its whole GPUs and GPUs for virtual machines form one partition if there is one of exactly these GPUs; otherwise
+    each gets its own. The GPUs of shares and MIG devices always get their own. vGPUs have none here. Returns why if
+    that is not possible.
     """
     fabric = pool.fabric
     needing = [device for device in devices if not device.device.startswith(VGPU_PREFIX)]
     if fabric is None or not needing:
         return ()
     if fabric.problem:
-        return CannotEnforce(f"no partition of Fabric Manager's can be activated: {fabric.problem}")
+        return CannotEnforce(f"no Fabric Manager partition can be activated: {fabric.problem}")
     modules = [_module(device, pool) for device in needing]
     whole: dict[int, PreparedDevice] = {}
     alone: list[tuple[int, PreparedDevice]] = []
     for device, module in zip(needing, modules, strict=True):
         if module is None:
             return CannotEnforce(
-                f"which of Fabric Manager's partitions {device.physical_gpu} is in is not known (docs/vm.md)"
+                f"it is not known which Fabric Manager partitions {device.physical_gpu} is in (docs/vm.md)"
             )
         if _has_all(device, pool):
             whole[module] = device
@@ -85,7 +86,7 @@ def _text(modules: Iterable[int]) -> str:
 
 
 def _has_all(device: PreparedDevice, pool: PublishedPool) -> bool:
-    """Whether a claim has a GPU as a whole: a share of all of its memory is that too, for nobody else gets one then."""
+    """Whether a claim has a whole GPU; a share of all of its memory counts, since no other share fits beside it."""
     if not device.is_whole_gpu or device.share_id is None or device.memory_bytes is None:
         return device.is_whole_gpu
     whole_bytes = pool.gpus[device.device].memory_bytes

@@ -1,4 +1,4 @@
-"""A claim's allocation and this node's GPUs → what to prepare, or why that cannot be."""
+"""A claim's allocation and this node's GPUs → what to prepare, or why it cannot be prepared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import (
 _FROM_CLASS = "FromClass"
 
 _SHARE_ID = re.compile("[A-Za-z0-9-]{1,63}")
-"""The API wants a UUID; it becomes a part of names that container runtimes take."""
+"""The API demands a UUID; it becomes part of names that container runtimes accept."""
 
 _Config = tuple[AllocationConfig, GpuConfig | VfioConfig]
 
@@ -60,10 +60,9 @@ class Refusal:
 def plan_claim(
     claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig, kind_of: KindOf = kind_of
 ) -> PreparedClaim | Refusal:
-    """Decide what to prepare for a claim as read from the API, and what to change on the node for it first; nothing is
-    guessed.
+    """Decide what to prepare for a claim as read from the API, and what to change on the node first; never guesses.
 
-    All reasons of a refusal are collected, so that its owner sees them at once.
+    A refusal collects all reasons, so that the claim's owner sees them at once.
     """
     reference = ClaimReference(claim.metadata.namespace, claim.metadata.name, ClaimUid(claim.metadata.uid))
     allocation = claim.status.allocation
@@ -84,7 +83,7 @@ def plan_claim(
         return Refusal(tuple(reasons))
     devices = [_opened_as_asked(device, configs) for device in devices]
     effects: list[Effect] = []
-    for device in (d for d in devices if not d.admin_access):  # whoever looks changes nothing
+    for device in (d for d in devices if not d.admin_access):  # admin access changes nothing
         sharing = merged_sharing(c for c in configs_for(device.request, configs) if isinstance(c, GpuConfig))
         made = kind_of(device.device, device.share_id).effects(device, reference.uid, pool, sharing)
         if isinstance(made, CannotEnforce):
@@ -105,7 +104,7 @@ def plan_claim(
 
 
 def _opened_as_asked(device: PreparedDevice, configs: Sequence[_Config]) -> PreparedDevice:
-    """Return a GPU for a virtual machine with the way in which its launcher opens it; others as they are."""
+    """Return a GPU for a virtual machine with how its launcher opens it; other devices as they are."""
     if not device.is_passthrough:
         return device
     iommu = merged_iommu(c for c in configs_for(device.request, configs) if isinstance(c, VfioConfig))
@@ -119,9 +118,9 @@ def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
 def allocated_claim(
     claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice]
 ) -> PreparedClaim | None:
-    """Return what a claim holds on this node by its allocation, whether or not it could be prepared; None: nothing.
+    """Return what a claim holds on this node by its allocation, even if it could not be prepared; None: nothing.
 
-    A device that the node lacks is as it was in `earlier`, or as far as its name tells.
+    A device that the node lacks is taken from `earlier`, or filled in from its name.
     """
     allocation = claim.status.allocation
     results = [] if allocation is None else [r for r in allocation.devices.results if r.driver == pool.driver]
@@ -165,7 +164,7 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
 
 
 def _unseen_device(result: DeviceResult) -> PreparedDevice:
-    """Return what a result alone says about its device."""
+    """Return what a result alone shows about its device."""
     name = DeviceName(result.device)
     whole, pci_bus_id = name.removeprefix("gpu-"), pci_bus_id_in(name)
     of_machine = pci_bus_id or vgpu_identity_in(name)
@@ -184,8 +183,8 @@ def _unseen_device(result: DeviceResult) -> PreparedDevice:
 
 
 def _consumed(result: DeviceResult, capacity: str) -> int | None:
-    """Return what a share consumes of a capacity by the allocation, rounded up to ones; None: that is not said."""
-    # A capacity of ours stands in the slice without a domain, and so in the result; with ours it means the same.
+    """Return what a share consumes of a capacity by the allocation, rounded up to integers; None if that is missing."""
+    # Our capacities have no domain in the slice, and so none in the result; with our domain they mean the same.
     names = (capacity, f"{result.driver}/{capacity}")
     text = next((result.consumed_capacity[name] for name in names if name in result.consumed_capacity), None)
     try:
@@ -195,15 +194,14 @@ def _consumed(result: DeviceResult, capacity: str) -> int | None:
 
 
 def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
-    """Return why nobody can look at a device, None when that is possible.
+    """Return why admin access to a device is not possible, None if it is.
 
-    A place says nothing of the MIG device that lies there, if any: only the claim that it was made for has its UUID and
-    its nodes.
+    A place does not identify the MIG device there, if any: only the claim that it was made for has its UUID and nodes.
     """
     if not device.admin_access:
         return None
     if device.is_passthrough:
-        return f"{device.device} is for one virtual machine at a time: whoever could look at it could also use it"
+        return f"{device.device} is for one virtual machine at a time: whoever can inspect it could also use it"
     if device.device not in pool.mig_places:
         return None
     return (
@@ -213,11 +211,11 @@ def _why_not_seen(device: PreparedDevice, pool: PublishedPool) -> str | None:
 
 
 def _why_not_counted(result: DeviceResult) -> str | None:
-    """Return why a share cannot be told from others or counted beside them, None when it can."""
+    """Return why a share cannot be distinguished from others or counted with them, None if it can."""
     if result.share_id is None or result.admin_access:
         return None
     if _SHARE_ID.fullmatch(result.share_id) is None:
-        return f"shareID {result.share_id[:80]!r} of device {result.device} is none: expected a UUID"
+        return f"shareID {result.share_id[:80]!r} of device {result.device} is invalid: expected a UUID"
     amounts = [_consumed(result, capacity) for capacity in SHARED_GPU_CAPACITIES]
     if None not in amounts and all(amount is not None and amount >= 0 for amount in amounts):
         return None
@@ -252,7 +250,7 @@ def read_configs(
 
 
 def configs_for(request: str, configs: Sequence[_Config]) -> list[GpuConfig | VfioConfig]:
-    """Return the configs that hold for a request of a result, in their order. One for a request holds for its
+    """Return the configs that apply to a request of a result, in their order. One for a request also applies to its
     sub-requests.
     """
     names = {request, request.partition("/")[0]}
@@ -260,6 +258,6 @@ def configs_for(request: str, configs: Sequence[_Config]) -> list[GpuConfig | Vf
 
 
 def _config_place(config: AllocationConfig, position: int) -> str:
-    """Say where a config entry comes from, in words that lead its owner there."""
+    """Return where a config entry comes from, in words that lead its owner there."""
     origin = {_FROM_CLASS: "its DeviceClass", "FromClaim": "the claim"}.get(config.source, config.source)
     return f"opaque config {position} of the allocation (from {origin})"

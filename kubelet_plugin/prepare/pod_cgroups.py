@@ -11,7 +11,7 @@ PARENTS: Final = ("kubepods.slice", "kubepods")
 """The folder of all pods, with kubelet's cgroupDriver systemd and cgroupfs; none of them with cgroupsPerQOS false."""
 
 _CLASSES: Final = ("", "burstable", "besteffort")
-"""Quality-of-service classes; guaranteed pods are in none."""
+"""Quality-of-service classes with a folder; guaranteed pods have none."""
 
 
 def pod_cgroups(uid: PodUid) -> Iterator[str]:

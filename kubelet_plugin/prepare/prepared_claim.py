@@ -17,7 +17,7 @@ from dracaena.api.vgpu import VGPU_PREFIX, Vgpu
 from dracaena.kubelet_plugin.prepare.effects import Effect
 
 NO_MINOR = -1
-"""Minor of a GPU that was never seen: a container can have no node of it from us."""
+"""Minor of a GPU that was never seen: no container can have got its node from us."""
 
 _MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
 """Device names of MIG devices (dracaena.api.mig): the UUID of the parent stands second."""
@@ -25,7 +25,7 @@ _MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
 
 @dataclass(frozen=True, slots=True)
 class ClaimReference:
-    """The three names by which kubelet speaks of a claim. Only the UID is an identity."""
+    """How kubelet refers to a claim: namespace, name and UID. Only the UID is an identity."""
 
     namespace: str
     name: str
@@ -35,8 +35,9 @@ class ClaimReference:
         return f"{self.namespace}/{self.name}"
 
     def told_to(self, reader: ClaimReference) -> str:
-        """Return what the users of a claim may be told of this one. By its UID an admin finds it; who reads one
-        namespace need not know what there is in another. A claim that only its checkpoint tells of may have no name.
+        """Return how this claim is named to the users of another one: across namespaces only by its UID, by which an
+        admin finds it, since users of one namespace need not know what is in another. A claim known only from its
+        checkpoint may have no name.
         """
         if self.name and self.namespace == reader.namespace:
             return f"claim {self} (UID {self.uid})"
@@ -54,7 +55,7 @@ class PreparedDevice:
     uuid: GpuUuid
     minor: int
     """Number of /dev/nvidia<minor>, for a MIG device its parent's. No identity: it may change whenever the driver is
-    loaded anew (prepare.moved_devices)."""
+    reloaded (prepare.moved_devices)."""
     admin_access: bool = False
     share_id: str | None = None
     access_minors: tuple[int, ...] = ()
@@ -62,17 +63,17 @@ class PreparedDevice:
     parent_uuid: GpuUuid | None = None
     """Of a MIG device: the GPU that it is a part of."""
     index: int | None = None
-    """NVML index of the GPU, or of the parent; None: prepared before it was kept, or the node lacks the device now."""
+    """NVML index of the GPU or parent; None: an older release did not keep it, or the node lacks the device now."""
     gpu_instance_id: int | None = None
     """Of a MIG device: its GPU instance, the number by which DCGM knows it. None as for `index`."""
     pci_bus_id: str | None = None
     """Of the GPU or the parent, also of a vGPU's, `dddd:bb:dd.f`; None: not known."""
     start: int | None = None
-    """Of a MIG device: the first memory slice of its GPU instance; None: prepared before it was kept."""
+    """Of a MIG device: the first memory slice of its GPU instance; None: an older release did not keep it."""
     size: int | None = None
     """Of a MIG device: how many slices that has."""
     memory_bytes: int | None = None
-    """Of a share: what it consumes of the GPU's memory, by the allocation; None: not known, so it counts as all."""
+    """Of a share: the GPU memory that it consumes by the allocation; None: not known, so it counts as all."""
     cores: int = 0
     """Of a share: the percent of the GPU's cores that it may use at most; 0: no ceiling."""
     iommu_group: int | None = None
@@ -88,8 +89,8 @@ class PreparedDevice:
     def physical_gpu(self) -> DeviceName:
         """Device name of the whole GPU that this is or is a part of.
 
-        Read from the device name alone: so it is known as well of what an older release prepared, and of what a broken
-        checkpoint left.
+        Derived from the device name alone, so it is also known for devices that an older release prepared, or that a
+        broken checkpoint left.
         """
         if not self.device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
             return self.device
@@ -98,13 +99,14 @@ class PreparedDevice:
 
     @property
     def is_whole_gpu(self) -> bool:
-        """Whether this is no part of a GPU."""
+        """Whether this is not a part of a GPU."""
         return self.physical_gpu == self.device
 
     @property
     def is_passthrough(self) -> bool:
-        """Whether this is a GPU for virtual machines, or a vGPU. Its `uuid` is its PCI address: nobody here knows the
-        UUID. That of a vGPU is the UUID of its mediated device, or the PCI address of its function.
+        """Whether this is a GPU for virtual machines, or a vGPU. The `uuid` of such a GPU is its PCI address, because
+        its UUID is not known here. That of a vGPU is the UUID of its mediated device, or the PCI address of its
+        function.
         """
         return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
 
@@ -115,19 +117,19 @@ class PreparedDevice:
 
     @property
     def key(self) -> tuple[str, DeviceName, str | None]:
-        """What tells the devices of a claim apart."""
+        """Identifies the device among those of its claim."""
         return (self.request, self.device, self.share_id)
 
     @property
     def request_name(self) -> str:
-        """What kubelet compares with the request that a container names: a sub-request counts as its request."""
+        """The name that kubelet compares with the request of a container: a sub-request counts as its request."""
         return self.request.partition("/")[0]
 
     def goes_with(self, other: PreparedDevice) -> bool:
-        """Whether another claim may hold `other` at the same time whatever GPU that is on.
+        """Whether another claim may hold `other` at the same time, whatever GPU that is on.
 
         True if either is for admin access (KEP-4381), or if both are shares of one device (KEP-5075, shareID). A share
-        beside the whole device is not: who has the whole device was promised all of it.
+        does not go with the whole device, whose holder was promised all of it.
         """
         if self.admin_access or other.admin_access:
             return True
@@ -136,7 +138,7 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class ClaimMetadata:
-    """What the device metadata of a claim needs beside its devices (prepare.device_metadata)."""
+    """What the device metadata of a claim needs besides its devices (prepare.reports.device_metadata)."""
 
     pod_claim_name: str | None
     """Name in pod.spec.resourceClaims of a claim that was generated for its pod."""
@@ -153,14 +155,14 @@ class PreparedClaim:
     metadata: ClaimMetadata | None = None
     """None: it has no device metadata."""
     former: tuple[PreparedDevice, ...] = ()
-    """Its devices with the numbers that they had before: containers that were started then still have those nodes."""
+    """Its devices with their former numbers: containers that were started then still have those nodes."""
     effects: tuple[Effect, ...] = ()
-    """What was changed on the node for it, or may have been, in the order in which it was."""
+    """What was, or may have been, changed on the node for it, in order."""
     in_guest: bool = False
     """Whether its pods run in virtual machines of their own, by their RuntimeClass."""
 
     def check(self) -> None:
-        """State the invariants; raise ValueError naming the first that does not hold."""
+        """Check the invariants; raise ValueError naming the first that does not hold."""
         if not self.devices:
             raise ValueError(f"claim {self.claim} is prepared without a device")
         uuids: dict[DeviceName, GpuUuid] = {}
@@ -171,7 +173,7 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPool:
-    """What this node publishes: under which driver and pool, and the GPU behind each device name."""
+    """What this node publishes: its driver and pool, and the GPU behind each device name."""
 
     driver: str
     name: PoolName
@@ -194,17 +196,17 @@ class PublishedPool:
     fabric: PartitionedFabric | None = None
     """None: no partitions have to be activated."""
     vanished: Mapping[DeviceName, str] = field(default_factory=dict)
-    """Place → UUID of a MIG device that was made there for a claim and is not there any more."""
+    """Place → UUID of a MIG device that was made there for a claim and is gone."""
 
 
 def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:
-    """Say that a node lacks a device."""
+    """Return the reason for a device that the node lacks."""
     count = len(pool.gpus) + len(pool.mig_devices) + len(pool.passthrough) + len(pool.vgpus)
     return f"this node has no device {name} (it has {count} devices)"
 
 
 def why_the_vgpu_managers(gpu: Gpu, pool: PublishedPool) -> str | None:
-    """Return why no container can be given anything of a GPU that the vGPU manager has, None where it has not."""
+    """Return why containers can get nothing of a GPU, because the vGPU manager has it; None if it has not."""
     if gpu.pci_bus_id is None or gpu.pci_bus_id not in pool.vgpu_parents:
         return None
     return (

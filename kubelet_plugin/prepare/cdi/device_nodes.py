@@ -1,7 +1,7 @@
 """Which device nodes a container with GPUs needs, and what is wrong with one that the host has or lacks.
 
-A node is told by its numbers, not by its name: the driver makes /dev/nvidia-uvm anew under another major when its
-module is loaded again, and one that stayed from before opens nothing, or the device of somebody else.
+A node is identified by its numbers, not by its name: when its module is reloaded, the driver creates /dev/nvidia-uvm
+under another major, and a leftover node opens nothing, or somebody else's device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BIND = "bind the GPU to vfio-pci, and all functions of its IOMMU group with it"
 MAKE_VGPU = "make the vGPU again with the same type, or delete the pods"
 
 _GPU_DRIVERS = ("nvidia", "nvidia-frontend")
-"""Names in /proc/devices; the second one of drivers before 550."""
+"""Names in /proc/devices; drivers before 550 use the second one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node as the container sees it, and where the host has it when that is elsewhere."""
+    """A device node at its path in the container, and at its path on the host if that differs."""
 
     path: str
     host_path: str | None = None
@@ -48,15 +48,15 @@ class WantedNode:
 
     path: str
     drivers: tuple[str, ...]
-    """By which of these names /proc/devices knows its major, the first that is there."""
+    """Names of its major in /proc/devices; the first that is listed counts."""
     minor: int | None
-    """None: the kernel numbers it as it likes."""
+    """None: the kernel chooses the number."""
     remedy: str
     """What makes it, as an instruction."""
     required: bool = True
     """Whether a container without it has a GPU that it cannot use."""
     is_made: bool = False
-    """Whether the plugin makes it where it is missing, if it may: no daemon of NVIDIA does so for new MIG devices."""
+    """Whether the plugin creates it if it is missing, and may: no NVIDIA daemon does so for new MIG devices."""
 
 
 CONTROL_NODES = (
@@ -71,8 +71,8 @@ CONTROL_NODES = (
         required=False,
     ),
 )
-"""Of every container with a GPU. No CUDA program starts without the first two; profilers use the third, programs that
-drive displays the fourth, which exists where the module nvidia-modeset is loaded. Minors: nv.h, uvm_ioctl.h."""
+"""For every container with a GPU. No CUDA program starts without the first two; profilers use the third, programs that
+drive displays the fourth, which exists if the module nvidia-modeset is loaded. Minors: nv.h, uvm_ioctl.h."""
 
 
 IOMMU_NODE = WantedNode(
@@ -82,11 +82,11 @@ IOMMU_NODE = WantedNode(
     "this node has no iommufd: run `modprobe iommufd` as root (Linux 6.2, CONFIG_IOMMUFD), or leave "
     "`iommu: IOMMUFD` out of the claim's VfioConfig",
 )
-"""Of every container with a GPU that is opened by iommufd. The kernel numbers it as it likes."""
+"""For every container with a GPU that is opened by iommufd. The kernel chooses its number."""
 
 VFIO_NODE = WantedNode("/dev/vfio/vfio", ("misc",), 196, "run `modprobe vfio` as root on the node")
-"""Of every container with a GPU for virtual machines: what its IOMMU groups are joined in. Minor: VFIO_MINOR of Linux'
-miscdevice.h."""
+"""For every container with a GPU for virtual machines: the VFIO container that IOMMU groups are added to. Minor:
+VFIO_MINOR of Linux' miscdevice.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class DrmNode:
 
     node: DeviceNode
     by_path: str | None = None
-    """Name of the link below /dev/dri/by-path that leads to it, where the host has one."""
+    """Name of the link below /dev/dri/by-path that leads to it, if the host has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def device_node(path: str, dev_root: str) -> DeviceNode:
 
 def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tuple[WantedNode, ...]:
     """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances; for a GPU
-    for virtual machines that of VFIO and that of its IOMMU group, or that of iommufd and its own, which is called
+    for virtual machines the nodes of VFIO and of its IOMMU group, or those of iommufd and of the GPU, which is named
     `vfio_device` now.
     """
     remedy = MAKE_VGPU if device.is_vgpu else BIND
@@ -138,8 +138,8 @@ def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tupl
 
 
 def needs_gpu_driver(devices: Sequence[PreparedDevice]) -> bool:
-    """Whether a claim needs the NVIDIA driver of this node: not if all that it has is for virtual machines, which bring
-    their own.
+    """Whether a claim needs the NVIDIA driver of this node: not if all its devices are for virtual machines, which
+    bring their own.
     """
     return not all(device.is_passthrough for device in devices)
 
@@ -150,7 +150,7 @@ def has_graphics(device: PreparedDevice) -> bool:
 
 
 def plain_nodes(devices: Sequence[PreparedDevice], dev_root: str) -> Mapping[DeviceName, tuple[DeviceNode, ...]]:
-    """Return the nodes of devices as they are called, whatever the host has: for recorded machines."""
+    """Return the nodes of devices by their names alone, whatever the host has: for recorded machines."""
     return {
         device.device: tuple(device_node(wanted.path, dev_root) for wanted in wanted_nodes(device))
         for device in devices
@@ -158,14 +158,14 @@ def plain_nodes(devices: Sequence[PreparedDevice], dev_root: str) -> Mapping[Dev
 
 
 def problem(wanted: WantedNode, seen: NodeFacts | None, majors: Mapping[str, int], host_path: str) -> str | None:
-    """Return why a node cannot be given to a container, as a sentence with what to do; None when it can.
+    """Return why a node cannot be given to a container, as a sentence with what to do; None if it can.
 
     `majors` are those of /proc/devices. A driver that is not listed there cannot be compared.
     """
     if seen is None:
         return f"{host_path} is missing: containers would get GPUs that they cannot use; {wanted.remedy}"
     if not seen.is_character_device:
-        return f"{host_path} is no character device: remove it and {wanted.remedy}"
+        return f"{host_path} is not a character device: remove it and {wanted.remedy}"
     major = next((majors[name] for name in wanted.drivers if name in majors), seen.major)
     minor = seen.minor if wanted.minor is None else wanted.minor
     if (seen.major, seen.minor) != (major, minor):
@@ -177,11 +177,11 @@ def problem(wanted: WantedNode, seen: NodeFacts | None, majors: Mapping[str, int
 
 
 def vfio_problem(device: PreparedDevice, driver: str | None, iommu_group: str | None) -> str | None:
-    """Return why a GPU cannot be given to a virtual machine as it was read last, as a sentence with who must act; None
-    when it can.
+    """Return why a GPU cannot be given to a virtual machine as last read, as a sentence with who must act; None if it
+    can.
 
-    `driver` and `iommu_group` are what the kernel says now; None: it has none. That the node of the group exists says
-    nothing of the GPU: any other device may have that number by now, and a driver may have taken the GPU back.
+    `driver` and `iommu_group` are what the kernel says now; None: it has none. The node of the group alone proves
+    nothing: another device may have that number by now, and a driver may have taken the GPU back.
     """
     where = f"GPU {device.device} at {device.pci_bus_id}"
     if driver is None or VFIO_DRIVER.fullmatch(driver) is None:
@@ -191,8 +191,8 @@ def vfio_problem(device: PreparedDevice, driver: str | None, iommu_group: str | 
 
 
 def vgpu_problem(device: PreparedDevice, type_id: str | None, iommu_group: str | None) -> str | None:
-    """Return why a vGPU cannot be given to a virtual machine as it was read last, as a sentence with who must act; None
-    when it can.
+    """Return why a vGPU cannot be given to a virtual machine as last read, as a sentence with who must act; None if it
+    can.
 
     `type_id` and `iommu_group` are what the kernel says now; None: there is no such vGPU, or it has no group. A virtual
     function that got another type is another vGPU behind the same node.

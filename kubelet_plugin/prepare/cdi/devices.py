@@ -1,4 +1,4 @@
-"""What was given to containers → which claim and which devices it was: witnesses where a checkpoint says nothing."""
+"""What containers were given → claim and devices: the evidence that is left if a checkpoint cannot be read."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
-    """Return the claim whose spec has a device of this qualified name, None when it is no device of a claim of ours."""
+    """Return the claim whose spec has a device of this qualified name, None if it is no device of our claims."""
     kind, _, name = qualified_name.partition("=")
     match = _DEVICE.fullmatch(name) if kind == cdi_kind(driver) else None
     return None if match is None else ClaimUid(match[1])
 
 
 def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
-    """Return its devices with the numbers of their nodes and nothing else; none if it is no spec of that claim."""
+    """Return a spec's devices with only the numbers of their nodes; none if it is no spec of that claim."""
     try:
         found = msgspec.json.decode(spec, type=_Spec).devices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

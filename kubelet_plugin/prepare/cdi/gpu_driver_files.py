@@ -1,6 +1,6 @@
-"""The driver's files on the host → what a container gets of them: mounts, and hooks where the host has the tool.
+"""The driver's files on the host → what a container gets of them: mounts, and hooks if the host has the tool.
 
-A container has its own libraries and gets the driver's beside them, because those must match the kernel module. The
+A container has its own libraries and also gets the driver's, because those must match the kernel module. The
 dynamic loader finds a library by its SONAME (libcuda.so.1), the file carries the driver's version
 (libcuda.so.580.65.06). With NVIDIA's nvidia-cdi-hook on the host, hooks make the links and the loader's cache. Without
 it the file is mounted a second time at each name, in both folders that loaders search without a cache: /usr/lib64
@@ -21,7 +21,7 @@ SOCKET_OPTIONS = (*FILE_OPTIONS[1:], "noexec")
 """A socket is written to; nothing in its folder is run."""
 
 LIBRARY_FOLDERS_VARIABLE = "NVIDIA_CTK_LIBCUDA_DIR"
-"""Tells programs in the container in which folders the driver's libraries are, with colons between them."""
+"""Tells programs in the container which folders hold the driver's libraries, separated by colons."""
 
 _SONAME_LINKS: Mapping[str, str] = MappingProxyType(
     {
@@ -45,7 +45,7 @@ _FILE_LINKS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class GpuDriverFile:
-    """One file of the driver. Both paths are without the driver root in front."""
+    """One file of the driver. Both paths are relative to the driver root, but start with `/`."""
 
     path: str
     """Where the container gets it."""
@@ -54,8 +54,8 @@ class GpuDriverFile:
     soname: str | None = None
     """Of a library."""
     plain_link: bool = False
-    """Whether the root has a link to this library without any version (libnvidia-ml.so): developers' programs open it,
-    so containers get it too."""
+    """Whether the root has a link to this library without any version (libnvidia-ml.so): development tools open it, so
+    containers get it too."""
 
     @property
     def folder(self) -> str:
@@ -83,7 +83,7 @@ class GpuDriverFiles:
     """`x86_64` or `aarch64`."""
     libraries: tuple[GpuDriverFile, ...]
     plugins: tuple[GpuDriverFile, ...] = ()
-    """Libraries that others open from a folder of their own (vdpau)."""
+    """Libraries that other libraries open from a separate folder (vdpau)."""
     modules: tuple[GpuDriverFile, ...] = ()
     """Modules of the X server, in folders of their own."""
     files: tuple[GpuDriverFile, ...] = ()
@@ -108,7 +108,7 @@ class GpuDriverEdits:
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     tool: HookTool | None = None
-    """What runs the hooks, those of single devices as well."""
+    """What runs the hooks, including those of single devices."""
     gpu_driver_root: str = "/"
     """Where the host has the driver."""
 
@@ -125,7 +125,7 @@ class GpuDriverEdits:
 def gpu_driver_edits(files: GpuDriverFiles, gpu_driver_root: str, tool: HookTool | None = None) -> GpuDriverEdits:
     """Return the edits for a driver whose root the host has at gpu_driver_root. Order: by container path.
 
-    No container path is mounted twice: the first in the order libraries, files, sockets holds.
+    No container path is mounted twice: the first in the order libraries, files, sockets wins.
     """
     linked = (*files.libraries, *files.plugins, *files.modules)
     mounts = {file.path: _mount(file, file.path, gpu_driver_root) for file in linked}
@@ -149,7 +149,7 @@ def gpu_driver_edits(files: GpuDriverFiles, gpu_driver_root: str, tool: HookTool
 
 
 def plain_name(library: str) -> str:
-    """Return a library's name without what follows `.so`."""
+    """Return a library's name up to `.so`."""
     head, dot_so, _ = library.partition(".so")
     return head + dot_so
 
@@ -164,7 +164,7 @@ def _mount(file: GpuDriverFile, path: str, gpu_driver_root: str, options: tuple[
 
 
 def _names_without_links(files: GpuDriverFiles) -> Iterator[tuple[str, GpuDriverFile]]:
-    """Yield each further path at which a library is mounted where nothing makes links."""
+    """Yield each further path at which a library is mounted if no hook makes links."""
     for library in files.libraries:
         for folder in (library.folder, *loader_folders(files.machine)):
             yield from ((f"{folder}/{name}", library) for name in _opened_names(library))
@@ -179,7 +179,7 @@ def _opened_names(library: GpuDriverFile) -> tuple[str, ...]:
 
 
 def _links(file: GpuDriverFile) -> tuple[SymbolicLink, ...]:
-    """Return the links that lead to a library in its own folder, one a path."""
+    """Return the links that lead to a library in its own folder, one per path."""
     soname = file.soname or file.name
     further = _SONAME_LINKS.get(file.plain_name)
     targets = {soname: file.name} if soname != file.name else {}

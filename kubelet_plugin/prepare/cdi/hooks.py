@@ -1,8 +1,8 @@
 """What NVIDIA's hook tool does in a container, as CDI hooks: what mounts and device nodes alone cannot do.
 
 The tool is nvidia-cdi-hook of the NVIDIA container toolkit, or `nvidia-ctk hook` of older ones. Container runtimes run
-it on the host, so it is looked for there, wherever the driver is. A version knows some commands and not others, and
-not all pass over an unknown one (1.17.4 fails, and with it the container): only what it knows is asked.
+it on the host, so it is searched for there, wherever the driver is. Versions differ in the commands that they know, and
+some fail on an unknown one (1.17.4 does, and the container with it), so only known commands are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 HOOK_NAMES = ("nvidia-cdi-hook", "nvidia-ctk")
 """File names of the tool, the newer first."""
 COMMANDS_ON_PATH = "hook"
-"""Under which nvidia-ctk has the commands."""
+"""The subcommand of nvidia-ctk that has the commands."""
 
 CREATE_SYMLINKS = "create-symlinks"
 UPDATE_LDCACHE = "update-ldcache"
@@ -29,13 +29,13 @@ COMMANDS = FIRST_COMMANDS | {ENABLE_CUDA_COMPAT, DISABLE_DEVICE_NODES, APPLICATI
 
 CREATE_CONTAINER = "createContainer"
 CREATE_RUNTIME = "createRuntime"
-"""The stage before the container's own namespaces count: its cgroup is there, its root is not entered."""
+"""The stage after the container's cgroup exists and before its root is entered, in the runtime's own namespaces."""
 
 WITHOUT_HOOKS = (
     "containers get the driver's libraries by mounts alone: images with a CUDA newer than the driver do not use "
     "their compatibility libraries, and libraries in folders that the image's loader does not search are not found"
 )
-"""What is lost where the tool is not on the host."""
+"""What is lost if the tool is not on the host."""
 
 _ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
 
@@ -55,7 +55,7 @@ class Hook:
 
     path: str
     arguments: tuple[str, ...]
-    """The first is the program's own name."""
+    """The first one is the program's name."""
     stage: str = CREATE_CONTAINER
 
     def document(self) -> dict[str, Any]:
@@ -74,8 +74,8 @@ class SymbolicLink:
 def gpu_driver_hooks(
     tool: HookTool | None, version: str, links: Sequence[SymbolicLink], library_folders: Sequence[str]
 ) -> tuple[Hook, ...]:
-    """Return the hooks of every container with a GPU, in the order in which they must run: the cache comes last but
-    for what needs no libraries, because it takes up links and the folder of the compatibility libraries.
+    """Return the hooks of every container with a GPU, in the order in which they must run: after the cache come only
+    hooks that need no libraries, because the cache picks up links and the folder of the compatibility libraries.
     """
     folders = [argument for folder in library_folders for argument in ("--folder", folder)]
     wanted: tuple[tuple[str, list[str]] | None, ...] = (
@@ -92,7 +92,7 @@ def gpu_driver_hooks(
 def device_hooks(
     tool: HookTool | None, links: Sequence[SymbolicLink], gpu_uuid: str | None, gpu_driver_root: str
 ) -> tuple[Hook, ...]:
-    """Return the hooks of one device. `gpu_uuid` is that of a whole GPU, None for a part of one.
+    """Return the hooks of one device. `gpu_uuid` is the UUID of a whole GPU, None for a part of one.
 
     The second lets a container limit its own CUDA memory by NVIDIA_GPU_MEMORY_REQUEST and _LIMIT; without them it does
     nothing.

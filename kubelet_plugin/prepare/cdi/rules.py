@@ -1,8 +1,8 @@
 """The rules that a CDI spec must keep (CDI specification, versions up to 1.1.0), and the version that it needs.
 
-A runtime that finds a bad spec drops the file and only logs it, and the pod fails with "unresolvable device". So our
-specs are checked before they are written, with the rules that runtimes apply; a published JSON schema lets most of
-these mistakes pass.
+A runtime that finds a bad spec ignores the file and only logs that, and the pod fails with "unresolvable device". So
+our specs are checked before they are written, with the rules that runtimes apply; the published JSON schema misses most
+of these mistakes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.
 MAX_CLASS_LENGTH = 63
 MAX_VENDOR_LENGTH = 253
 MAX_ANNOTATION_BYTES = 256 * 1024
-"""Of all keys and values of one place together."""
+"""Limit for all keys and values of one place together."""
 MAX_CLOS_ID_LENGTH = 4095
 """A folder below /sys/fs/resctrl (PATH_MAX less its NUL)."""
 
@@ -67,13 +67,13 @@ _KEYS: Mapping[str, Mapping[str, type]] = {
         "enableMonitoring": bool,
     },
 }
-"""What each kind of object may hold. Runtimes read strictly: one unknown key, and the file counts for nothing."""
+"""What each kind of object may hold. Runtimes decode strictly: one unknown key, and they ignore the file."""
 
 _TEXTS = frozenset({"env", "args", "options", "schemata"})
 """Lists of texts, wherever they stand."""
 _NUMBERS = frozenset({"additionalGids"})
 _UNSIGNED_32 = frozenset({"uid", "gid", "fileMode", *_NUMBERS})
-"""Numbers of 32 bits without sign; all others are of 64 bits with sign."""
+"""Unsigned 32-bit numbers; all others are signed 64-bit."""
 
 
 def least_version(document: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def least_version(document: Mapping[str, Any]) -> str:
 def check_spec(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return which rules a spec breaks, in a fixed order; nothing for a good one.
 
-    Keys and types come first: where one is wrong the other rules are not asked.
+    Keys and types come first: if one is wrong, the other rules are not checked.
     """
     return tuple(_form_problems(document)) or tuple(_rule_problems(document))
 

@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.prepare.cdi.rules import VERSIONS, check_spec, leas
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 LEAST_VERSION = "0.5.0"
-"""Our device names start with a claim UID, so often with a digit, which CDI allows from 0.5.0 on. Claims whose UID
+"""Our device names start with a claim UID, hence often with a digit, which CDI allows from 0.5.0 on. Claims whose UID
 starts with a letter get the same version: one form of file is easier to reason about than two."""
 
 
@@ -30,7 +30,7 @@ def spec_file_name(driver: str, uid: ClaimUid) -> str:
 
 
 def claim_of_spec_file(driver: str, name: str) -> ClaimUid | None:
-    """Return the claim whose spec has this file name, None when it is no spec of a claim of ours."""
+    """Return the claim whose spec has this file name, None if it is no spec of our claims."""
     head, tail = spec_file_name(driver, ClaimUid("\0")).split("\0")
     uid = name.removeprefix(head).removesuffix(tail)
     return ClaimUid(uid) if uid and name == f"{head}{uid}{tail}" else None
@@ -51,10 +51,10 @@ def claim_spec(
     """Return the CDI spec of a claim as JSON. `nodes` has an entry for each of its devices.
 
     `gpu_driver_edits` bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA
-    runtime from injecting GPUs of its own choice. A pod in a virtual machine gets nothing but the nodes of its GPUs,
-    which its runtime makes devices of that machine: variables reach the containers inside, where PCI addresses are
-    others and `void` would keep the guest's own NVIDIA runtime from its GPUs. Raises ValueError when the result breaks
-    a rule of CDI, which is an error of ours.
+    runtime from injecting GPUs of its own choice. A pod in a virtual machine gets only the nodes of its GPUs, which its
+    runtime turns into devices of that machine: variables would reach the containers inside, where PCI addresses differ
+    and `void` would keep the guest's own NVIDIA runtime from its GPUs. Raises ValueError if the result breaks a rule of
+    CDI, which is a bug of ours.
     """
     edits = gpu_driver_edits if gpu_driver_edits is not None else GpuDriverEdits()
     # A device may answer two requests; each share of one has edits of its own.
@@ -86,15 +86,17 @@ def claim_spec(
 
 
 def _given(prepared: PreparedClaim, nodes: Sequence[DeviceNode]) -> Sequence[DeviceNode]:
-    """Return the nodes that a device's containers get. What opens VFIO itself stays with who starts the machine."""
+    """Return the nodes that a device's containers get. In a virtual machine these exclude what opens VFIO itself, which
+    its runtime has.
+    """
     if not prepared.in_guest:
         return nodes
     return [node for node in nodes if node.path not in (VFIO_NODE.path, IOMMU_NODE.path)]
 
 
 def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) -> ContainerEdits:
-    """Return the edits of one device, with its lists joined with those of its request: a container that has one device
-    of a request has all of them.
+    """Return the edits of one device, its lists merged with those of its request: a container with one device of a
+    request has all of them.
     """
     own = edits_of(device, prepared.effects, kind_of)
     if not own.lists:
@@ -112,7 +114,7 @@ def _joined(device: PreparedDevice, prepared: PreparedClaim, kind_of: KindOf) ->
 def _device_edits(
     device: PreparedDevice, nodes: Sequence[DeviceNode], drm: Sequence[DrmNode], edits: GpuDriverEdits
 ) -> dict[str, Any]:
-    """Return the edits of one device. Without the hook tool a node is made at the path of each link to it as well."""
+    """Return the edits of one device. Without the hook tool, links to a node are replaced by further nodes."""
     linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]
     made = [DeviceNode(path, node.host_path or node.path) for path, node in linked] if edits.tool is None else []
     links = [SymbolicLink(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]

@@ -1,1 +1,1 @@
-"""What is written down before it is done: checkpoints of claims, and journals of what belongs to no claim."""
+"""What is recorded before it is done: checkpoints of claims, and journals of changes that belong to no claim."""

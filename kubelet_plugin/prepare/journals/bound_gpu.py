@@ -1,7 +1,7 @@
-"""What is written down of a GPU that is bound to VFIO for a claim, beside the claim: which drivers its functions had.
+"""The record of a GPU that is bound to VFIO for a claim, kept outside the claim: which drivers its functions had.
 
-The claim's journal says so too, and is lost where its checkpoint breaks. On disk: one JSON object. After a boot every
-function has the driver that takes it by itself, so a record of another boot says nothing.
+The claim's journal has the same, but is lost if its checkpoint breaks. On disk: one JSON object. After a boot every
+function is back with its default driver, so a record of another boot is meaningless.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def encode_bound_gpu(gpu: BoundGpu) -> bytes:
 
 
 def decode_bound_gpu(data: bytes) -> BoundGpu:
-    """Read a file. Raises ValueError for what is none of ours."""
+    """Read a file. Raises ValueError if it is not one of ours."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

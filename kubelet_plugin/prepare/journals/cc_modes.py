@@ -1,7 +1,7 @@
-"""What is written down of the modes of confidential computing of this node's GPUs, and of a change of them.
+"""The journal of the modes of confidential computing of this node's GPUs, and of a change of them.
 
-On disk: one JSON object. A mode survives a reboot, and so may a change that was cut short: some GPUs are in the new
-mode then, and some are not. Drivers are bound anew by each boot, and what was read of a mode is read again.
+On disk: one JSON object. A mode survives a reboot, and so may an interrupted change: then some GPUs are in the new mode
+and some are not. Each boot rebinds the drivers, and modes are read again after it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import msgspec
 VERSION: Final = 1
 
 NO_MODE: Final = ""
-"""Of a change that nobody wants any more, and that could be neither finished nor taken back."""
+"""Mode of a change that is no longer wanted, and could be neither finished nor rolled back."""
 
 
 class ModeStep(enum.Enum):
-    """How far a change is."""
+    """The progress of a change."""
 
     UNBINDING = "unbinding"
-    """The drivers of the GPUs are noted, any of them may have lost its driver, and no mode was touched."""
+    """The drivers of the GPUs are noted, any GPU may have lost its driver, and no mode was touched."""
     SWITCHING = "switching"
-    """The modes before are noted, and each GPU may be in either, or will be after its next reset."""
+    """The old modes are noted, and each GPU may be in the old or new mode, now or after its next reset."""
     BINDING = "binding"
-    """All GPUs are in one mode, as was read after the last reset; each may have got its driver back."""
+    """All GPUs are in one mode, as read after the last reset; any GPU may have its driver back."""
     STUCK = "stuck"
-    """They could be brought neither into the new mode nor back. Somebody has to act."""
+    """The GPUs could be brought neither into the new mode nor back. An admin has to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ class ModeChange:
     """A change of all GPUs of a node."""
 
     mode: str
-    """What they are to be in, one of CC_MODES; in BINDING what they are in. NO_MODE: see there."""
+    """The mode they should get, one of CC_MODES; in BINDING the mode they are in. NO_MODE: see there."""
     step: ModeStep
     drivers: Mapping[str, str] = field(default_factory=dict)
-    """PCI address of each GPU → the driver that it had, empty: none. Empty altogether after a reboot."""
+    """PCI address of each GPU → the driver that it had, "" for none. No entries after a reboot."""
     before: Mapping[str, str] = field(default_factory=dict)
     """PCI address → mode before the change, from SWITCHING on."""
     problem: str = ""
-    """What went wrong: in BINDING the GPUs were taken back to the mode of before."""
+    """What went wrong; in BINDING: the GPUs were rolled back to their old mode."""
     refused: str = ""
-    """In BINDING the mode that could not be had, where they were taken back."""
+    """In BINDING after a rollback: the mode that could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedMode:
-    """A mode that was tried, or asked for, and cannot be had. It is not tried again while the label says it."""
+    """A mode that was tried or requested and cannot be reached. It is not retried while the label keeps naming it."""
 
     mode: str
     problem: str
@@ -63,14 +63,14 @@ class CcModeJournal:
 
     boot_id: str
     modes: Mapping[str, str] = field(default_factory=dict)
-    """PCI address → mode, as NVIDIA's program read it in this boot, with nothing between that could change it."""
+    """PCI address → mode, as NVIDIA's program read it in this boot, if nothing since could have changed it."""
     change: ModeChange | None = None
     refused: RefusedMode | None = None
     asking: bool = False
-    """Whether GPUs of which nobody has anything are being asked for their modes: nobody may get one meanwhile."""
+    """Whether the modes of unused GPUs are being read: no claim may get one of these meanwhile."""
 
     def without_a_boot(self) -> CcModeJournal:
-        """Return what holds of this in another boot."""
+        """Return the part of this that still holds in another boot."""
         change = self.change
         if change is not None:
             change = None if change.step is ModeStep.UNBINDING else replace(change, drivers={})
@@ -119,7 +119,7 @@ def encode_cc_modes(journal: CcModeJournal) -> bytes:
 
 
 def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
-    """Read a file in a boot. Raises ValueError for what cannot be read."""
+    """Read a file in a boot. Raises ValueError if it cannot be read."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:

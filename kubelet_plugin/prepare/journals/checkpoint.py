@@ -1,7 +1,7 @@
-"""The checkpoint of one claim: what unprepare needs when the claim is gone, and what a restart needs to go on.
+"""The checkpoint of one claim: what unprepare needs when the claim is gone, and what a restart needs to resume.
 
 On disk: one JSON object `{"version", "checksum", "checkpoint"}`. The checksum is over the bytes of the value of
-`checkpoint` exactly as they stand in the file, so that no reader has to write JSON the way the writer did. Fields
+`checkpoint` exactly as they are in the file, so that no reader has to write JSON the way the writer did. Fields
 that this version does not know are kept when it writes a checkpoint again: a newer plugin may need them back.
 """
 
@@ -20,27 +20,27 @@ from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim, PreparedDevice
 
 PLAIN_VERSION = 1
-"""Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing.
+"""Raised only if an older plugin would misread a newer file; a new field alone does not raise it.
 
-So the release before reads what this one writes: it keeps the fields that it does not know.
+So the previous release reads what this one writes: it keeps the fields that it does not know.
 """
 SHARING_VERSION = 2
-"""Of a checkpoint with effects, or with shares of a known size, which a release without them would get wrong: it would
-forget the claim and leave its effects behind, or give one share of a GPU the size of another. To it such a file is a
-broken one, so it says so and keeps a copy."""
+"""For checkpoints with effects or with shares of a known size. A release that does not know these would forget the
+claim and leave its effects behind, or give one share of a GPU the size of another. With this version it takes the file
+for broken, says so and keeps a copy."""
 
 SUFFIX = ".json"
 
 
 DeviceKey = tuple[str, str, str | None]
-"""Request, device and shareID: what tells the devices of a claim apart."""
+"""Request, device and shareID identify a device of a claim."""
 
 
 class State(Enum):
     """How far the preparation got."""
 
     STARTED = "started"
-    """The devices are taken; the CDI spec may be there or not. Kubelet got no answer yet, unless it is `answered`."""
+    """The devices are taken; the CDI spec may exist or not. Kubelet got no answer yet, unless it is `answered`."""
     DONE = "done"
     """All files are written; kubelet may have its answer and containers may run."""
 
@@ -51,18 +51,18 @@ class Checkpoint:
 
     state: State
     boot_id: str
-    """Of the boot in which it was written: minors and CDI specs do not outlive it, nor do containers."""
+    """ID of the boot in which it was written: neither minors, CDI specs nor containers outlive it."""
     prepared: PreparedClaim
     answered: bool = False
-    """Kubelet may have had its answer before this preparation started: containers may run with these devices."""
+    """Kubelet may have got its answer before this preparation started: containers may run with these devices."""
     aside: str | None = None
     """Why it is set aside: no container of it can be started, and its devices stay held. None: it is not."""
     planned: bool = True
-    """False: it was put together from what was left of it, and has still to be planned from the claim."""
+    """False: it was reconstructed from what was left, and must still be planned from the claim."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the document that this version does not know."""
     unknown_of_devices: Mapping[DeviceKey, Mapping[str, Any]] = field(default_factory=dict)
-    """The same, of its devices."""
+    """Fields of its devices that this version does not know."""
 
     @property
     def in_use(self) -> bool:
@@ -159,7 +159,7 @@ def _has_effects_or_shares(prepared: PreparedClaim) -> bool:
 
 
 def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
-    """Read the file of a claim; whatever is wrong with it is an answer, not an exception."""
+    """Read the file of a claim; a broken one is an answer, not an exception."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""What is written down of layouts on this node: which GPUs are being changed, and which parts of them are ours.
+"""The journal of layouts on this node: which GPUs are being changed, and which parts of them are ours.
 
-On disk: one JSON object. Parts outlive no boot, so a document of another boot says nothing. Here is what is written of
-MIG layouts; vgpu_layout_journal has what is written of those of vGPUs.
+On disk: one JSON object. Parts do not outlive a boot, so a document of another boot is meaningless. This file has the
+journal of MIG layouts; vgpu_layouts has that of vGPU layouts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class LayoutJournal(Generic[R]):
-    """The whole document; GPUs of which nothing is to be said are left out."""
+    """The whole document; GPUs with an empty record are left out."""
 
     boot_id: str
     empty: R
-    """What is known of a GPU of which nothing is to be said."""
+    """The empty record."""
     gpus: Mapping[str, R] = field(default_factory=dict)
-    """By what names a GPU for good: its UUID, or its PCI address."""
+    """By the permanent name of a GPU: its UUID, or its PCI address."""
 
     def of(self, gpu: str) -> R:
         """Return what is known of a GPU."""
@@ -50,7 +50,7 @@ class JournalForm(Generic[R]):
     empty: R
     encode: Callable[[LayoutJournal[R]], bytes]
     decode: Callable[[bytes, str], LayoutJournal[R]]
-    """Reads a document in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
+    """Reads a document in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class MadeInstance:
     start: int
     size: int
     number: int | None = None
-    """The driver's. None: it was asked for, and may have been made."""
+    """The driver's number. None: it was requested, and may have been made."""
     uuid: str | None = None
-    """Of its MIG device. None: not known yet, or written by a plugin that did not write it down."""
+    """UUID of its MIG device. None: not known yet, or the journal is of a plugin that did not record it."""
 
     @property
     def placement(self) -> MigPlacement:
@@ -71,8 +71,8 @@ class MadeInstance:
         return MigPlacement(self.start, self.size)
 
     def may_be(self, found: GpuInstance) -> bool:
-        """Whether an instance is this one, as far as it can be told without its UUID. A number alone says nothing: the
-        driver gives it to the next instance.
+        """Whether an instance may be this one, as far as that shows without its UUID. A number alone proves nothing:
+        the driver reuses it for the next instance.
         """
         same_place = (found.profile, found.placement) == (self.profile, self.placement)
         return same_place and self.number in (None, found.number)
@@ -83,11 +83,11 @@ class GpuRecord:
     """What is known of one GPU."""
 
     changing: GpuLayout | None = None
-    """What it is being changed into: begun, and not known to be done and read since. None: it is at rest."""
+    """The layout that it is being changed to, until that is done and was read back. None: no change is under way."""
     made: tuple[MadeInstance, ...] = ()
 
     def candidate(self, found: GpuInstance) -> MadeInstance | None:
-        """Return the entry that an instance may be of, None for one that we did not make."""
+        """Return the entry that an instance may belong to, None for one that we did not make."""
         return next((each for each in self.made if each.may_be(found)), None)
 
     def making(self, profile: MigProfile, placement: MigPlacement) -> GpuRecord:
@@ -95,7 +95,7 @@ class GpuRecord:
         return replace(self, made=(*self.made, MadeInstance(profile.name, placement.start, placement.size)))
 
     def identified(self, number: int, uuid: str | None = None) -> GpuRecord:
-        """Return this with the number and the UUID of what was entered last."""
+        """Return this with the number and the UUID of the last entry filled in."""
         return replace(self, made=(*self.made[:-1], replace(self.made[-1], number=number, uuid=uuid)))
 
     def without(self, gone: MadeInstance) -> GpuRecord:
@@ -104,7 +104,7 @@ class GpuRecord:
 
 
 class JournalDocument(msgspec.Struct):
-    """What the documents of all kinds begin with."""
+    """What the documents of all kinds have in common."""
 
     version: int
     boot_id: str
@@ -114,7 +114,7 @@ D = TypeVar("D", bound=JournalDocument)
 
 
 def read_document(data: bytes, kind: type[D]) -> D:
-    """Read a document of a kind. Raises ValueError for one that cannot be read, or is of another version."""
+    """Read a document of a kind. Raises ValueError if it cannot be read, or has another version."""
     try:
         document = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -160,7 +160,7 @@ def encode_journal(journal: LayoutJournal[GpuRecord]) -> bytes:
 
 
 def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
-    """Read a file in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
+    """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
     document = read_document(data, _Document)
     if document.boot_id != boot_id:
         return LayoutJournal(boot_id, GpuRecord())

@@ -1,4 +1,4 @@
-"""What is written down of vGPU layouts on this node: which GPUs are being changed, and which vGPUs are ours."""
+"""The journal of vGPU layouts on this node: which GPUs are being changed, and which vGPUs are ours."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class VgpuRecord:
     """What is known of one GPU."""
 
     changing: VgpuLayout | None = None
-    """What it is being changed into: begun, and not known to be done and read since. None: it is at rest."""
+    """The layout that it is being changed to, until that is done and was read back. None: no change is under way."""
     made: tuple[OurVgpu, ...] = ()
-    """Noted before each is made, so some may not be there yet, or any more."""
+    """Each is noted before it is made, so some may not exist yet, or no longer exist."""
 
     def making(self, vgpu: OurVgpu) -> VgpuRecord:
         """Return this with a vGPU that is about to be made."""
@@ -72,7 +72,7 @@ def encode_vgpu_journal(journal: LayoutJournal[VgpuRecord]) -> bytes:
 
 
 def decode_vgpu_journal(data: bytes, boot_id: str) -> LayoutJournal[VgpuRecord]:
-    """Read a file in a boot; one of another boot is empty. Raises ValueError for what cannot be read."""
+    """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
     document = read_document(data, _Document)
     if document.boot_id != boot_id:
         return LayoutJournal(boot_id, NOTHING_KNOWN)

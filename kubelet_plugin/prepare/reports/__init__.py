@@ -1,1 +1,1 @@
-"""Who has what, in the forms in which others read it."""
+"""Who has what, in the formats that others read."""

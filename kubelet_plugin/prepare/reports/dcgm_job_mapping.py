@@ -1,4 +1,4 @@
-"""Files that tell an unmodified dcgm-exporter whose GPU it is: its folder of job mappings (hpc-job-mapping-dir).
+"""Files that tell an unmodified dcgm-exporter who uses each GPU: its folder of job mappings (hpc-job-mapping-dir).
 
 A file is named after a GPU as DCGM counts them, `3`, or `3.7` for GPU instance 7 of it; each line is a job, which the
 exporter adds to the GPU's metrics as the label `hpc_job`. Ours are `namespace/pod/container`.
@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, Prepar
 from dracaena.kubelet_plugin.prepare.reports.podlist import by_name, devices_by_container, used_now
 
 _FILE_NAME = re.compile(r"[0-9]+([.][0-9]+)?")
-"""The names that the exporter reads; the hidden names of half-written files are none."""
+"""The names that the exporter reads; the hidden names of half-written files do not match."""
 
 
 def is_job_file(name: str) -> bool:
@@ -25,7 +25,7 @@ def is_job_file(name: str) -> bool:
 def job_files(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping[str, bytes]:
     """Return the files of all GPUs that containers use now, by name; lines sorted, each once.
 
-    Left out is a device whose number was not kept (see PreparedDevice).
+    Devices whose number was not kept are left out (see PreparedDevice).
     """
     claims = by_name(prepared)
     jobs: dict[str, set[str]] = {}

@@ -1,8 +1,8 @@
 """A prepared claim → the files that tell its containers which devices they got (KEP-5304, device metadata).
 
 Each request of a claim has one document on the host and one CDI spec, which mounts the document into the containers
-that use the request. Where it lies in the container follows from the pod's own spec, so a program finds it without
-asking anybody. The formats are those of the Kubernetes plugin library (releases 1.36 and 1.37).
+that use the request. Its path in the container follows from the pod's own spec, so programs find it without asking an
+API. The formats are those of the Kubernetes plugin library (releases 1.36 and 1.37).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST_FOLDER = "dra-device-metadata"
 CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 
 GENERATION = 1
-"""Of a document that never changes: what we tell of a GPU is known when it is prepared."""
+"""The generation of a document that never changes: what it says of a GPU is known when the claim is prepared."""
 
 DOCUMENT = "metadata.json"
 
@@ -36,7 +36,7 @@ Attributes = Mapping[DeviceName, Mapping[str, DeviceAttribute]]
 
 
 def claim_metadata(claim: ResourceClaim) -> ClaimMetadata:
-    """Return what the files of a claim need beside its devices."""
+    """Return what the files of a claim need besides its devices."""
     return ClaimMetadata(claim.metadata.annotations.get(POD_CLAIM_NAME_ANNOTATION) or None)
 
 
@@ -56,21 +56,21 @@ def spec_name(driver: str, uid: ClaimUid, request: str) -> str:
 
 
 def spec_prefix(driver: str) -> str:
-    """Return how the names of all such specs begin."""
+    """Return the prefix of the names of all such specs."""
     return f"{driver}_metadata_"
 
 
 def claim_of_spec_name(driver: str, name: str) -> ClaimUid | None:
-    """Return the claim whose spec has this file name, None when it is no such name: neither part has underscores."""
+    """Return the claim whose spec has this file name, None if it is no such name. Neither part has underscores."""
     prefix = spec_prefix(driver)
     uid, underscore, request = name.removeprefix(prefix).removesuffix(".json").partition("_")
     return ClaimUid(uid) if uid and underscore and name == f"{prefix}{uid}_{request}.json" else None
 
 
 def document(prepared: PreparedClaim, request: str, driver: str, attributes: Attributes) -> bytes:
-    """Return what the containers read: one JSON object a version, one after the other.
+    """Return what the containers read: one JSON object per version, in sequence.
 
-    `attributes` are those of the ResourceSlice; a device that is not in it is named without any.
+    `attributes` are those of the ResourceSlice; a device that is not in the slice has none.
     """
     assert prepared.metadata is not None
     devices = [device for device in prepared.devices if device.request_name == request]
@@ -101,7 +101,7 @@ def document(prepared: PreparedClaim, request: str, driver: str, attributes: Att
 
 
 def claim_of_document(data: bytes) -> ClaimUid | None:
-    """Return the claim that a document is about, None when it is no document of ours."""
+    """Return the claim that a document is about, None if it is not one of ours."""
     try:
         newest, _ = json.JSONDecoder().raw_decode(data.decode())
         return ClaimUid(newest["metadata"]["uid"])
@@ -112,7 +112,7 @@ def claim_of_document(data: bytes) -> ClaimUid | None:
 def spec(prepared: PreparedClaim, request: str, driver: str, folder: str) -> bytes:
     """Return the CDI spec that mounts a document; `folder` is where the host has HOST_FOLDER.
 
-    Raises ValueError when the result breaks a rule of CDI, which is an error of ours.
+    Raises ValueError if the result breaks a rule of CDI, which is a bug of ours.
     """
     found = {
         "cdiVersion": LEAST_VERSION,
@@ -139,8 +139,8 @@ def spec(prepared: PreparedClaim, request: str, driver: str, folder: str) -> byt
 
 
 def container_path(prepared: PreparedClaim, request: str, driver: str) -> str:
-    """Return where containers find a document: by the name of a claim that the pod names, or by the pod's own name for
-    one that was generated for it.
+    """Return where containers find a document: by the claim's name if the pod names it, or by the pod's own name for a
+    claim that was generated for it.
     """
     assert prepared.metadata is not None
     pod_claim_name = prepared.metadata.pod_claim_name

@@ -1,9 +1,9 @@
 """A prepared claim → its entries in status.devices: which GPU each allocated device is (KEP-4817).
 
-The list has an entry a device, of all drivers; the key is driver, pool, device and share. Ours hold `data`, a free JSON
-object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`; of a share
-`memory` (a Quantity) and `cores` (percent). A GPU for virtual machines has no `uuid`: nobody here knows it. A vGPU has
-`mDevUUID`, or the `pciBusID` of its virtual function, and `parentPCIBusID`.
+The list has one entry per device, of all drivers; the key is driver, pool, device and share. Ours hold `data`, a free
+JSON object of the driver: `uuid`; if known, `pciBusID` and, for a MIG device, `parentUUID`; for a share, `memory` (a
+Quantity) and `cores` (percent). A GPU for virtual machines has no `uuid`: it is not known here. A vGPU has `mDevUUID`,
+or the `pciBusID` of its virtual function, and `parentPCIBusID`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, Prepar
 def with_our_devices(
     entries: Sequence[msgspec.Raw], prepared: PreparedClaim, driver: str
 ) -> list[msgspec.Raw | Mapping[str, Any]] | None:
-    """Return status.devices with the entries of a claim's devices as they should be; None: they are so already.
+    """Return status.devices with the entries of a claim's devices as they should be; None if they are already.
 
-    Entries of other drivers, and of ours for devices of other nodes, stay as they are and where they are. Of our own
-    only `data` is set: conditions and network data may be somebody else's.
+    Entries of other drivers, and ours for devices of other nodes, stay unchanged and in place. In our own entries only
+    `data` is set: conditions and network data may be somebody else's.
     """
     wanted = {_key(entry): entry for entry in (_entry(device, driver) for device in prepared.devices)}
     merged: list[msgspec.Raw | Mapping[str, Any]] = []
     for entry in entries:
-        # `data` is its driver's alone, as deep as it likes, and the name of nothing else in an entry.
+        # `data` belongs to its driver, may be nested deeply, and no other field of an entry has that name.
         left, data = set_apart(bytes(entry), ["data"])
         fields = msgspec.json.decode(left, type=dict[str, Any])
         ours = wanted.pop(_key(fields), None)

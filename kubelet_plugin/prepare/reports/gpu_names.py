@@ -1,4 +1,4 @@
-"""The formats in which readers of podlist.json may want a GPU named."""
+"""How podlist.json names GPUs: the formats that its readers may want."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class GpuNameFormat(Enum):
-    """What stands in gpu_list. Only a UUID is an identity: the other formats are for readers that know nothing else."""
+    """What gpu_list contains. Only a UUID is an identity: the other formats are for readers that know nothing else."""
 
     UUID = "uuid"
     """`GPU-…` or `MIG-…`, as NVML prints them; a GPU for virtual machines has its PCI address there in all formats."""
@@ -23,7 +23,7 @@ class GpuNameFormat(Enum):
 
 
 def gpu_name(device: PreparedDevice, name_format: GpuNameFormat) -> str:
-    """Return a device in a format; its UUID where the number for that format was not kept (see PreparedDevice)."""
+    """Return a device in a format; its UUID if the number for that format was not kept (see PreparedDevice)."""
     is_part = device.parent_uuid is not None or bool(device.access_minors)
     number = device.index if name_format is GpuNameFormat.INDEX else device.minor
     if (

@@ -20,13 +20,13 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which no container of a pod will ever run again (core/v1 PodPhase)."""
 
 _RUNNING = "Running"
-"""Phase of a pod whose init containers have all ended, but the sidecars among them (restartPolicy Always)."""
+"""Phase of a pod whose init containers have all ended, except sidecars (restartPolicy Always)."""
 
 ClaimPlace = tuple[str, str]
 """Namespace and name of a claim, whichever claim that is."""
 
 ClaimsByName = Mapping[ClaimPlace, Sequence[PreparedClaim]]
-"""Prepared claims by place: made once, so that each pod finds its own without a look at all others."""
+"""Prepared claims by place, built once so that each pod finds its own without a scan."""
 
 Users = Mapping[ClaimUid, frozenset[PodUid]]
 """Pods that are known to use a claim, by its UID."""
@@ -42,7 +42,7 @@ class ContainerDevices:
 
 
 DevicesByContainer = Mapping[str, tuple[ContainerDevices, ...]]
-"""What the containers of a pod have, by container name; of each container in the order in which it names its claims."""
+"""What the containers of a pod have, by container name; within a container in the order in which it names claims."""
 
 
 def may_run(pod: Pod) -> bool:
@@ -51,17 +51,17 @@ def may_run(pod: Pod) -> bool:
 
 
 def runs_on(pod: Pod) -> bool:
-    """Whether a pod will go on to use its claims: it has not ended and nobody has deleted it."""
+    """Whether a pod will keep using its claims: it has neither ended nor been deleted."""
     return may_run(pod) and pod.metadata.deletion_timestamp is None
 
 
 def has_claims(pod: Pod) -> bool:
-    """Whether a pod uses claims at all, named ones or one for its extended resources."""
+    """Whether a pod uses any claims, named ones or one for its extended resources."""
     return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
 
 
 def same_use(old: Pod, new: Pod) -> bool:
-    """Whether two states of a pod give it the same GPUs. Annotations, labels and its version give nothing."""
+    """Whether two states of a pod give it the same GPUs. Annotations, labels and its version do not matter."""
     return (
         old.metadata.uid == new.metadata.uid
         and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
@@ -86,10 +86,10 @@ def by_name(prepared: Iterable[PreparedClaim]) -> ClaimsByName:
 
 
 def devices_by_container(pod: Pod, prepared: ClaimsByName) -> DevicesByContainer:
-    """Return the containers of a pod that have GPUs, init containers too, with what they have; sorted by container.
+    """Return the containers of a pod that have GPUs, including init containers, with what they have; sorted by name.
 
-    Devices for admin access are left out: monitoring would count every GPU of the node as its own. A finished pod
-    has nothing any more.
+    Devices for admin access are left out: monitoring would count every GPU of the node as the pod's own. A finished pod
+    has none.
     """
     if not may_run(pod):
         return {}
@@ -106,10 +106,10 @@ def devices_by_container(pod: Pod, prepared: ClaimsByName) -> DevicesByContainer
 def used_now(pod: Pod, by_container: DevicesByContainer) -> DevicesByContainer:
     """Return the devices of those containers of a pod that use them now: what monitoring counts for a container.
 
-    Readers know a GPU by one container, some by the first that names it and some by the last, so one that has ended
-    must not be among them, as init containers have (but sidecars) once their pod runs. While one of the pod's
-    containers is known to run, those that wait for it are left out as well; before that all are listed, as what runs is
-    told a moment after it started.
+    Readers attribute a GPU to one container, some to the first that names it and some to the last, so containers that
+    have ended must be left out, such as init containers (except sidecars) once their pod runs. While one of the pod's
+    containers is known to run, those that wait for it are left out as well; before that all are listed, because a
+    container shows as running only a moment after it started.
     """
     states = {
         status.name: status.state for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -124,9 +124,9 @@ def used_now(pod: Pod, by_container: DevicesByContainer) -> DevicesByContainer:
 def claims_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, PreparedClaim]:
     """Return the prepared claims of a pod by the names that its containers use (spec.resourceClaims[].name).
 
-    A name alone is no proof: the claim that is prepared under it may be an old one, of a pod that was deleted without
-    kubelet, whose name a new claim has taken since. So a pod has the claim that knows it as a consumer; where several
-    do, none is guessed.
+    A name alone is no proof: the prepared claim may be an old one, of a pod that was deleted without kubelet, and a new
+    claim may have taken its name since. So a pod has the claim that knows it as a consumer; if several do, it has none:
+    guessing would be wrong.
     """
     named = {wanted.alias: _claim_named(wanted.name, pod, prepared) for wanted in pod_claims(pod)}
     return {alias: claim for alias, claim in named.items() if claim is not None}
@@ -146,10 +146,10 @@ def _extended_claim(pod: Pod, prepared: ClaimsByName) -> PreparedClaim | None:
 
 
 def unknown_claims(pod: Pod, prepared: ClaimsByName) -> tuple[ClaimUid, ...]:
-    """Return the prepared claims that a pod names and of which it is no consumer, unless it is one of that name.
+    """Return the prepared claims that a pod names without being their consumer, unless it consumes one of that name.
 
-    It came after the claim was prepared, or it uses another claim that took its name: its UID as it is now tells. A
-    finished pod has none.
+    Either the pod came after the claim was prepared, or it uses another claim that took its name: the claim's current
+    UID shows which. A finished pod has none.
     """
     if not may_run(pod):
         return ()
@@ -160,7 +160,7 @@ def unknown_claims(pod: Pod, prepared: ClaimsByName) -> tuple[ClaimUid, ...]:
 
 
 def with_users(prepared: PreparedClaim, users: Users) -> PreparedClaim:
-    """Return a prepared claim with the pods as further consumers that are known to use it, sorted."""
+    """Return a prepared claim with all pods that are known to use it added to its consumers, sorted."""
     more = users.get(prepared.claim.uid, frozenset()).difference(prepared.consumers)
     if not more:
         return prepared
@@ -189,7 +189,7 @@ def pod_entries(
 
 
 def pod_annotations(pod: Pod, prepared: ClaimsByName, driver: str) -> Mapping[str, str | None]:
-    """Return both annotations as they should be; None: it should not be there."""
+    """Return both annotations as they should be; None: there should be none."""
     by_container = devices_by_container(pod, prepared)
     if not by_container:
         return {devices_annotation(driver): None, uuids_annotation(driver): None}
@@ -224,14 +224,14 @@ def _extended_resource_devices(
 
 
 def _devices_of_request(claim: PreparedClaim, request: str) -> ContainerDevices | None:
-    """Return what one request of a claim gives, all requests where it is empty; None: nothing."""
-    known = (d for d in claim.devices if d.uuid)  # a MIG device that was gone before it was seen has none
+    """Return what one request of a claim gives, or all of them if `request` is empty; None: nothing."""
+    known = (d for d in claim.devices if d.uuid)  # a MIG device that was gone before it was seen has no UUID
     devices = tuple(d for d in known if not d.admin_access and request in ("", d.request_name))
     return ContainerDevices(claim.claim.uid, devices, claim.claim.name) if devices else None
 
 
 def _by_request(given: Iterable[ContainerDevices]) -> tuple[RequestDevices, ...]:
-    """Split devices by request, so that a reader can tell what each request of a claim gave."""
+    """Split devices by request, so that readers see what each request of a claim gave."""
     found: dict[tuple[str, str], list[PreparedDevice]] = {}
     for each in given:
         for device in each.devices:
@@ -245,7 +245,7 @@ def _by_request(given: Iterable[ContainerDevices]) -> tuple[RequestDevices, ...]
 def _shares(
     devices: Iterable[PreparedDevice], name_format: GpuNameFormat = GpuNameFormat.UUID
 ) -> tuple[DeviceShare, ...]:
-    """Return what shares there are among devices, each once: containers may name a claim several times."""
+    """Return the shares among devices, each once: containers may name a claim several times."""
     return tuple(
         dict.fromkeys(
             DeviceShare(

@@ -102,7 +102,7 @@ def test_where_no_gpu_computes_confidentially_nobody_is_asked(mode: str | None) 
     [
         (ConfidentialState("off"), "its mode is off: an admin must switch the GPUs of this node"),
         (ConfidentialState("devtools", ready=True), "its mode is devtools: an admin"),
-        (ConfidentialState(), "the NVIDIA driver does not tell its mode: an admin"),
+        (ConfidentialState(), "the NVIDIA driver does not report its mode: an admin"),
     ],
 )
 def test_a_gpu_that_lost_its_mode_since_it_was_allocated_is_not_given_to_who_requires_it(
@@ -168,7 +168,7 @@ def test_a_driver_that_does_not_answer_lets_nobody_through() -> None:
 @pytest.mark.parametrize("device", ["vfio-0000-e1-00-0", "vgpu-0000-e1-00-4"])
 def test_of_a_gpu_for_virtual_machines_the_driver_of_the_host_is_not_asked(device: str) -> None:
     driver = Driver(pool_in("on"))
-    with refused("nothing tells the mode of GPUs for virtual machines on this node"):
+    with refused("the mode of GPUs for virtual machines on this node is not known"):
         driver.gate.refuse(requiring(device))
     driver.labels = {MODE_STATE_LABEL: "on", READY_STATE_LABEL: "false"}
     with refused("is in mode on, and label nvidia.com/cc.ready.state of this node does not say `true`"):
@@ -188,7 +188,7 @@ def test_a_mode_that_the_plugin_has_set_and_read_counts_before_the_labels_of_ano
     driver.gate.refuse(requiring("vfio-0000-e2-00-0"))
     driver.labels, driver.known = {}, {"0000:e1:00.0": "on"}
     driver.gate.refuse(requiring("vfio-0000-e1-00-0"))  # its guest attests it: nobody on the host has to say so
-    with refused("nothing tells the mode"):
+    with refused("is not known"):
         driver.gate.refuse(requiring("vgpu-0000-e1-00-0"))
 
 

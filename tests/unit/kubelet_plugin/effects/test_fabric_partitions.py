@@ -116,7 +116,7 @@ def test_a_gpu_that_left_the_nvidia_driver_keeps_its_place_until_the_node_is_boo
     node.boot += 1
     node.restart()
     assert told(node) == [("FabricPartitionUnclear", address) for address in node.addresses[:2]]
-    with pytest.raises(PrepareError, match="which of Fabric Manager's partitions vfio-0000-18-00-0 is in is not known"):
+    with pytest.raises(PrepareError, match="it is not known which Fabric Manager partitions vfio-0000-18-00-0 is in"):
         prepare(node, node.vfio("later", 0))
 
 
@@ -194,7 +194,7 @@ def test_without_an_answer_claims_are_refused_and_nothing_is_linked(node: Fabric
     node.look()
     assert told(node) == [("FabricManagerNotReady", "")]
     assert "fmConnect says -9" in problem(node)
-    with pytest.raises(PrepareError, match="no partition of Fabric Manager's can be activated: fmConnect says -9"):
+    with pytest.raises(PrepareError, match="no Fabric Manager partition can be activated: fmConnect says -9"):
         prepare(node, node.whole_of("b", 2))
     node.manager.life = STARTING
     node.look()

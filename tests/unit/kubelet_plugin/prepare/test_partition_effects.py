@@ -70,7 +70,7 @@ def test_what_cannot_be_activated_is_refused_with_the_reason() -> None:
     assert "it does not answer" in refused(whole(0), pool_of(PartitionedFabric(problem="it does not answer")))
     pool = pool_of()
     unknown = replace(pool, gpus={name: replace(gpu, module_id=None) for name, gpu in pool.gpus.items()})
-    assert f"which of Fabric Manager's partitions {device_name(1)} is in" in refused(whole(1), unknown)
+    assert f"which Fabric Manager partitions {device_name(1)} is in" in refused(whole(1), unknown)
     pairs = PartitionedFabric(tuple(each for each in FABRIC.partitions if len(each.modules) == 2))
     assert needed(whole(0, 2), pool_of(pairs)) == [(3, device_name(0))]
     text = refused(whole(0, 1), pool_of(pairs))

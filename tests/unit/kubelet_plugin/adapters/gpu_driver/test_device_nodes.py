@@ -142,7 +142,7 @@ def test_a_node_with_the_numbers_of_another_device_is_refused(
 
 def test_a_file_in_place_of_a_node_is_refused(tmp_path: Path) -> None:
     put_nodes(tmp_path, [3], nvidia3="no numbers")
-    with pytest.raises(DeviceNodesMissingError, match="dev/nvidia3 is no character device"):
+    with pytest.raises(DeviceNodesMissingError, match="dev/nvidia3 is not a character device"):
         node(tmp_path, GPU)
 
 

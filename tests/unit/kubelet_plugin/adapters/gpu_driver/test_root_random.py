@@ -45,7 +45,7 @@ EXAMPLES, MANY_EXAMPLES = 30, 1_000
 SEED = 10
 """Of the few: each fault below is found among them, and there are specs, missing nodes and missing libraries."""
 
-_WRONG_NODE = re.compile(r"(\S+) (?:is missing|is no character device|is device)")
+_WRONG_NODE = re.compile(r"(\S+) (?:is missing|is not a character device|is device)")
 _ESSENTIAL = re.compile(r"lib(cuda|nvidia-ml)\.so|/dev/nv|ld\.so\.cache|/socket")
 _MISSING_LIBRARY = re.compile(r"no (lib\S+\.so\.[0-9.]+[0-9])")
 
