@@ -1,1 +1,1 @@
-"""What the controller asks of the outside, translated. One outside thing a file; nothing is decided here."""
+"""What the controller asks of the outside, translated. One outside thing per file; nothing is decided here."""

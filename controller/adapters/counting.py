@@ -1,4 +1,4 @@
-"""Counts what became of writes, as metrics.WriteMetrics has it."""
+"""Counts what became of writes, for metrics.WriteMetrics."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class ExporterPods:
             )
 
     def address(self, node: str) -> str | None:
-        """Return the address of the one that runs on a node, None: there is none. Raises KubeError."""
+        """Return the address of the exporter on a node; None: there is none. Raises KubeError."""
         found = self._client.list(
             AddressedPod,
             namespace=self._namespace,

@@ -17,16 +17,16 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.process.clock import Clock
 
 TIMEOUT_S: Final = 3.0
-"""For all of an answer, the connection included: an exporter gives the GPU driver two seconds."""
+"""For the whole answer, including the connection: an exporter gives the GPU driver two seconds."""
 
 MOST_BYTES: Final = 4 << 20
-"""Of an answer: 16 GPUs with 48 clients of MPS each have 200 KiB."""
+"""Of an answer: 16 GPUs with 48 MPS clients each take 200 KiB."""
 
 _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 
 
 class ExporterError(TemporaryError):
-    """An exporter gives no figures; str() says why, in words that follow its node."""
+    """An exporter returns no figures; str() says why, in words that follow its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +36,26 @@ class ExporterAccess:
     port: int
     tls: ssl.SSLContext | None = None
     server_name: str = ""
-    """Name in their certificates, as they are asked by address."""
+    """Name in the exporters' certificates, because they are asked by address."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExporterAccessFiles:
-    """What settings say about asking exporters, with their files as they are now: authorities and passwords are
-    replaced while the controller runs. One thread."""
+    """What the settings say about asking exporters, with their files as they are now: authorities and passwords are
+    replaced while the controller runs. For one thread."""
 
     def __init__(self, port: int, *, ca_file: str, server_name: str, password_file: str) -> None:
-        """Read the files once, to tell at the start what cannot be used. Raises BadInputError."""
+        """Read the files once, to report at the start what cannot be used. Raises BadInputError."""
         self._port, self._server_name = port, server_name
         self._ca_file, self._password_file = ca_file, password_file
         self._trusted: str | None = None
-        """The file's text of which `_tls` was made."""
+        """The text of the file that `_tls` was made from."""
         self._tls: ssl.SSLContext | None = None
         self.now()
 
     def now(self) -> ExporterAccess:
-        """Return what the files say now. Costs two small readings while they stay the same. Raises BadInputError for a
-        file that cannot be used: what it said before is no longer meant."""
+        """Return what the files say now. Costs two small reads while they stay the same. Raises BadInputError for a
+        file that cannot be used: its earlier content no longer counts."""
         headers = {}
         if self._password_file:
             headers["Authorization"] = _authorization(self._password_file)
@@ -66,14 +66,15 @@ class ExporterAccessFiles:
 
 
 class HttpExporters:
-    """Exporters that are asked in the same way. `access` returns how, for each question; it may raise BadInputError."""
+    """Exporters that are all asked in the same way. `access` returns how, for each request; it may raise
+    BadInputError."""
 
     def __init__(self, access: Callable[[], ExporterAccess], clock: Clock, *, timeout_s: float = TIMEOUT_S) -> None:
         self._access, self._clock, self._timeout_s = access, clock, timeout_s
 
     def usage(self, address: str) -> bytes:
         """Return what an exporter serves as /usage. Raises ExporterError, after TIMEOUT_S at the latest, however slowly
-        it answers. Raises BadInputError where a file of the settings cannot be used."""
+        it answers. Raises BadInputError if a file of the settings cannot be used."""
         access = self._access()
         try:
             with self._cut_off((address, access.port)) as connection:
@@ -128,7 +129,7 @@ def _ask(plain: socket.socket, address: str, access: ExporterAccess) -> bytes:
 
 
 def _refusal(status: int, access: ExporterAccess) -> str:
-    """Return what a status says of the settings, in words that follow the address."""
+    """Return what a status says about the settings, in words that follow the address."""
     if status == http.client.UNAUTHORIZED:
         if "Authorization" in access.headers:
             return "refuses the user and password of the controller"
@@ -149,8 +150,8 @@ def _authorization(password_file: str) -> str:
 
 
 def _trusting(ca_file: str, text: str) -> ssl.SSLContext:
-    """Return what trusts the authorities of a file and no others."""
-    # Without this check ssl would trust the authorities of the system where a file is empty.
+    """Return a context that trusts only the authorities of a file."""
+    # Without this check ssl would trust the system's authorities if a file is empty.
     if _CERTIFICATE not in text:
         raise BadInputError(f"file {ca_file} holds no certificate of an authority: expected a line {_CERTIFICATE}")
     try:

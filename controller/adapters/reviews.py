@@ -1,4 +1,4 @@
-"""Asks the API server whose token one is, and whether its owner may list pods."""
+"""Asks the API server who owns a token, and whether the owner may list pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dracaena.kube.client import KubeClient
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is to the API server."""
+    """A user as the API server knows them."""
 
     user: str
     uid: str = ""
@@ -22,11 +22,11 @@ class KubeReviews:
     """TokenReview and SubjectAccessReview. The token appears in no error and no log."""
 
     def __init__(self, client: KubeClient) -> None:
-        """`client` writes whether this process leads or not: a review changes nothing."""
+        """`client` writes even if this process does not lead: a review changes nothing."""
         self._client = client
 
     def identify(self, token: str) -> Identity | None:
-        """Return the owner of a token, None where the server does not take it. Raises KubeError."""
+        """Return the owner of a token; None if the server does not accept it. Raises KubeError."""
         status = self._client.create(TokenReview, {"spec": {"token": token}}).status
         if not status.authenticated or not status.user.username:
             return None
@@ -35,7 +35,7 @@ class KubeReviews:
         return Identity(user.username, user.uid, user.groups, extra)
 
     def may_list_pods(self, who: Identity, namespace: str) -> bool:
-        """Return whether somebody may list the pods of a namespace, empty: of all. Raises KubeError."""
+        """Return whether a user may list the pods of a namespace; empty: of all namespaces. Raises KubeError."""
         spec = {
             "user": who.user,
             "uid": who.uid,

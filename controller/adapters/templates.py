@@ -29,7 +29,7 @@ class KubeTemplates:
 
     def exists(self, namespace: str, name: str) -> bool:
         """See ports.TemplateApi."""
-        selector = f"metadata.name={name}"  # what the controller may do is list, not get
+        selector = f"metadata.name={name}"  # the controller may list, not get
         return bool(self._client.list(ResourceClaimTemplate, namespace=namespace, field_selector=selector).items)
 
     def names(self, namespace: str) -> Collection[str]:

@@ -18,8 +18,8 @@ log = structlog.get_logger()
 
 
 class ClaimReports:
-    """Holds no state, so it is safe to use from many threads. A stand-by reports nothing that the leader reports:
-    `is_leading` tells which this process is, and a new leader reports at its start what there is then."""
+    """Holds no state, so it is safe to use from many threads. A stand-by does not report what the leader reports:
+    `is_leading` says which one this process is, and a new leader starts by reporting what there is."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ClaimReports:
     def unreadable(self, claim: ResourceClaim) -> None:
         """Tell users about a claim if it cannot be read."""
         if claim.problem:
-            text = f"Dracaena cannot read this claim and leaves it alone; what it holds stays its own: {claim.problem}"
+            text = f"Dracaena cannot read this claim and leaves it alone; it keeps what it holds: {claim.problem}"
             self._events.record(claim, "Warning", "ClaimUnreadable", text)
 
     def collided(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
@@ -50,7 +50,7 @@ class ClaimReports:
             self._collisions.seen(claim, collisions)
 
     def fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
-        """Report a fault of ours. What was to happen does not, and the claim's devices stay its own until the server
-        shows something new."""
+        """Report a fault of ours. The step is not taken, and the claim keeps its devices until the server shows
+        something new."""
         self._metrics.faults.records.labels(error.phase.value, error.event.value).inc()
         log.error("record met what it cannot", claim=record.key, claim_uid=record.uid, error=str(error))

@@ -36,7 +36,7 @@ class CollisionReports:
                 other=collision.rival.key,
             )
             for subject, other in ((claim, collision.rival), (collision.rival, claim)):
-                # Whoever reads the Events of one namespace need not know what another one has. The log names both.
+                # Readers of one namespace's Events need not know what another namespace has. The log names both.
                 is_near = other.metadata.namespace == subject.metadata.namespace
                 named = f"claim {other.key}" if is_near else "a claim of another namespace"
                 text = (

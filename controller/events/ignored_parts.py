@@ -1,4 +1,4 @@
-"""Tells users once of what their claims and containers say in vain."""
+"""Tells users once which parts of their claims and containers have no effect."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dracaena.api.reasons import IGNORED_EVENT
 from dracaena.controller.ports import EventSink
 
 MAX_PODS: Final = 10_000
-"""Pods that are remembered as looked at, about 1 MB: those that wait. The one looked at longest ago goes first, and is
-at the worst told again, on the same Event."""
+"""Pods remembered as looked at, about 1 MB: those that wait. The one looked at longest ago is dropped first; at worst
+its user is told again, on the same Event."""
 
 
 class IgnoredParts:
-    """Looks at each pod once while we lead. Safe to use from many threads as long as no two have the same pod."""
+    """Looks at each pod once while we lead. Safe to use from many threads as long as no two work on the same pod."""
 
     def __init__(self, events: EventSink) -> None:
         self._events = events
@@ -25,7 +25,7 @@ class IgnoredParts:
         self._seen: OrderedDict[str, str] = OrderedDict()  # key of the pod → its UID
 
     def look(self, pod: Pod, ignored: Callable[[], Sequence[str]]) -> None:
-        """Tell what `ignored` returns, in one Event, unless the pod was looked at before."""
+        """Report what `ignored` returns, in one Event, unless the pod was looked at before."""
         key, uid = pod.key, pod.metadata.uid
         with self._lock:
             is_known = self._seen.get(key) == uid
@@ -40,6 +40,6 @@ class IgnoredParts:
             self._events.record(pod, "Warning", IGNORED_EVENT, "; ".join(texts))
 
     def forget(self, key: str) -> None:
-        """Note that nothing is decided for a pod any more."""
+        """Note that no more decisions are made about a pod."""
         with self._lock:
             self._seen.pop(key, None)

@@ -1,4 +1,4 @@
-"""Shows what namespaces may have of the GPUs and what they hold, and tells of quotas that cannot be read."""
+"""Shows how many GPUs namespaces may have and hold, and reports quotas that cannot be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dracaena.controller.state.quotas import QuotaState
 EVENT_REASON: Final = "QuotaNotRead"
 
 MOST_SERIES: Final = 1_000
-"""Limits that have metrics, the first by namespace: each takes two time series of every replica."""
+"""Limits with metrics, the first by namespace: each takes two time series of every replica."""
 
 log = structlog.get_logger()
 
@@ -39,8 +39,8 @@ class QuotaReports:
         self._told: dict[str, str] = {}
 
     def look(self) -> None:
-        """Take over how the quotas are now, and tell each mistake once. A fault of ours in the telling of one namespace
-        is logged, once, and does not keep the others from being told. Cost: O(limits)."""
+        """Measure the quotas as they are now, and report each mistake once. A fault of ours in one namespace's report
+        is logged once, and does not keep the others from being reported. Cost: O(limits)."""
         states = self._states()
         self._measure(states)
         problems = {state.namespace: state.problem for state in states if state.problem}
@@ -61,7 +61,7 @@ class QuotaReports:
             if subject is not None:
                 text = f"The annotation with the quota cannot be read; the last one stays in force. {problem}"
                 self._events.record(subject, "Warning", EVENT_REASON, text)
-        except Exception:  # one namespace's trouble must not keep the others from being told
+        except Exception:  # one namespace's trouble must not keep the others from being reported
             log.exception("fault in the controller, the mistake in a quota is not told", namespace=name)
 
     def _measure(self, states: tuple[QuotaState, ...]) -> None:

@@ -15,13 +15,13 @@ from dracaena.controller.ports import EventSink
 EVENT_REASON: Final = "SliceNotUnderstood"
 
 MAX_TOLD: Final = 8
-"""Different texts that are told of one driver while we lead. A newer driver has the same fields on every node."""
+"""Different texts reported about one driver while we lead. A newer driver has the same fields on every node."""
 
 
 class SliceReports:
-    """Counts slices with such fields by driver, and tells each text once, on the first slice by name that has it.
+    """Counts slices with such fields by driver, and reports each text once, on the first slice by name that has it.
 
-    A stand-by tells nothing, and a new leader tells at its start what there is then. Safe to use from many threads.
+    A stand-by reports nothing, and a new leader starts by reporting what there is. Safe to use from many threads.
     """
 
     def __init__(self, events: EventSink, metrics: ControllerMetrics, is_leading: Callable[[], bool]) -> None:
@@ -50,7 +50,7 @@ class SliceReports:
             self._tell(new, text)
 
     def begin(self) -> None:
-        """Tell what there is, because we lead from now on."""
+        """Report what there is, because we lead from now on."""
         with self._lock:
             known = sorted(self._slices.items())
         for _, (one, text) in known:

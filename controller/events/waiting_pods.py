@@ -17,26 +17,25 @@ from dracaena.controller.ports import EventSink
 from dracaena.process.clock import Clock
 
 SHORTEST_GAP_S: Final = 10.0
-"""Shortest time between two Events about one pod, and between two times that its reason is worked out, however fast
-things change: Events are for people."""
+"""Shortest time between two Events about one pod, and between working out its reason twice, however fast things change:
+Events are for people."""
 
 REPEAT_S: Final = 300.0
 """An unchanged reason is told again after this time, so that `kubectl describe` shows that it still holds."""
 
 MAX_TOLD: Final = 10
 """Pods whose reason is worked out and told between two calls of tell_due(), that is, per second: half of the Events
-that kube.events writes. Working out a reason takes some milliseconds at 5,000 nodes, in which no decision is made
-(equal pods share one), so most of the time is left for decisions. Pods that were told longest ago come first: of 1,000
+that kube.events writes. Working out a reason, which equal pods share, takes some milliseconds at 5,000 nodes, in which
+no decision is made, so most of the time is left for decisions. Pods that were told longest ago come first: of 1,000
 waiting pods the last is told after 100 s."""
 
 TELL_S: Final = 0.1
-"""What working out reasons may take per second: it needs the same lock as decisions."""
+"""The most that working out reasons may take per second: it needs the same lock as decisions."""
 
 EVENT_REASON: Final = "WaitingForGPUs"
 
 Why = str | Callable[[], str | None]
-"""A reason for people, or a function that works it out; it returns None when the pod no longer seems to wait for
-that."""
+"""A reason for people, or a function that works it out and returns None when the pod no longer seems to wait for it."""
 
 log = structlog.get_logger()
 
@@ -50,9 +49,9 @@ class _Waiting:
     tell_from_s: float
     """Steady time before which nothing is told."""
     since_s: float
-    """Steady time at which it was first reported."""
+    """Steady time at which the pod was first reported."""
     stale: bool = True
-    """Whether it has been reported again since the reason was last worked out."""
+    """Whether the pod has been reported again since the reason was last worked out."""
     explained_s: float | None = None
     """When the reason was last worked out."""
     told_text: str | None = None
@@ -76,9 +75,9 @@ class WaitingPods:
     def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
         """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
 
-        `patience_s`: the reason is told only if it still holds after this time. tell_due() does that, and also tells
-        what exceeds MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in tell_due(), with
-        no lock held.
+        `patience_s`: the reason is told only if it still holds after this time. tell_due() tells it then, as well as
+        the reasons that exceed MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in
+        tell_due(), with no lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
@@ -100,7 +99,7 @@ class WaitingPods:
             self._tell(known)
 
     def waited_s(self, pod: Pod) -> float:
-        """Return for how many seconds a pod has been known to wait, 0 where it is not."""
+        """Return for how many seconds a pod has been known to wait; 0 when it does not."""
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
@@ -115,11 +114,11 @@ class WaitingPods:
                 self._count(known.reason, -1)
 
     def waiting(self) -> tuple[tuple[str, str, str, float], ...]:
-        """Return of each pod that waits its key, the short reason, the reason for people and the steady time since
-        which it has been known to wait, in no order. The reason for people is empty while it is worked out.
+        """Return, in no order, for each waiting pod its key, the short reason, the reason for people and the steady
+        time since which it has been known to wait. The reason for people is empty while it is worked out.
 
-        The lock is held for a copy of references alone, as decisions wait for it; so what is said of a pod whose reason
-        changes at this moment may be of both.
+        Decisions wait for the lock, so it is held only to copy references; the two reasons of a pod that change at this
+        moment may not belong together.
         """
         with self._lock:
             known = list(self._by_key.items())
@@ -135,7 +134,7 @@ class WaitingPods:
         return max((self._clock.now() - datetime.fromisoformat(oldest)).total_seconds(), 0.0)
 
     def tell_due(self) -> None:
-        """Tell what was held back; call it about once a second."""
+        """Tell the reasons that were held back; call it about once a second."""
         with self._lock:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
             due.sort(key=_explained_longest_ago)
@@ -143,11 +142,11 @@ class WaitingPods:
             self._telling_s = 0.0
         for waiting in due[:MAX_TOLD]:
             if self._telling_s >= TELL_S:
-                break  # the others were told longest ago, so they come first next time
+                break  # next time the others come first, as they were told longest ago
             self._tell(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
-        """Whether there may be something to tell now."""
+        """Whether there may be a reason to tell now."""
         now_s = self._clock.monotonic()
         if now_s < waiting.tell_from_s:
             return False

@@ -1,1 +1,1 @@
-"""What the controller's page shows, from values: no clock, no server, no thread."""
+"""What the controller's page shows, computed from values: no clock, no server, no thread."""

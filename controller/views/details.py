@@ -23,7 +23,7 @@ from dracaena.controller.views.snapshot import ClusterSnapshot, WaitingPod
 from dracaena.controller.views.summary import waiting_pod
 
 MOST_TREES: Final = 50
-"""Nodes that /graph draws as trees: some 100 KiB. Of more it says one line each, and ?node=NAME draws one."""
+"""Nodes that /graph draws as trees: some 100 KiB. Beyond that each gets one line, and ?node=NAME draws its tree."""
 
 
 def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
 
 
 def _nvlink_groups(topology: Topology) -> Sequence[int | None]:
-    """Return for each GPU the number of its NVLink group, from 1 in the order of ordinals; None: it has no NVLink."""
+    """Return the number of each GPU's NVLink group, from 1 in the order of ordinals; None: the GPU has no NVLink."""
     count = topology.gpu_count
     joins = [(ordinal, peer) for ordinal in range(count) for peer in topology.nvlink_peers(ordinal)]
     lowest = lowest_in_group(count, joins)
@@ -97,7 +97,7 @@ def _name(holder: Holder) -> dict[str, Any]:
 
 
 def _amount(holder: Holder, capacity: Mapping[str, str]) -> dict[str, Any]:
-    """Say what a share takes; of a device that is had whole there is no amount."""
+    """Return what a share takes; a whole device has no amount."""
     if holder.consumed is None or is_all_memory(holder.consumed, capacity):
         return {"amount": None, "percent": None, "mode": None}
     percent = memory_percent(holder.consumed, capacity)
@@ -117,8 +117,8 @@ def _cut(node: PublishedNode, gpu: DrawnGpu) -> dict[str, Any]:
 def pod_view(
     driver: str, pod: Pod, claims: Mapping[str, ResourceClaim | None], told: WaitingPod | None, now_s: float
 ) -> dict[str, Any]:
-    """Return the JSON form of one pod; docs/page.md promises it. `claims`: its claims by what it calls them, None: not
-    there. `told`: why it waits, None where nothing is known of that. `now_s`: steady time."""
+    """Return the JSON form of one pod; docs/page.md promises it. `claims`: its claims by the names that the pod gives
+    them; None: not there. `told`: why it waits; None when unknown. `now_s`: steady time."""
     allocated = all(claim is not None and claim.status.allocation is not None for claim in claims.values())
     state = pod_state(pod, allocated=allocated)
     return {
@@ -174,9 +174,9 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 def graph_text(snapshot: ClusterSnapshot, sight: Sight, *, node: str = "") -> str | None:
-    """Return the nodes as trees with who has what, after gpu-manager's /graph; None where there is no such node.
+    """Return the nodes as trees with who has what, after gpu-manager's /graph; None if there is no such node.
 
-    With more than MOST_TREES nodes and none named there is one line for each.
+    If there are more than MOST_TREES nodes and none is named, each gets one line.
     """
     if node:
         found = snapshot.node(node)

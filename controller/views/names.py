@@ -9,20 +9,20 @@ from typing import Final
 from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode
 
 Sight = Callable[[str], bool]
-"""Says of a namespace whether its pods and claims may be named."""
+"""Returns whether the pods and claims of a namespace may be named."""
 
 MOST_LETTERS: Final = 1_000
-"""Of a text that somebody else wrote: an Event has as many."""
+"""Of a text from outside: an Event has as many."""
 
 
 def shown_text(text: str) -> str:
-    """Return a text that stays on its line and is bounded: control characters and those that turn the direction of
-    writing are replaced. Markup is left alone: whoever shows it must show it as text."""
+    """Return a bounded text that stays on its line: control characters, and those that change the writing direction,
+    are replaced. Markup is left alone: the caller must show it as text."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:MOST_LETTERS])
 
 
 def without_names(node: PublishedNode, sight: Sight) -> PublishedNode:
-    """Return the same with the names left out that may not be seen."""
+    """Return the same node without the names that may not be seen."""
     return replace(
         node,
         gpus={ordinal: _device(device, sight) for ordinal, device in node.gpus.items()},

@@ -1,7 +1,7 @@
-"""A node in one line: what is free there and how it hangs together, at a cost that 5,000 nodes allow.
+"""A node in one line: what is free there and how it is connected, at a cost that 5,000 nodes allow.
 
-It reads a few attributes of each device. Whoever wants links and names of one node asks dracaena.api.node_status, which
-decodes all of it and costs a hundred times as much; where all devices decode, both count the same.
+It reads a few attributes of each device. For the links and names of one node use dracaena.api.node_status, which
+decodes everything and costs a hundred times as much; where all devices decode, both count the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dracaena.api.resource_objects import Device, ResourceSlice
 
 FREE: Final = "."
 SHARED: Final = "+"
-"""Of a GPU of which somebody has a part."""
+"""A GPU of which a claim has a part or a share."""
 TAKEN: Final = "#"
 NOT_PUBLISHED: Final = "x"
 
@@ -33,17 +33,17 @@ class GpuPlace:
     uuid: str
     ordinal: int
     nvlink_group: int | None
-    """The same number for GPUs that NVLinks connect; None: not told."""
+    """The same number for GPUs that NVLinks connect; None: unknown."""
     is_open: bool
-    """Whether a pod without tolerations that asks for GPUs could get it: it carries our taint and no other, and is none
-    for virtual machines."""
+    """Whether a pod without tolerations that asks for GPUs could get it: it carries only our taint, and is not for
+    virtual machines."""
     capacity: Mapping[str, str] = field(default_factory=dict)
-    """Of one that is given in shares."""
+    """Of a GPU that is given in shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLine:
-    """What a node publishes. It follows from slices and Node alone, so it is made again only when these change."""
+    """What a node publishes. It depends only on slices and the Node, so it is made again only when these change."""
 
     pool: str
     product: str
@@ -70,11 +70,11 @@ class NodeLine:
     """Whole GPUs, MIG devices and vGPUs that can be had, as PublishedNode.devices has them."""
     free: int
     cells: str
-    """One sign a GPU by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
+    """One sign per GPU, by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
     mig_cells: str
     """The same for MIG devices, then vGPUs, by name."""
     open_gpus: tuple[int, ...]
-    """Free GPUs that a pod without tolerations could get, counted by NVLink group; each without a group by itself."""
+    """Free GPUs that a pod without tolerations could get, counted by NVLink group; those without a group one by one."""
     remarks: tuple[str, ...]
 
 
@@ -142,7 +142,7 @@ def _sign(gpu: GpuPlace, holders: Sequence[Holder], cut: set[str]) -> str:
 
 
 def _open_gpus(pool: PoolLine, signs: Mapping[int, str]) -> tuple[int, ...]:
-    # A GPU of no known group is one of its own: below zero, where no group is.
+    # A GPU of no known group is a group of its own, with a number below zero, which no real group has.
     groups = Counter(
         -1 - gpu.ordinal if gpu.nvlink_group is None else gpu.nvlink_group
         for gpu in pool.gpus

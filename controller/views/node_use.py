@@ -1,4 +1,4 @@
-"""What the containers of a node use of its GPUs, as its exporter tells, with names for those who may see them."""
+"""What the containers of a node use of its GPUs, as its exporter reports, with names for those who may see them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class _Usage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What one container uses of one device of a node; None: the driver does not tell."""
+    """What one container uses of one device of a node; None: the driver does not report it."""
 
     gpu: int
     """Index of the GPU, or of the one that it is a part of."""
     namespace: str
     pod: str
     container: str
-    """Empty: several containers of the pod have the device, and what each uses is not known."""
+    """Empty: several containers of the pod have the device, and we do not know what each uses."""
     processes: int | None
     memory_bytes: int | None
     sm_percent: int | None
@@ -62,7 +62,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class UnownedUse:
-    """What a device does that no container has, as far as the driver tells."""
+    """What runs on a device that no container has, as far as the driver reports."""
 
     gpu: int
     """Index of the GPU, or of the one that it is a part of."""
@@ -79,7 +79,7 @@ class NodeUses:
 
     uses: tuple[GpuUse, ...]
     unowned: tuple[UnownedUse, ...] = ()
-    """Those alone on which something runs."""
+    """Only those on which something runs."""
 
 
 def read_usage(node: str, data: bytes) -> NodeUses:
@@ -143,13 +143,13 @@ def use_view(node: str, told: NodeUses, sight: Sight) -> dict[str, Any]:
 
 
 def no_use_view(node: str, why: str) -> dict[str, Any]:
-    """Return the same where nothing is known."""
+    """Return the JSON form of a node whose use is not known."""
     return {"node": node, "trouble": shown_text(f"no figures from node {node}: {why}"), "uses": [], "unowned": []}
 
 
 def _check_size(found: _Usage) -> None:
-    """Raise BadInputError where an exporter tells of more than can be: each namespace is asked about and kept, and all
-    uses are written in one piece."""
+    """Raise BadInputError if an exporter reports more than there can be: each namespace is asked about and kept, and
+    all uses are written in one piece."""
     pods = found.pods
     count = sum(len(each) for pod in pods for each in pod.containers.values()) + len(found.unowned)
     if count > MOST_USES:

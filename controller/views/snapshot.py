@@ -1,4 +1,4 @@
-"""What the page knows of the cluster at one moment, and how it is made from what is watched, in short turns."""
+"""What the page knows of the cluster at one moment, made in short turns from what is watched."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class WaitingPod:
     namespace: str
     name: str
     reason: str
-    """In a word, as the metrics have it."""
+    """One word, as in the metrics."""
     why: str
     """For people; empty while it is worked out."""
     since_s: float
-    """Steady time at which it was first known to wait. How long it waits is worked out for each answer: a snapshot is
-    kept as long as nothing changes."""
+    """Steady time at which the pod was first known to wait. How long it has waited is worked out for each answer,
+    because a snapshot is kept as long as nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the caches hold at one moment, in any order. Equal where nothing has changed."""
+    """What the caches hold at one moment, in any order. Equal if nothing has changed."""
 
     nodes: Sequence[Node]
     slices: Sequence[ResourceSlice]
     claims: Sequence[ResourceClaim]
     waiting: Sequence[WaitingPod] | None = ()
-    """None: it is not known here."""
+    """None: unknown to this replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,25 @@ class ClusterSnapshot:
     held: Held = field(default_factory=dict)
     claims: Sequence[ResourceClaim] = ()
     lines: tuple[NodeLine, ...] = ()
-    """All nodes that publish devices of ours, by name."""
+    """All nodes that publish our devices, by name."""
     waiting: tuple[WaitingPod, ...] | None = ()
-    """Who has waited longest first; None: it is not known here."""
+    """Longest wait first; None: unknown to this replica."""
 
     def node(self, name: str) -> PublishedNode | None:
-        """Return all that is known of one node; None where it publishes no devices of ours. Cost: O(GPUs²)."""
+        """Return all that we know about one node; None if it publishes no devices of ours. Cost: O(GPUs²)."""
         pages = self.pages.get(name)
         return None if pages is None else node_status(self.driver, name, pages, self.nodes.get(name), self.held)
 
 
 class SnapshotMaker:
-    """Makes snapshots, one after the other, and keeps what has not changed. One thread."""
+    """Makes one snapshot after another, and keeps what has not changed. For one thread."""
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
         self._pools: dict[str, tuple[tuple[ResourceSlice, ...], Node | None, PoolLine]] = {}
 
     def turns(self, watched: Watched) -> Iterator[ClusterSnapshot | None]:
-        """Yield None after each turn, and the snapshot at last."""
+        """Yield None after each turn, and finally the snapshot."""
         pages: dict[str, list[ResourceSlice]] = {}
         for item in watched.slices:
             if item.spec.node_name:
@@ -95,7 +95,7 @@ class SnapshotMaker:
         yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), waiting)
 
     def _pool(self, name: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
-        """Read a node's slices again only where the objects are other ones than last time."""
+        """Read a node's slices again only if the objects are not the same as last time."""
         found = tuple(sorted(pages, key=lambda page: page.metadata.name))
         known = self._pools.get(name)
         if known is not None and known[1] is node and list(map(id, known[0])) == list(map(id, found)):

@@ -1,6 +1,6 @@
-"""The first thing that the page shows: sums, how many pods of each size fit, the first nodes, and who waits.
+"""The first thing that the page shows: sums, how many pods of each size fit, the first nodes, and the waiting pods.
 
-Its size is bounded whatever the cluster: lists are cut, and say how many there are.
+Its size is bounded whatever the cluster: lists are cut, and say how many entries there are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MOST_NODES: Final = 100
 """Nodes of one answer: two or three screens."""
 
 MOST_WAITING: Final = 50
-"""Pods that wait of one answer, of those that may be named; all are counted by reason."""
+"""Waiting pods of one answer, of those that may be named; all are counted by reason."""
 
 MOST_PRODUCTS: Final = 20
 MOST_REMARKS: Final = 4
 """Of one node."""
 
 SIZES: Final = (1, 2, 4, 8, 16)
-"""GPUs of a pod, as people ask for them; 16 is told only where a node has so many."""
+"""GPUs of a pod, as people ask for them; 16 is shown only if a node has that many."""
 
 
 def summary(snapshot: ClusterSnapshot, sight: Sight, now_s: float) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def summary(snapshot: ClusterSnapshot, sight: Sight, now_s: float) -> dict[str, 
 
 def fits(lines: Sequence[NodeLine]) -> list[dict[str, int]]:
     """Return how many pods of each size would find free GPUs on one node, and in how many cases within one NVLink
-    group. It counts GPUs alone: cpu, memory and rules of placement are the scheduler's to judge."""
+    group. Only GPUs count: CPU, memory and placement rules are for the scheduler to judge."""
     largest = max((len(line.cells) for line in lines), default=0)
     found = []
     for gpus in SIZES:
@@ -57,7 +57,7 @@ def fits(lines: Sequence[NodeLine]) -> list[dict[str, int]]:
 
 
 def nodes(lines: Sequence[NodeLine], *, search: str = "", after: str = "") -> dict[str, Any]:
-    """Return the nodes whose name or product contains `search`, whatever the case, the first behind `after`."""
+    """Return the first nodes after `after` whose name or product contains `search`, ignoring case."""
     wanted = search.casefold()
     found = [line for line in lines if wanted in line.name.casefold() or wanted in line.product.casefold()]
     shown = [line for line in found if line.name > after][:MOST_NODES]
@@ -66,7 +66,7 @@ def nodes(lines: Sequence[NodeLine], *, search: str = "", after: str = "") -> di
 
 
 def waiting(pods: Sequence[WaitingPod], sight: Sight, now_s: float) -> dict[str, Any]:
-    """Return who waits and why; of pods that may not be seen their number alone."""
+    """Return which pods wait and why; only the number of those that may not be seen."""
     seen = [pod for pod in pods if sight(pod.namespace)]
     return {
         "total": len(pods),
@@ -77,7 +77,7 @@ def waiting(pods: Sequence[WaitingPod], sight: Sight, now_s: float) -> dict[str,
 
 
 def waiting_pod(pod: WaitingPod, now_s: float) -> dict[str, Any]:
-    """Return the JSON form of one pod that waits. `now_s`: steady time."""
+    """Return the JSON form of one waiting pod. `now_s`: steady time."""
     return {
         "namespace": pod.namespace,
         "name": pod.name,

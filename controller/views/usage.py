@@ -1,4 +1,4 @@
-"""What each pod has, after gpu-manager's /usage: JSON, worked out in turns, so that no other thread waits for all."""
+"""What each pod has, after gpu-manager's /usage: JSON, made in turns, so that no other thread waits for all of it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PodKey = tuple[str, str, str]
 
 
 class _Chosen:
-    """The pods of one answer: the first behind a key, as many as could have a device each."""
+    """The pods of one answer: the first after a key, as many as could each have a device."""
 
     def __init__(self, after: str) -> None:
         self._behind = _pod_key(after)
         self.claims_of: dict[_PodKey, list[ResourceClaim]] = {}
-        """Of all behind the key."""
+        """Of all pods after the key."""
         self.first: list[_PodKey] = []
 
     def add(self, key: _PodKey, claim: ResourceClaim) -> None:
@@ -44,7 +44,7 @@ class _Chosen:
 
 
 def namespaces_in_turns(snapshot: ClusterSnapshot) -> Iterator[frozenset[str] | None]:
-    """Yield None after each turn, and at last the namespaces of all claims that are allocated."""
+    """Yield None after each turn, and finally the namespaces of all allocated claims."""
     found = set()
     for count, claim in enumerate(snapshot.claims, start=1):
         if claim.status.allocation is not None:
@@ -57,11 +57,11 @@ def namespaces_in_turns(snapshot: ClusterSnapshot) -> Iterator[frozenset[str] | 
 def usage_in_turns(
     snapshot: ClusterSnapshot, sight: Sight, *, after: str = "", more: Mapping[str, Any] | None = None
 ) -> Iterator[bytes | None]:
-    """Yield None after each turn, and at last the JSON of what each pod has, with `more` behind it. Of pods that may
-    not be seen it has the number alone.
+    """Yield None after each turn, and finally the JSON of what each pod has, followed by `more`. Pods that may not be
+    seen are only counted.
 
-    It has MOST_USAGE_DEVICES devices at most, or one pod. `left` says how many pods are behind them, and `next` which
-    `after` returns these.
+    It has MOST_USAGE_DEVICES devices at most, or one pod. `left` is how many pods come after them, and `next` the
+    `after` that returns these.
     """
     chosen = _Chosen(after)
     hidden: set[str] = set()
@@ -100,7 +100,7 @@ def usage_in_turns(
 
 
 def _used_in_turns(driver: str, chosen: _Chosen) -> Iterator[list[dict[str, Any]]]:
-    """Yield pods, some in each turn."""
+    """Yield some pods in each turn."""
     turn: list[dict[str, Any]] = []
     room, steps = MOST_USAGE_DEVICES, 0
     for place, key in enumerate(chosen.first):
