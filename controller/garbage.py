@@ -1,4 +1,4 @@
-"""Keeps Python's cyclic garbage collector from stopping decisions: it looks between two of them."""
+"""Keeps Python's cyclic garbage collector from stopping decisions: it runs between two of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import gc
 from typing import Final
 
 YOUNG_OBJECTS: Final = 10_000
-"""Containers that came and stayed before a look for cycles among them is worth its time: 5 to 15 ms of CPU time, once
-in some hundred decisions."""
+"""New containers that make a search for cycles among them worth its 5 to 15 ms of CPU time: once in some hundred
+decisions."""
 
 UNASKED_OBJECTS: Final = 100_000
-"""Containers before Python looks by itself, whatever runs just then: in a stand-by, which decides nothing, and while
-one decision makes as many; most make some thousand. Were all of it garbage, it would be some 10 MB."""
+"""New containers after which Python itself collects, whatever is running: in a stand-by, which decides nothing, and
+while one decision makes that many; most make some thousand. If all of it were garbage, it would be some 10 MB."""
 
 YOUNG_PASSES: Final = 1
-"""Looks of Python's own between two at what they left. With its 10 that is ten times as much to look at."""
+"""Python's own young collections before it looks at their survivors. Its default of 10 leaves ten times as many."""
 
 OLD_PASSES: Final = 100
-"""Looks between two at all that came since the start; as many young objects as with Python's 10 of 10."""
+"""Collections before all objects since the start are looked at: as many young objects as with Python's 10 times 10."""
 
 _YOUNG, _ALL = 1, 2
 
 
 def freeze_what_stays() -> None:
-    """Let the cyclic garbage collector look no more at what is in memory now, and by itself seldom at what comes.
+    """Exclude what is in memory now from cyclic garbage collection, and let Python itself collect new objects seldom.
 
-    It would stop everything for 0.15 s now and then, to walk the nodes, slices and claims of 5,000 nodes, which hold no
-    cycles: they go when nobody names them any more.
+    The collector would stop everything for 0.15 s now and then to walk the nodes, slices and claims of 5,000 nodes,
+    which hold no cycles: they are freed with their last reference.
     """
     gc.collect()
     gc.freeze()
@@ -34,8 +34,8 @@ def freeze_what_stays() -> None:
 
 
 def collect_between_decisions() -> None:
-    """Look for cycles now if enough came for it. Call it where no decision is under way. What stays is looked at once,
-    and again with all else after OLD_PASSES. Cost: nothing, mostly."""
+    """Look for cycles now if there are enough new objects. Call it while no decision is under way. What survives is
+    looked at once, and again with everything else after OLD_PASSES. Cost: mostly nothing."""
     young, _, looks = gc.get_count()
     if young >= YOUNG_OBJECTS:
         gc.collect(_ALL if looks >= OLD_PASSES else _YOUNG)

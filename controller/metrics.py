@@ -1,4 +1,4 @@
-"""What can be measured about the controller, by subject. docs/metrics.md lists all of it."""
+"""The controller's metrics, by subject. docs/metrics.md lists all of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from dracaena.api.config.v1alpha1 import Requirement
 
 MOST_GPUS_COUNTED: Final = 16
-"""GPUs up to which each size of a set is counted for itself: the largest boxes on sale have as many, and every value of
-a label costs each replica a time series."""
+"""The largest set of GPUs whose size is counted separately: the largest boxes on sale have as many GPUs, and every
+label value costs each replica a time series."""
 
 
 class ControllerMetrics:
@@ -46,7 +46,7 @@ class DecisionMetrics:
         self.seconds = Histogram(
             "dracaena_controller_decision_seconds",
             "Seconds of one decision that looked at the nodes, with the wait for the books, without any write.",
-            # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs of which no two pairs are alike.
+            # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs with no two pairs alike.
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
             registry=registry,
         )
@@ -90,7 +90,7 @@ class SetMetrics:
 
 
 class QueueMetrics:
-    """Who waits: for a worker, or for a change of the cluster."""
+    """What waits for a worker, or for a change of the cluster."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.length = Gauge(
@@ -175,7 +175,7 @@ class WriteMetrics:
 
 
 class WatchMetrics:
-    """What the watches bring, and what of it cannot be used."""
+    """What the watches deliver, and how much of it cannot be used."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.silence_seconds = Gauge(
@@ -209,7 +209,7 @@ class WatchMetrics:
         )
 
     def problems_changed(self, unusable: int, updating: int) -> None:
-        """Take in how much of what is published cannot be used: for good, and for the moment."""
+        """Take in how much of what is published cannot be used, permanently and for the moment."""
         self.unusable_devices.set(unusable)
         self.updating_pools.set(updating)
 
@@ -241,7 +241,7 @@ class QuotaMetrics:
 
 
 class FaultMetrics:
-    """What must not happen: faults of ours, and devices in two hands."""
+    """What must not happen: our own faults, and devices that two claims hold."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.records = Counter(

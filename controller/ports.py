@@ -1,4 +1,4 @@
-"""What the services need from the outside, as small as they need it. adapters/kube.py implements it."""
+"""What the services need from the outside, and no more. adapters/kube.py implements it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClaimApi(Protocol):
         ...
 
     def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
-        """Clear status.allocation with all that hangs on it."""
+        """Clear status.allocation and all that depends on it."""
         ...
 
 
@@ -54,13 +54,13 @@ class PodApi(Protocol):
     def probe(self, pod: Pod, at: str) -> Pod:
         """Write a lastProbeTime (RFC 3339) into the condition PodScheduled of a pod as it was read from the server.
 
-        kube-scheduler writes that condition without one, and only when it differs: so it wipes this with its next try
-        that fails. Carries the pod's resourceVersion.
+        kube-scheduler writes that condition without one, and only when it differs, so its next failing attempt wipes
+        ours. Carries the pod's resourceVersion.
         """
         ...
 
     def ungate(self, pod: Pod) -> Pod:
-        """Take all scheduling gates from a pod of which ours was the only one when it was read; gates never come back.
+        """Remove all scheduling gates of a pod that had only ours when it was read; gates never come back.
 
         Carries the pod's UID and no resourceVersion. Raises ConflictError for another pod of that name.
         """
@@ -75,19 +75,20 @@ class TemplateApi(Protocol):
         ...
 
     def ours(self) -> Sequence[ResourceClaimTemplate]:
-        """Return those of all namespaces that bear our label."""
+        """Return the templates of all namespaces that carry our label."""
         ...
 
     def exists(self, namespace: str, name: str) -> bool:
-        """Return whether there is one of this name, whoever made it."""
+        """Return whether there is a template of this name, whoever made it."""
         ...
 
     def names(self, namespace: str) -> Collection[str]:
-        """Return the names of all of a namespace, whoever made them."""
+        """Return the names of all templates of a namespace, whoever made them."""
         ...
 
     def delete(self, template: ResourceClaimTemplate) -> None:
-        """Delete one that was read. Raises NotFoundError or ConflictError when it is gone, or another of that name."""
+        """Delete a template that was read. Raises NotFoundError if it is gone, ConflictError if another has its
+        name."""
         ...
 
 
@@ -99,7 +100,7 @@ class LeaseApi(Protocol):
         ...
 
     def create(self, spec: LeaseSpec) -> Lease:
-        """Make it. Raises AlreadyExistsError when somebody was faster."""
+        """Make it. Raises AlreadyExistsError when another process was faster."""
         ...
 
     def write(self, lease: Lease, spec: LeaseSpec) -> Lease:
@@ -120,6 +121,6 @@ class EventSink(Protocol):
         latest: bool = False,
     ) -> None:
         """Attach an Event to an object. Never blocks, never raises. With `latest` only the newest message of this
-        reason is of interest: it takes the place of the one before.
+        reason matters: it replaces the one before.
         """
         ...

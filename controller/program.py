@@ -1,4 +1,4 @@
-"""The controller as a program: starts and stops the parts in order, and tells how they are."""
+"""The controller as a program: starts and stops the parts in order, and reports how they are."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SERVER_VERSION_S: Final = 60.0
 differ little, so a minute late is early enough."""
 
 GATE_WRITES: Final = 8
-"""Scheduling gates that are removed at the same time: half as many as allocations are written, which take two writes
-and more each. With those and the caches they fill the 32 connections."""
+"""Scheduling gates that are removed at the same time: half as many as allocations, which take two writes and more each.
+Together with the allocations and the caches they fill the 32 connections."""
 
 EXIT_LEADERSHIP_LOST: Final = 1
-"""kubelet starts a container again that ends with this; the new process knows nothing and stands by."""
+"""kubelet restarts a container that exits with this; the new process knows nothing and stands by."""
 
 STUCK_S: Final = 60.0
-"""A decision that takes longer is stuck: it may take 0.15 s. Then nobody is served, and only a new process helps."""
+"""A decision that takes longer is stuck: it may take 0.15 s. No pod is served any more; only a new process helps."""
 
 log = structlog.get_logger()
 
@@ -52,8 +52,8 @@ log = structlog.get_logger()
 class Controller:
     """One controller over one API server. start() once, then stop() once.
 
-    Every replica keeps its caches; only the leader decides, and every write of it goes through the leadership.
-    `lease_client` is for the Lease alone. `on_lost` is called with the reason when this process must end.
+    Every replica keeps its caches; only the leader decides, and all its writes go through the leadership.
+    `lease_client` is used only for the Lease. `on_lost` is called with the reason when this process must end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Controller:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to watch; decisions begin when everything was seen once and this process leads. Returns at once."""
+        """Begin to watch; decisions begin once everything was seen and this process leads. Returns at once."""
         self.parts.events.start()
         self.parts.leadership.start()
         self.parts.watches.start()
@@ -99,12 +99,12 @@ class Controller:
         self.parts.leadership.stop()
 
     def not_ready(self) -> str | None:
-        """Return what keeps this process from leading, or from leading well; None when nothing does: also for a
+        """Return what keeps this process from leading, or from leading well; None when nothing does, even on a
         stand-by."""
         return self.parts.watches.trouble() or self.parts.leadership.trouble()
 
     def not_alive(self) -> str | None:
-        """Return why only a new process would help, None when it would not: no decision was made for long."""
+        """Return why only a new process would help: no decision was made for long. None when that is not so."""
         stuck_s = self.parts.workers.deciding_for_s()
         return None if stuck_s < STUCK_S else f"a decision has been under way for {stuck_s:.0f} s"
 
@@ -117,7 +117,8 @@ class Controller:
             try:
                 work()
             except Exception:
-                # Without this thread nothing would be decided, or nothing found that is stuck: better a new process.
+                # Without this thread no decision would be made, or nothing stuck would be found: a new process is
+                # better.
                 log.exception("fault in the controller, the process ends", thread=name)
                 self._on_lost(f"fault in thread {name}")
 
@@ -167,7 +168,7 @@ class Controller:
             self._serve_as_the_server()
 
     def _serve_as_the_server(self) -> ServerVersion | None:
-        """Decide by the rules of the version that the server answers as; as before where it does not say."""
+        """Decide by the rules of the version that the server reports; if it reports none, as before."""
         server = server_version(self.parts.client)
         if server is not None:
             self.parts.cluster.serve(Features.of(server.version))
@@ -187,7 +188,7 @@ class Controller:
                 self.parts.templates.collect()
             except KubeError as error:
                 log.warning("unused templates not looked for", error=str(error))
-            except Exception:  # what is left lying about must not end the process that decides
+            except Exception:  # leftover templates must not end the process that decides
                 log.exception("fault in the controller, will try again")
 
     def _tick(self) -> None:
@@ -198,7 +199,7 @@ class Controller:
                 self.parts.quota_reports.look()
                 self.parts.gatekeeper.forget_passed()
                 self.parts.workers.collect_garbage()
-            except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
+            except Exception:  # the thread's outermost loop: reports about waiting pods go on whatever happens
                 log.exception("fault in the controller, will try again")
 
 
@@ -208,7 +209,7 @@ def run(settings: ControllerSettings) -> int:
     configure_logs(settings.log_level, settings.log_format)
     kubeconfig = settings.kubeconfig or None
     client = KubeClient(Transport.from_kubeconfig(kubeconfig, user_agent=wiring.COMPONENT))
-    # A connection of its own: a renewal waits behind nothing, and is given up sooner.
+    # A connection of its own: a renewal waits for no other request, and is given up sooner.
     for_lease = Transport.from_kubeconfig(kubeconfig, user_agent=wiring.COMPONENT, read_timeout_s=LEASE_TIMEOUT_S)
     log.info("settings", **dataclasses.asdict(settings))
     lost = threading.Event()

@@ -42,29 +42,29 @@ from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 
 MISSING_CLAIM_S: Final = 0.5
-"""Pods and claims come from one manifest, and the watch of claims may be behind that of pods: until then a missing
-claim is nothing to tell. People who misspelt a name look at the pod's Events within a second or two."""
+"""Pods and claims come from one manifest, and the watch of claims may lag behind that of pods: a claim that is missing
+for less is not reported. People who misspelt a name look at the pod's Events within a second or two."""
 
 GENERATED_S: Final = 5.0
-"""kube-controller-manager makes claims from templates within moments, but for a hundred pods in seconds: until then it
-is not said that a pod waits for that."""
+"""kube-controller-manager makes claims from templates within moments, but for a hundred pods it takes seconds: a pod
+that waits for that is not reported before."""
 
 EVENT_REASON: Final = "GPUsAllocated"
 TAKEN_BACK: Final = "GPUsTakenBack"
 
 LINE_AGAIN_S: Final = 60.0
-"""After this time a pod at the gate asks again why the equal pod before it waits. While that is its quota both stay
+"""How often a pod at the gate asks again why the equal pod before it waits. While the reason is the quota both stay
 there; when no node has room, both may pass. Asking costs some 0.1 ms, so 10,000 such pods take 2 % of a core."""
 
 DECISION_ID_LENGTH: Final = 12
-"""Hexadecimal digits: of a million decisions two share one with a chance of 1 in 500."""
+"""Hexadecimal digits: among a million decisions, two share an ID with a probability of 1 in 500."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A claim that the pod names does not exist: it will soon, or somebody has to create it."""
+    """A claim that the pod names does not exist: it will exist soon, or somebody has to create it."""
 
     why: str
     pod: Pod | None = None
@@ -74,7 +74,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The pod was not bound with any allocation so far: nothing is allocated for it for a while."""
+    """The pod was not bound with any allocation so far: it gets none for a while."""
 
     pod: Pod
     wait: Wait
@@ -99,17 +99,17 @@ class Decided:
     claims: tuple[ResourceClaim, ...]
     decision: Decision
     at_s: float
-    """When it was decided. What was barred then may be open by the time at which it is carried out."""
+    """When the decision was made. What was barred then may be open by the time the decision is carried out."""
 
 
 Step = Missing | HeldBack | Nothing | Decided
 
 
 class Reconciler:
-    """Gets pods their devices. Safe to use from many workers as long as no two have the same pod.
+    """Gets pods their devices. Safe to use from many workers as long as no two work on the same pod.
 
     Decisions are made one at a time, each with the results of all decisions before it (plan); writes run in parallel
-    (carry_out). It does not matter which scheduler a pod names: whoever binds it has to use the claims' node.
+    (carry_out). It does not matter which scheduler a pod names: the one that binds it has to use the claims' node.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Reconciler:
     def plan(self, key: str) -> Step:
         """Find out what is next for a pod, and make the decision if one is due. Neither reads nor writes the API.
 
-        Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to the pod that
-        is decided for first.
+        Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to the pod whose
+        decision is made first.
         """
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
@@ -247,7 +247,7 @@ class Reconciler:
                 for_s=round(found.for_s, 1),
                 said=found.said.message if found.said is not None else "",
             )
-            if found.reason != "collision":  # that has Events of its own
+            if found.reason != "collision":  # a collision has Events of its own
                 self._events.record(pod, "Warning", TAKEN_BACK, why_taken_back(found))
         elif isinstance(found, Nudge):
             self._nomination.nudge(pod, found.node)
@@ -303,7 +303,7 @@ class Reconciler:
         return decision
 
     def _write(self, step: Decided, allocation: Allocation) -> bool:
-        """Write a decision. Whatever happens, the cluster is told how its last write ended."""
+        """Write a decision. Whatever happens, tell the cluster how its last write ended."""
         end = RecordEvent.NO_ANSWER
         try:
             outcome = self._send(step, allocation)
@@ -318,7 +318,7 @@ class Reconciler:
             if outcome.refused:
                 why = f"claim {outcome.claim_key} {outcome.why}"
                 self._waiting.report(step.pod, "refused-write", why, tell=True)
-            # The next decision completes what was written, on its node, or takes it back. It can do better only when
+            # The next decision completes what was written on that node, or takes it back. It can do better only once
             # the watch shows what changed.
             return False
         self._tell(step.pod, allocation)
@@ -329,7 +329,7 @@ class Reconciler:
         try:
             marked = self._writer.mark(allocation)
         finally:
-            # The pod waits no more, whatever became of the write; but its write does not wait for that.
+            # The pod no longer waits, whatever became of the write; but its write does not wait for that.
             self._waiting.forget(step.pod.key)
         if isinstance(marked, Lost):
             return marked
@@ -337,7 +337,7 @@ class Reconciler:
         if not allocation.preempting:
             nominated = self._nomination.set(step.pod, allocation.node, earlier=hinted)
         elif step.pod.status.nominated_node_name in hinted:
-            # There it is kube-scheduler's own nomination that tells whether it evicts somebody.
+            # Only kube-scheduler's own nomination shows whether it evicts pods there.
             self._nomination.clear(step.pod, step.pod.status.nominated_node_name)
         outcome = self._writer.allocate(allocation, marked, step.pod, step.decision_id)
         if isinstance(outcome, Lost):
@@ -369,8 +369,7 @@ class Reconciler:
         self._ignored.look(step.pod, lambda: self._cluster.ignored(step.pod, step.claims))
 
     def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
-        """Return the nodes that an old hint of ours on the pod may name, according to its claims before this
-        decision."""
+        """Return the nodes that our old hint on the pod may name, according to its claims before this decision."""
         if not pod.status.nominated_node_name:
             return frozenset()
         return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
@@ -386,7 +385,7 @@ class Reconciler:
             log.warning("half-written decision is taken back", claims=list(begun))
         refused = decision.refusal if isinstance(decision, Behind) else decision
         if isinstance(refused, Refused):
-            # A class that is not there is no other driver's either: most likely it is misspelt.
+            # A class that does not exist belongs to no other driver either: most likely its name is misspelt.
             tell = refused.concerns_us or refused.kind is RefusalKind.CLASS_MISSING
             self._waiting.report(pod, refused.kind.value, refused.text, tell=tell)
         else:
@@ -402,8 +401,8 @@ class Reconciler:
             self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
 
     def _wait_at_gate(self, pod: Pod, decision: NoFit | Behind | Refused) -> None:
-        """Let a pod pass the gate that asks for nothing of ours, or that a larger cluster may help and that has waited
-        for long enough. One that a person has to mend stays, and its Events say what is to be done."""
+        """Let a pod pass the gate if it asks for nothing of ours, or if a larger cluster may help and it has waited for
+        long enough. A pod that a person has to fix stays, and its Events say what to do."""
         if isinstance(decision, Refused) and not decision.concerns_us:
             self._gatekeeper.ungate(pod, Ungated.NOT_OURS)
         elif not isinstance(decision, Refused) or decision.kind is RefusalKind.OTHER_DRIVER:

@@ -1,4 +1,4 @@
-"""What can be set about the controller, with defaults and units."""
+"""The controller's settings, with defaults and units."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class ControllerSettings:
     lease_identity: str = option(
         "", help="name of this replica in the Lease, a random part is added; empty: the host's name"
     )
-    # A leader that dies is replaced this long after its last renewal and WRITE_TIMEOUT_S (10 s) later at the latest.
-    # It writes while its last renewal is younger than the duration less 10 s: two tries that hang for 3 s must fit in,
-    # so 14 s is the least, and 20 s ride out an API server that is slow for some seconds.
+    # A leader that dies is replaced this long plus at most WRITE_TIMEOUT_S (10 s) after its last renewal. It writes
+    # while its last renewal is younger than the duration less 10 s: two attempts that hang for 3 s must fit in, so 14 s
+    # is the least, and 20 s ride out an API server that is slow for some seconds.
     lease_duration_s: int = option(
         20, help="seconds after its last renewal for which a replica leads, the same for all replicas", least=14
     )
-    # Writes wait for the API server most of the time, 100 ms and more each while it is busy; decisions are made one by
-    # one. With 4, pods wait for a worker and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100
-    # nodes, a busy machine: 12 pods bound a second; with 16: 33). Of the 32 connections the caches take about eight.
+    # Writes mostly wait for the API server, 100 ms and more each while it is busy; decisions are made one by one. With
+    # 4 workers, pods wait for one and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100 nodes, a
+    # busy machine: 12 pods bound per second; with 16: 33). Of the 32 connections the caches take about eight.
     workers: int = option(16, help="pods whose claims are written at the same time", least=1)
-    # The longest delay seen of a word of kube-scheduler's that did not know of a change yet was 0.3 s, and 0.7 s on a
-    # busy machine.
+    # The latest message in which kube-scheduler did not know of a change yet came after 0.3 s, and 0.7 s on a busy
+    # machine.
     unbound_wait_s: float = option(
         2.0,
         help="seconds after which kube-scheduler has seen that a reservation was dropped: what it says of the pod "
@@ -94,7 +94,7 @@ class ControllerSettings:
         "back rest so long if it says nothing about the pod",
         least=1,
     )
-    # One refusal can be a race: the pod's node had not let go of somebody else's cpu. kube-scheduler tries again within
+    # One refusal can be a race: another pod's CPU on the node was not released yet. kube-scheduler tries again within
     # its longest back-off, 10 s.
     refused_wait_s: float = option(
         10.0,
@@ -102,8 +102,8 @@ class ControllerSettings:
         "and another node is tried",
         least=1,
     )
-    # Nothing is known to be wrong then, so it may be long: 2,000 pods at 30 a second wait for up to 67 s. So the time
-    # alone never suffices (docs/design/0011-take-back.md).
+    # We do not know that anything is wrong, so this may be long: 2,000 pods at 30 per second wait for up to 67 s. So
+    # the time alone never suffices (docs/design/0011-take-back.md).
     passed_over_wait_s: float = option(
         60.0,
         help="seconds after which devices of a pod are taken back about which kube-scheduler says nothing new, if it "
@@ -116,31 +116,32 @@ class ControllerSettings:
         least=1,
     )
     longest_exclusion_s: float = option(1800.0, help="the longest of these times, in seconds", least=1)
-    # The hint saves kube-scheduler the search for the node, which grows with their number, for one write of ours. From
-    # 1.35 on it leaves out the same write of its own for that.
+    # For one write of ours, the hint saves kube-scheduler the search for the node, which grows with the number of
+    # nodes. From 1.35 on it also saves kube-scheduler the same write.
     nominate_above_nodes: int = option(
         500,
         help="above so many nodes kube-scheduler is told by the pod's nominatedNodeName on which node the devices are; "
         "0: always, -1: never",
         least=-1,
     )
-    # Autoscalers look every 10 s or so. A pod that passes in vain costs kube-scheduler a try after each of its
-    # back-offs.
+    # Autoscalers look every 10 s or so. A pod that passes the gate but fits nowhere costs kube-scheduler an attempt
+    # after each of its back-offs.
     gate_wait_s: float = option(
         20.0,
         help="seconds for which a pod that fits nowhere stays at the scheduling gate of this driver: after that "
         "autoscalers and people see it as Unschedulable; 0: it passes at once",
         least=0,
     )
-    # The next pod of a Deployment or Job then waits for one write less.
+    # While it stays, the next pod of a Deployment or Job waits for one write less.
     unused_template_s: float = option(
         600.0,
         help="seconds after which a ResourceClaimTemplate that was made for pods that ask for an extended resource is "
         "deleted, once no pod names it",
         least=10,
     )
-    # Long against the seconds in which devices are freed and given in the ordinary course, short against the hours
-    # that large jobs run. While a node is kept, its free GPUs are idle: one node at most, as long as others hold it.
+    # Long compared with the seconds in which devices are ordinarily freed and given again, short compared with the
+    # hours that large jobs run. While a node is kept, its free GPUs are idle: at most one node, as long as others hold
+    # it.
     starvation_wait_s: float = option(
         300.0,
         help="seconds after its creation from which one node is kept free for a pod that waits only because GPUs are "
@@ -152,7 +153,7 @@ class ControllerSettings:
         help="which legal devices a pod gets: the best-linked, or the first in Kubernetes' own order",
         choices=("best", "first-fit"),
     )
-    # 100,000 looks at a device take two seconds at worst; an ordinary pod needs a hundred.
+    # 100,000 looks at a device take at most two seconds; an ordinary pod needs a hundred.
     search_steps: int = option(100_000, help="most steps of the search for one pod and node", least=1_000)
     allowed_drivers: str = option(
         "",

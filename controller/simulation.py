@@ -1,4 +1,4 @@
-"""What the controller would do with the pods and claims of a cluster that was written down, one after another."""
+"""What the controller would do with the pods and claims of a recorded cluster, one after another."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Outcome:
     """status.allocation.devices.results; empty when nothing is allocated."""
     decision: Decision | None = None
     ignored: tuple[str, ...] = ()
-    """What the pod and its claims say in vain, as an Event says it; with the first of the pod's claims alone."""
+    """What has no effect in the pod and its claims, in the words of the Event; only on the pod's first claim."""
 
     @property
     def node(self) -> str | None:
@@ -67,7 +67,7 @@ class Outcome:
 
 
 class Simulation:
-    """A cluster and the books of what was decided so far. One thread."""
+    """A cluster and the books of what was decided so far. For one thread."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Simulation:
         namespaces: Iterable[Namespace] = (),
         limit: Callable[[], Callable[[int], bool]] = lambda: never,
     ) -> None:
-        """Claims that are allocated already hold their devices; namespaces are read for their quotas. `limit` is called
-        for each decision and returns what says whether to stop it (effort.Effort.begin).
+        """Claims that are already allocated hold their devices; namespaces are read for their quotas. `limit` is called
+        for each decision and returns the function that says whether to stop it (effort.Effort.begin).
         """
         self._limit = limit
         self._naming: Counter[str | None] = Counter()  # claim → pods that name it
@@ -104,11 +104,11 @@ class Simulation:
         self._allocator.reprice(self.inventory, SizeDemand().shares(self.inventory.holdings.by_size, now_s=0.0))
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
-        """Decide for all pods in the order of the controller's queue: higher priority first, then those that are
-        older, those that were never created last, equals as they are given. Then for the claims that no pod names, as
-        if a pod without other needs used each.
+        """Decide for all pods in the order of the controller's queue: by priority, then by age with those never created
+        last, then in the given order. Then decide for the claims that no pod names, as if a pod without other needs
+        used each.
 
-        Pods that run, have ended or are going, and claims that are allocated, are passed over; but pods that have a
+        Pods that run, have ended or are being deleted are skipped, and so are allocated claims; but pods that have a
         node count there with what they request.
         """
         every = tuple(pods)
@@ -122,7 +122,7 @@ class Simulation:
             yield from self._of_nobody(self._claims[key])
 
     def place_bound(self, pods: Iterable[Pod]) -> None:
-        """Let pods that have a node and have not ended count there with what they request."""
+        """Count the pods that have a node and have not ended there, with what they request."""
         for pod in pods:
             if pod.spec.node_name and pod.status.phase not in ENDED:
                 self._place(pod, pod.spec.node_name)
@@ -251,7 +251,7 @@ def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:
 
 
 def is_pending(pod: Pod) -> bool:
-    """Whether a pod is decided for: it does not run, has not ended and is not going."""
+    """Whether a decision about a pod is due: it does not run, has not ended and is not being deleted."""
     return pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
 
 
@@ -280,7 +280,7 @@ def make_inventory(
     classes: Iterable[DeviceClass] = (),
     taint_rules: Iterable[DeviceTaintRule] = (),
 ) -> Inventory:
-    """Build an inventory of a moment; `claims` that are allocated hold their devices."""
+    """Build an inventory of one moment; allocated `claims` hold their devices."""
     inventory = Inventory(driver)
     for rule in taint_rules:
         inventory.set_taint_rule(rule)

@@ -79,7 +79,7 @@ class Watches:
         return cache_trouble(self.all)
 
     def trouble_for_candidate(self) -> str | None:
-        """Return what speaks against becoming the leader: beside trouble() a cache whose watch is not open."""
+        """Return why this process should not become the leader: trouble(), or a cache whose watch is not open."""
         return self.trouble() or unfollowed(self.all)
 
     @property
@@ -164,10 +164,10 @@ def _devices(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflecto
 
 
 def lost_devices(old: ResourceClaim | None, new: ResourceClaim) -> bool:
-    """Whether a claim has not all that it had.
+    """Whether a claim lost some of its devices.
 
-    What was freed while the watch was broken has to be free before it is seen in other hands: else two claims seem to
-    have one device, which is told to users, and the later one is taken back.
+    What was freed while the watch was broken has to be free before another claim is seen with it: otherwise two claims
+    seem to have one device, which is reported to users, and the later one is taken back.
     """
     before = None if old is None else old.status.allocation
     return before is not None and before != new.status.allocation

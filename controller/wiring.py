@@ -52,22 +52,22 @@ from dracaena.kube.lease import KubeLease
 from dracaena.process.clock import Clock
 
 COMPONENT: Final = "dracaena-controller"
-"""Name in Events, and user agent."""
+"""Name in Events, and the user agent."""
 
 OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where kubelet tells a pod its namespace."""
 
 DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
-"""A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
+"""A write without an answer may still land until the server's own time-out is over; its devices rest until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What a controller is given from the outside."""
+    """What a controller gets from the outside."""
 
     client: KubeClient
     lease_client: KubeClient
-    """For the Lease alone."""
+    """Used only for the Lease."""
     clock: Clock
     rng: random.Random
     registry: CollectorRegistry
@@ -115,8 +115,9 @@ class Parts:
 def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     """Build all parts of a controller. Nothing runs, and no server is asked, before they are started.
 
-    The parts form rings: caches wake pods in the queue, and pods at the gate, which are looked up in the caches; and
-    each write asks the leadership, which asks whether they are fresh. All look `watches` up late, when all are there.
+    The parts form rings: caches wake pods in the queue and at the gate, which look the pods up in the caches; and each
+    write asks the leadership, which asks whether the caches are fresh. All of them look `watches` up late, when every
+    part exists.
     """
     watches: Watches
 
@@ -192,8 +193,8 @@ def build_leadership(
         return NoElection()
     namespace = settings.lease_namespace or (OWN_NAMESPACE.read_text() if OWN_NAMESPACE.exists() else "default")
     name = settings.lease_name or f"controller.{settings.driver_name}"
-    # Of one process, never of a host or pod: a process that is started again must not take its predecessor's lease for
-    # its own, whose writes may still be under way.
+    # It identifies one process, never a host or pod: a restarted process must not take its predecessor's lease for its
+    # own, because the predecessor's writes may still be under way.
     identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
     return Election(
         KubeLease(given.lease_client, namespace.strip(), name),
@@ -234,7 +235,7 @@ def _reports(shared: Shared) -> ClaimReports:
 def _cluster(
     settings: ControllerSettings, shared: Shared, reports: ClaimReports
 ) -> tuple[Cluster, Intake, FreeGpuCount]:
-    """Return all doors to one state."""
+    """Return the three ways into one state."""
     work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
@@ -337,7 +338,7 @@ def _workers(
 
 
 def _measure(shared: Shared, leadership: Leadership, waiting: WaitingPods, cluster: Cluster, watches: Watches) -> None:
-    """Let the gauges ask what they show."""
+    """Connect the gauges to what they show."""
     metrics = shared.metrics
     metrics.leader.set_function(leadership.leads)
     metrics.queue.length.set_function(lambda: len(shared.queue))

@@ -1,4 +1,4 @@
-"""Takes keys from the work queue, one decision at a time, and carries out what was decided, many at a time."""
+"""Takes keys from the work queue, makes one decision at a time, and carries out many at a time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 
 NOT_LEADING_S: Final = 1.0
-"""Pause before a write is tried again that was not sent because this process does not lead for the moment."""
+"""Pause before retrying a write that was not sent because this process does not lead at the moment."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Tend:
-    """Something may be to be done about a claim, beside deciding for it."""
+    """A claim may need a next step, apart from decisions."""
 
     claim_key: str
 
 
 class Workers:
-    """What each worker thread runs. One worker at a time decides, so that decisions are made in the order of the queue,
-    however many workers write what was decided."""
+    """What each worker thread runs. Only one worker at a time decides, so that decisions are made in the order of the
+    queue however many workers write."""
 
     def __init__(self, queue: WorkQueue, reconciler: Reconciler, tender: ClaimTender, clock: Clock) -> None:
         self._queue = queue
@@ -52,7 +52,7 @@ class Workers:
             self._queue.done(key)
 
     def take(self) -> tuple[str, Step | Tend] | None:
-        """Take the next key, and decide if it is a pod's; return what is to be carried out, None at the end."""
+        """Take the next key, and decide if it is a pod's; return what to carry out, None at the end."""
         while True:
             with self._turnstile:
                 collect_between_decisions()
@@ -97,12 +97,12 @@ class Workers:
             self._queue.retry(key)
 
     def collect_garbage(self) -> None:
-        """Look for garbage that the watches left, unless a decision is under way: call it now and then, for times in
-        which nothing is decided."""
+        """Look for garbage that the watches left, unless a decision is under way. Call it now and then, because there
+        may be no decisions for long."""
         if self._deciding_since_s is None:
             collect_between_decisions()
 
     def deciding_for_s(self) -> float:
-        """Return for how many seconds the decision under way has been made; 0 when none is."""
+        """Return for how many seconds the current decision has been under way; 0 when there is none."""
         since_s = self._deciding_since_s
         return 0.0 if since_s is None else self._clock.monotonic() - since_s

@@ -1,1 +1,1 @@
-"""The page of the controller: who may look, what is served, and when it is made anew."""
+"""The controller's page: who may look, what is served, and when it is made anew."""

@@ -1,8 +1,8 @@
-"""Who may look at the page, and whose names he sees.
+"""Who may look at the page, and which names they see.
 
-Users of the web-config file have a password that somebody chose for this page: they see all names. Whoever shows a
-bearer token is asked about at the API server: a token that it takes lets its owner in, and he sees the names of those
-namespaces whose pods he may list. Where the server does not answer, nobody gets in with a token.
+Users of the web-config file have a password that was chosen for this page: they see all names. A bearer token is
+checked with the API server: a token that it accepts lets its owner in, who sees the names of the namespaces whose pods
+they may list. While the server does not answer, no token lets anybody in.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from dracaena.process.resting_thread import RestingThread
 from dracaena.process.turns import Turns
 
 TRUST_S: Final = 60.0
-"""How long an answer of the API server holds: so long somebody still sees what he may no longer see."""
+"""How long an answer of the API server holds. For this long a user still sees what they may no longer see."""
 
 LONGEST_TRUST_S: Final = 300.0
-"""How long the right to see a namespace holds while there are so many that its turn to be asked about does not come:
-whoever looks once a minute sees 120 namespaces. A stream lasts as long (process.http_server)."""
+"""How long the right to see a namespace holds while there are too many namespaces to ask about each again: a user who
+looks once a minute sees 120 namespaces. A stream lasts as long (process.http_server)."""
 
 REFUSED_S: Final = 10.0
-"""How long a token that was refused is refused unasked."""
+"""How long a refused token is refused again without asking."""
 
 MOST_KNOWN: Final = 4_096
-"""Answers that are kept, of each kind; what was used longest ago goes first."""
+"""Answers kept of each kind; the one used longest ago is dropped first."""
 
 MOST_REFUSED: Final = 256
-"""Tokens that are known to be refused. They have a table of their own: made-up tokens push out no good one."""
+"""Tokens that are known to be refused. They have a table of their own, so that made-up tokens push out no good one."""
 
 MOST_ASKED: Final = 64
 """Tokens that wait to be asked about ..."""
@@ -49,12 +49,12 @@ MOST_OF_ADDRESS: Final = 16
 """... and those of one address, which may be a proxy with many readers behind it. Addresses take turns."""
 
 REST_PER_QUESTION: Final = 1
-"""Times as long as a question took for which the thread rests: made-up tokens load the API server half the time with
+"""The thread rests this many times as long as a question took: made-up tokens load the API server half the time with
 one request at a time."""
 
 REVIEWS_AN_ANSWER: Final = 24
-"""Namespaces that are asked about for one answer of the page; those of further ones that are not known stay hidden in
-it, and are asked about for the next. With 5 ms each it is an eighth of a second."""
+"""Namespaces that are asked about for one answer of the page. Others that are not known stay hidden in it, and are
+asked about for the next answer. With 5 ms each it is an eighth of a second."""
 
 NO_ANSWER: Final = "the API server does not answer: no token can be checked"
 
@@ -68,11 +68,11 @@ class Reviews(Protocol):
     """How the API server is asked (adapters.reviews)."""
 
     def identify(self, token: str) -> Identity | None:
-        """Return whose token it is, None: nobody's. Raises KubeError."""
+        """Return the owner of a token; None: it has none. Raises KubeError."""
         ...
 
     def may_list_pods(self, who: Identity, namespace: str) -> bool:
-        """Return whether somebody may list pods there, in all namespaces where it is empty. Raises KubeError."""
+        """Return whether a user may list pods in a namespace; empty: in all namespaces. Raises KubeError."""
         ...
 
 
@@ -81,7 +81,7 @@ class Viewer:
     """Somebody who may look."""
 
     identity: Identity | None
-    """None: he sees all names."""
+    """None: they see all names."""
 
 
 EVERYTHING: Final = Viewer(None)
@@ -89,17 +89,17 @@ EVERYTHING: Final = Viewer(None)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What somebody sees of the namespaces of an answer."""
+    """What a viewer sees of the namespaces of an answer."""
 
     sight: Callable[[str], bool]
     unasked: int = 0
-    """Namespaces that stay hidden because it is not known whether he may see them; it may be for the next answer."""
+    """Namespaces that stay hidden because we do not know yet whether the viewer may see them; the next answer may."""
 
 
 ALL_SEEN: Final = Seen(lambda namespace: True)
 
 Then = Callable[[Viewer | HttpAnswer], None]
-"""Told who it is, or with what he is refused. From any thread."""
+"""Called with the viewer, or with the refusal. From any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """Whether somebody may list the pods of a namespace."""
+    """Whether a user may list the pods of a namespace."""
 
     asked_s: float
     allowed: bool
@@ -127,7 +127,7 @@ class TokenChecks:
         self._let_in: OrderedDict[bytes, tuple[float, Viewer]] = OrderedDict()  # no token is kept
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._asked = Turns[_Question](most_of_address=MOST_OF_ADDRESS, most=MOST_ASKED)
-        # Nobody waits for a server that hangs: the process is ending.
+        # Do not wait for a server that hangs: the process is ending.
         self._thread = RestingThread("page-tokens", clock, take=self._asked.take, serve=self._ask, join_s=1.0)
 
     def start(self) -> None:
@@ -139,7 +139,7 @@ class TokenChecks:
         self._thread.stop()
 
     def check(self, token: str, address: str, *, wanted: Callable[[], bool], then: Then) -> None:
-        """Tell `then`, now or later, whose token it is. Never blocks."""
+        """Call `then`, now or later, with the owner of the token or the refusal. Never blocks."""
         proof = hmac.digest(self._key, token.encode("utf-8", "replace"), "sha256")
         with self._thread.changed:
             answer = self._known(proof)
@@ -149,7 +149,7 @@ class TokenChecks:
         then(answer or text_answer(429, "too many tokens are being checked", ("Retry-After", "5")))
 
     def _known(self, proof: bytes) -> Viewer | HttpAnswer | None:
-        """Return what the API server said less than a while ago, None: nothing. The lock is held."""
+        """Return the API server's recent answer; None: there is none. The lock is held."""
         now_s = self._clock.monotonic()
         until_s, viewer = self._let_in.get(proof, (-1.0, None))
         if until_s > now_s:
@@ -163,7 +163,7 @@ class TokenChecks:
         return REST_PER_QUESTION * (self._clock.monotonic() - began_s)
 
     def _answer(self, question: _Question) -> Viewer | HttpAnswer:
-        with self._thread.changed:  # of several with one token, the first was asked about
+        with self._thread.changed:  # only the first of several with one token was asked about
             known = self._known(question.proof)
         if known is not None:
             return known
@@ -172,7 +172,7 @@ class TokenChecks:
         except KubeError as error:
             log.warning("a token cannot be checked", error=str(error))
             return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
-        except Exception:  # outermost on this thread: whatever a token leads to, the next one has to be checked
+        except Exception:  # outermost on this thread: whatever a token causes, the next one has to be checked
             log.exception("a token cannot be checked")
             return text_answer(503, NO_ANSWER, ("Retry-After", "5"))
         with self._thread.changed:
@@ -186,12 +186,12 @@ class TokenChecks:
 
 
 class Access:
-    """Lets somebody in, or says why not. start() once, then stop() once."""
+    """Lets readers in, or says why not. start() once, then stop() once."""
 
     def __init__(
         self, reviews: Reviews, clock: Clock, users: Callable[[], Mapping[str, bytes]], *, is_open: bool = False
     ) -> None:
-        """`users` of the web-config file; `is_open`: whoever reaches the port sees everything."""
+        """`users` of the web-config file; `is_open`: everyone who reaches the port sees everything."""
         self._reviews, self._clock, self._users, self._is_open = reviews, clock, users, is_open
         self._passwords = BasicAuth(clock)
         self._tokens = TokenChecks(reviews, clock)
@@ -209,7 +209,7 @@ class Access:
         self._passwords.stop()
 
     def check(self, request: HttpRequest, address: str, *, wanted: Callable[[], bool], then: Then) -> None:
-        """Tell `then`, now or later, who asks or why he is refused. Never blocks."""
+        """Call `then`, now or later, with the viewer or the refusal. Never blocks."""
         if self._is_open:
             then(EVERYTHING)
             return
@@ -238,11 +238,10 @@ class Access:
             then(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
 
     def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> Seen:
-        """Return which of the namespaces somebody may see. It may ask the API server, and blocks meanwhile; what the
-        server does not answer may not be seen.
+        """Return which of the namespaces a viewer may see. This may ask the API server, and blocks meanwhile; without
+        an answer a namespace may not be seen.
 
-        It asks about few of them: first about those that it knows nothing of, in the order given, then about those that
-        it asked about longest ago.
+        Few namespaces are asked about: first the unknown ones, in the order given, then those asked about longest ago.
         """
         who = viewer.identity
         if who is None:
@@ -300,11 +299,11 @@ def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
 
 
 def token_refused() -> HttpAnswer:
-    """Return what the owner of a token is told that the API server does not take."""
+    """Return the refusal of a token that the API server does not accept."""
     return text_answer(401, "the API server does not take this token", ("WWW-Authenticate", "Bearer"))
 
 
 def _nobody(users: Mapping[str, bytes]) -> HttpAnswer:
     what = "a user and its password, or a bearer token of the cluster," if users else "a bearer token of the cluster"
-    # A browser asks for user and password by itself where it is told Basic, and the page asks for a token.
+    # A browser itself asks for user and password when it is told Basic; the page asks for a token.
     return text_answer(401, f"{what} is needed", ("WWW-Authenticate", "Basic" if users else "Bearer"))

@@ -1,7 +1,7 @@
-"""The page over HTTP, on a port of its own: its readers take no connection from kubelet's probes.
+"""The page over HTTP, on a port of its own: its readers take no connections away from kubelet's probes.
 
-GET alone, and nothing that is served changes anything. The files of the page say nothing of the cluster and are open to
-all; everything else is for those whom Access lets in.
+Only GET is served, and no request changes anything. The page's files contain nothing about the cluster and are open to
+all; everything else is for readers that Access lets in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing of another host, nothing in line, in no frame."""
+"""Nothing from other hosts, nothing inline, not in a frame."""
 
 SECURITY_HEADERS: Final = (
     ("Content-Security-Policy", CONTENT_POLICY),
@@ -62,18 +62,18 @@ SECURITY_HEADERS: Final = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-"""And nothing is kept anywhere."""
+"""They also forbid caching."""
 
 MOST_FIELDS: Final = 8
 """Of a query; two at most are read."""
 
 LONGEST_REST_S: Final = 1.0
 """Longest rest after an answer: /usage takes a fifth of a second at 40,000 claims, besides the rests between its turns,
-and a flood of such questions shall cost a fifth of a core."""
+and a flood of such requests must cost no more than a fifth of a core."""
 
 MOST_NAMESPACES: Final = 240
-"""Namespaces of pods that wait, the longest first, that are asked about for the summary: ten answers' worth, so that
-what the page asks anew every second is all known after ten."""
+"""Namespaces of waiting pods, the longest wait first, that are asked about for the summary: ten answers' worth, so that
+the page, which asks anew every second, knows them all after ten seconds."""
 
 JSON: Final = "application/json"
 
@@ -82,7 +82,7 @@ LOOPBACK_NAMES: Final = frozenset(("localhost", "ip6-localhost"))
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """Where the page takes from what it shows. From any thread, without waiting for a decision."""
+    """Where the page gets what it shows. Used from any thread, without waiting for a decision."""
 
     driver: str
     watched: Callable[[], Watched]
@@ -93,17 +93,17 @@ class PageSource:
     trouble: Callable[[], str | None]
     """Why what is shown may be old."""
     use: NodeUse | None = None
-    """What exporters tell; None: none is asked. It may block, so it is asked by a thread of its own."""
+    """What exporters report; None: none is asked. It may block, so a thread of its own asks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Who asks for what: equal keys have one answer."""
+    """Who asks for what: equal keys share one answer."""
 
     viewer: Viewer
     path: str
     fields: tuple[tuple[str, str], ...]
-    """Those alone that the path reads: else the same question in other words would be answered anew."""
+    """Only the fields that the path reads: otherwise the same request in other words would be answered anew."""
 
     def value(self, name: str) -> str:
         return dict(self.fields).get(name, "")
@@ -115,14 +115,14 @@ class _View:
 
     answer: Callable[[_Key, Numbered], HttpAnswer]
     fields: tuple[str, ...] = ()
-    """Of the query, what it reads."""
+    """The fields of the query that it reads."""
 
 
 class PageEndpoint:
     """Serves the page. start() once, then stop() once.
 
-    `address` is `host:port`. `is_open`: without password and token, which is for addresses of this machine alone.
-    Raises BadInputError for an address or a web-config file that cannot be used.
+    `address` is `host:port`. `is_open`: without password or token, which only addresses of this machine may be. Raises
+    BadInputError for an address or a web-config file that cannot be used.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PageEndpoint:
         self._access = Access(reviews, clock, lambda: self._web.current().users, is_open=is_open)
         self._followers = Followers()
         self._snapshots = self._followed_snapshots(clock)
-        # Three threads: whoever asks for much text, or about a node whose exporter hangs, holds up nobody's summary.
+        # Three threads: a request for much text, or for a node whose exporter hangs, holds up no summary.
         self._pages = {
             "/api/summary": Page[_Key]("page-summary", self._answer, clock, longest_rest_s=LONGEST_REST_S),
             "/api/use": Page[_Key]("page-use", self._answer, clock),
@@ -208,7 +208,8 @@ class PageEndpoint:
         if request.method != "GET":
             reply(text_answer(405, "only GET is answered here", ("Allow", "GET")))
         elif self._is_open and not _is_loopback(_host_of(request)):
-            # Else a site that a user visits could make its own name lead here, and read what is served (DNS rebinding).
+            # Otherwise a site that a user visits could point its own name here, and read what is served (DNS
+            # rebinding).
             reply(text_answer(421, "this page is served under names and addresses of this machine only"))
         elif (refusal := tls_refusal(self._web.current(), client)) is not None:
             reply(refusal)
@@ -296,7 +297,7 @@ class PageEndpoint:
     def _graph(self, key: _Key, newest: Numbered) -> HttpAnswer:
         snapshot, name = newest.snapshot, key.value("node")
         node = snapshot.node(name) if name else None
-        # Lines without trees name nobody.
+        # Lines without trees contain no names.
         named = _held(node) if node else () if len(snapshot.lines) > MOST_TREES else self._namespaces(snapshot)
         seen = self._seen(key, named)
         text = graph_text(snapshot, seen.sight, node=name)

@@ -1,5 +1,5 @@
-"""Those who follow the page by server-sent events: each is told the number of each new snapshot, and asks for what it
-shows. So an event names nobody and is the same for all."""
+"""The clients that follow the page by server-sent events: each is told the number of each new snapshot, and requests
+what it shows. So an event contains no names and is the same for all."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dracaena.process.http_message import HttpAnswer, text_answer
 from dracaena.process.http_pages import Reply
 
 MOST_FOLLOWERS: Final = 64
-"""Half of the connections: the other half is for those who ask. Who comes later asks at intervals."""
+"""Half of the connections: the other half is for requests. Clients that come later have to ask at intervals."""
 
 RECONNECT_MS: Final = 2_000
 
 
 class Followers:
-    """Who follows now. From any thread."""
+    """The clients that follow now. Used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._replies: list[Reply] = []
 
     def add(self, reply: Reply, number: int) -> None:
-        """Let a client follow, and tell it the number of the newest snapshot; refuse it where there are too many."""
+        """Let a client follow, and tell it the number of the newest snapshot; refuse it if there are too many."""
         with self._lock:
             self._replies = [each for each in self._replies if each.wanted]
             is_full = len(self._replies) >= MOST_FOLLOWERS
@@ -36,15 +36,15 @@ class Followers:
             reply(HttpAnswer(200, body, "text/event-stream", streams=True))
 
     def any(self) -> bool:
-        """Return whether somebody follows."""
+        """Return whether any client follows."""
         with self._lock:
             self._replies = [each for each in self._replies if each.wanted]
             return bool(self._replies)
 
     def tell(self, number: int) -> None:
-        """Tell all the number of the newest snapshot.
+        """Tell all clients the number of the newest snapshot.
 
-        Who came at the moment of a change may not have heard of it, so the number has to be told now and then.
+        A client that came at the moment of a change may have missed it, so the number has to be told now and then.
         """
         with self._lock:
             replies = list(self._replies)

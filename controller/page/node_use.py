@@ -1,4 +1,4 @@
-"""Asks the exporter of a node what its GPUs do, when somebody looks at that node."""
+"""Asks a node's exporter what its GPUs do, while somebody looks at that node."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dracaena.controller.views.node_use import NodeUses, read_usage
 from dracaena.process.clock import Clock
 
 FRESH_S: Final = 5.0
-"""How long figures are shown again to who asks: the page asks as often."""
+"""How long figures are reused: the page asks as often."""
 
 FAILED_S: Final = 15.0
-"""How long a node is not asked again that gave none: one that hangs costs the thread a fifth of its time at most."""
+"""How long a node without figures is not asked again: one that hangs costs the thread at most a fifth of its time."""
 
 KNOWN_S: Final = 60.0
 """How long the address of an exporter is used before it is looked up again."""
 
 MOST_NODES: Final = 512
-"""Nodes of which something is kept; more are open on no page."""
+"""Nodes of which something is kept: more than are ever open on pages."""
 
 log = structlog.get_logger()
 
@@ -35,18 +35,18 @@ class _Known:
 
 
 class NodeUse:
-    """What is known of each node's use, for a moment. One thread, which waits for exporters: no other part of the page
-    may wait for it."""
+    """What we know of each node's use, kept for a moment. For one thread, which waits for exporters: no other part of
+    the page may wait for it."""
 
     def __init__(self, find: Callable[[str], str | None], read: Callable[[str], bytes], clock: Clock) -> None:
-        """`find` returns the address of a node's exporter, None: it has none; `read` what that serves as /usage, in
-        bounded time. Both raise TemporaryError."""
+        """`find` returns the address of a node's exporter, None if it has none; `read` what the exporter serves as
+        /usage, in bounded time. Both raise TemporaryError."""
         self._find, self._read, self._clock = find, read, clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._addresses: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def of(self, node: str) -> NodeUses | str:
-        """Return what the GPUs of a node do, or in words why that is not known."""
+        """Return what the GPUs of a node do, or in words why we do not know it."""
         now_s = self._clock.monotonic()
         known = self._known.pop(node, None)
         if known is None or known.until_s <= now_s:
@@ -65,7 +65,7 @@ class NodeUse:
                 return "no exporter runs on it"
             return read_usage(node, self._read(address))
         except (TemporaryError, BadInputError) as error:
-            self._addresses.pop(node, None)  # its pod may have come again elsewhere
+            self._addresses.pop(node, None)  # its pod may run again elsewhere
             log.debug("no figures from an exporter", node=node, error=str(error))
             return str(error)
 

@@ -14,30 +14,30 @@ from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, W
 from dracaena.process.clock import Clock
 
 EVERY_S: Final = 1.0
-"""People see no change that is shorter, and an idle cluster costs a comparison."""
+"""People see no shorter change, and an idle cluster costs one comparison."""
 
 REST_PER_WORK: Final = 4
-"""Times as long as a snapshot took for which the thread rests after it. All threads of a program in Python share one
-core: with this, decisions have four fifths of it at least, while somebody looks at a cluster that changes."""
+"""After a snapshot the thread rests this many times as long as it took. All threads of a Python program share one core:
+this leaves decisions at least four fifths of it while somebody looks at a cluster that changes."""
 
 WANTED_S: Final = 10.0
-"""How long after somebody asked snapshots are made."""
+"""How long snapshots are made after somebody asked for one."""
 
 KEPT_S: Final = 120.0
-"""How long the last snapshot is kept after nobody wants one any more: with it the next takes a tenth of the time."""
+"""How long the last snapshot is kept once nobody looks any more: with it the next takes a tenth of the time."""
 
 FIRST_TIMEOUT_S: Final = 8.0
-"""How long an answer waits for the first snapshot: within the time that a client has for its answer."""
+"""How long an answer waits for the first snapshot: less than a client waits for its answer."""
 
 BEAT_S: Final = 15.0
-"""How often those who follow are told the number where nothing changes: shorter than what proxies take for silence."""
+"""How often followers are told the number while nothing changes: sooner than proxies close a silent connection."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A snapshot and its number: equal numbers of one process, equal snapshots."""
+    """A snapshot and its number: within one process, equal numbers mean equal snapshots."""
 
     number: int
     snapshot: ClusterSnapshot
@@ -55,8 +55,8 @@ class Snapshots:
         followed: Callable[[], bool] = lambda: False,
         tell: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`watched` returns what there is now. `followed`: whether somebody follows; `tell` is told the number of each
-        new snapshot, and again every BEAT_S while there is none. All are called by this thread."""
+        """`watched` returns what there is now, `followed` whether any client follows. `tell` is called with the number
+        of each new snapshot, and again every BEAT_S while there is none. All are called by this thread."""
         self._driver, self._watched, self._clock = driver, watched, clock
         self._followed, self._tell = followed, tell
         self._changed = threading.Condition()
@@ -88,14 +88,14 @@ class Snapshots:
         return self._number
 
     def want(self) -> None:
-        """Say that somebody looks."""
+        """Note that somebody looks."""
         with self._changed:
             self._wanted_until_s = self._clock.monotonic() + WANTED_S
             self._changed.notify_all()
 
     def newest(self) -> Numbered | None:
-        """Return a snapshot that shows the cluster as it was some seconds ago at most, None where none comes in time.
-        It blocks until the first is there."""
+        """Return a snapshot of the cluster that is at most some seconds old; None when there is none in time. Blocks
+        until the first is there."""
         until_s = self._clock.monotonic() + FIRST_TIMEOUT_S
         self.want()
         with self._changed:

@@ -1,4 +1,4 @@
-"""Work in turns, with a rest after each: all threads of a program in Python share one core."""
+"""Work in turns, with a rest after each: all threads of a Python program share one core."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dracaena.process.clock import Clock
 T = TypeVar("T")
 
 REST_PER_TURN: Final = 1
-"""Times as long as a turn took for which the thread rests after it, so that a decision waits for a turn at most."""
+"""After a turn the thread rests this many times as long as it took, so that a decision waits for at most one turn."""
 
 
 def worked_out(turns: Iterator[T | None], clock: Clock, stopping: threading.Event) -> T | None:
-    """Return the first that is not None, with a rest after each None; None once `stopping` is set."""
+    """Return the first result that is not None, with a rest after each None; None once `stopping` is set."""
     began_s = clock.monotonic()
     for found in turns:
         if found is not None:

@@ -28,10 +28,10 @@ def build_page(
     state: Callable[[], str],
     trouble: Callable[[], str | None],
 ) -> PageEndpoint | None:
-    """Return the page, None where no address is set. `client`: one whose writes ask no leadership, for reviews.
+    """Return the page; None if no address is set. `client` is for reviews: its writes need no leadership.
 
-    What is shown comes from the caches; no part of it asks for the lock that decisions hold. Raises BadInputError for
-    settings that cannot be used. `leads`: whether this replica leads; one that does not knows of nobody who waits.
+    What is shown comes from the caches; no part of it takes the lock that decisions hold. Raises BadInputError for
+    settings that cannot be used. `leads`: whether this replica leads; others do not know which pods wait.
     """
     if not settings.page_address:
         return None
