@@ -13,7 +13,7 @@ from dracaena.api.sharing import NO_MODE, GpuConfigs, mode_of
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One device in the hands of one claim. What adminAccess gives is no holding: it takes nothing from others."""
+    """One device that one claim holds. Access by adminAccess is no holding: it takes nothing from others."""
 
     holder: str
     """UID of the claim."""
@@ -28,7 +28,7 @@ class Holding:
 
 def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfigs = ()) -> Iterator[Holding]:
     """Return what the results in a claim's status hold, with the driver's own configs in it. An amount below 0 counts
-    as 0: nobody makes room by what he holds. Raises ValueError for an amount that does not parse."""
+    as 0: no holding makes room. Raises ValueError for an amount that does not parse."""
     told = tuple(configs)
     for result in results:
         if not result.admin_access:
@@ -44,7 +44,7 @@ def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfig
 
 
 class Books:
-    """All holdings of a cluster at one moment. Nothing is refused: what the API says is held is held, also when two
+    """All holdings of a cluster at one moment. Nothing is refused: what the API says is held is held, even if two
     claims hold one device.
     """
 
@@ -64,17 +64,17 @@ class Books:
                 taken[name] = taken.get(name, 0) + amount
 
     def is_held(self, device: DeviceId) -> bool:
-        """Return whether somebody has the whole device."""
+        """Return whether a claim has the whole device."""
         return device in self._exclusive
 
     def is_shared(self, device: DeviceId) -> bool:
-        """Return whether somebody has a share of the device."""
+        """Return whether a claim has a share of the device."""
         return device in self._shared
 
     def modes(self, device: DeviceId) -> Collection[str]:
-        """Return how the shares of the device want it to be shared; empty for no shares."""
+        """Return how the shares of the device want it to be shared; empty when it has none."""
         return self._modes.get(device, ())
 
     def consumed(self, device: DeviceId) -> Mapping[str, int]:
-        """Return what all shares of the device take together, in billionths by capacity; empty for no shares."""
+        """Return what all shares of the device take together, in billionths by capacity; empty when it has none."""
         return self._consumed.get(device, {})

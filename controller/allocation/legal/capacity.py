@@ -20,9 +20,9 @@ class AmountDemand:
     """A request for amounts of a GPU's capacities."""
 
     place: int
-    """Among the requests whose GPUs are chosen."""
+    """Its place among the requests whose GPUs are chosen."""
     count: int
-    """GPUs: no two of its shares are of one."""
+    """Number of GPUs, which is that of its shares: no two are of one GPU."""
     capacity: Mapping[str, Quantity]
     mode: str
     """How it wants its GPUs to be shared (api.sharing)."""
@@ -40,11 +40,11 @@ def amounts(
 ) -> Mapping[str, Quantity] | None:
     """Return what a request takes of every capacity of the device, by name; None when it cannot be served.
 
-    It cannot when it wants a capacity that the device does not have, when a policy refuses the amount, or when int64
-    does not hold an amount that has to be rounded to a step. Whether the amounts are still there is another question.
-    Capacities that are not wanted are taken by their default, or whole.
+    It cannot when it wants a capacity that the device does not have, when a policy refuses the amount, or when an
+    amount that has to be rounded to a step does not fit into int64. Whether the amounts are still free is another
+    question. Capacities that are not wanted are taken by their default, or whole.
 
-    `fractional`: whether the steps of a range are counted in thousandths where all of the range are whole thousandths
+    `fractional`: whether the steps of a range are counted in thousandths if the whole range is in whole thousandths
     (DRAFractionalCapacityRange). Otherwise they are counted in ones, and fractions are rounded up first.
     """
     wanted = wanted or {}
@@ -60,14 +60,13 @@ def amounts(
 
 
 def is_whole_by_default(device: PublishedDevice) -> bool:
-    """Return whether a device of which several claims can have a share is given whole to who asks for no amount: one of
-    its capacities is then taken whole, and nobody can have a share without some of that."""
+    """Return whether a device that several claims can share is given whole to a request without amounts: it takes one
+    of the capacities whole then, and no share can do without some of that capacity."""
     return device.allow_multiple_allocations and bool(whole_capacities(device)) and amounts(device, None) is not None
 
 
 def whole_capacities(device: PublishedDevice) -> tuple[str, ...]:
-    """Return the capacities of which the default leaves less than any share takes: what is no whole number of steps
-    may be left."""
+    """Return the capacities of which the default leaves less than any share takes: part of a step may be left."""
     return tuple(
         one.name
         for one in device.capacities
@@ -78,7 +77,7 @@ def whole_capacities(device: PublishedDevice) -> tuple[str, ...]:
 
 
 def _amount(capacity: Capacity, wanted: Quantity | None, *, fractional: bool) -> Quantity | None:
-    """Return the amount after rounding, None when the policy cannot be applied."""
+    """Return the amount after rounding; None when the policy cannot be applied."""
     policy = capacity.policy
     if wanted is None:
         return policy.default if policy is not None and policy.default is not None else capacity.value
@@ -86,7 +85,7 @@ def _amount(capacity: Capacity, wanted: Quantity | None, *, fractional: bool) ->
         return wanted
     if policy.ranged:
         return _rounded_into_range(wanted, policy, fractional=fractional)
-    # Where none is large enough, the amount stays as it is, and is refused as not valid.
+    # If none is large enough, the amount stays as it is, and is refused as not valid.
     return next((value for value in policy.valid_values if value >= wanted), wanted)
 
 
@@ -102,20 +101,20 @@ def _rounded_into_range(wanted: Quantity, policy: RequestPolicy, *, fractional: 
     if amount is None or start is None or not step:
         return None
     steps = -(-(amount - start) // step)
-    # Where int64 does not hold what comes out, the amount is refused as not valid.
+    # If the result does not fit into int64, the amount is refused as not valid.
     return Quantity((start + steps * step) * unit, policy.step.notation if fractional else "binary")
 
 
 def _unit_nano(policy: RequestPolicy, *, fractional: bool) -> int:
-    """Return what the steps of the range are counted in: thousandths if all of the range are such, else ones."""
+    """Return the unit of the range's steps: thousandths if the whole range is in whole thousandths, else ones."""
     bounds = [bound for bound in (policy.minimum, policy.maximum, policy.step) if bound is not None]
     return _MILLI if fractional and all(_in_units(bound, _MILLI) is not None for bound in bounds) else NANO
 
 
 def _in_units(quantity: Quantity, unit_nano: int) -> int | None:
-    """Return the amount in ones (fractions rounded up) or in thousandths (exact); None where int64 has no such number.
+    """Return the amount in ones (fractions rounded up) or in thousandths (exact); None if int64 has no such number.
 
-    So does Kubernetes: an amount finer than a thousandth cannot be compared with a range that is counted in them.
+    As in Kubernetes: an amount finer than a thousandth cannot be compared with a range that is counted in them.
     """
     if unit_nano == _MILLI and quantity.nano % _MILLI:
         return None

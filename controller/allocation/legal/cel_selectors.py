@@ -1,4 +1,4 @@
-"""Selectors in CEL: the devices here as CEL sees them."""
+"""Selectors in CEL, over devices as CEL sees them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 
 MOST_DEVICES: Final = 40_000
-"""Devices kept in CEL's form, about 2 KiB each: as many as are kept read (state.pool.MOST_DEVICES), because one that is
-read anew is another device here, and what stands here keeps the device before alive."""
+"""Devices kept in CEL's form, about 2 KiB each: as many as are kept in memory (state.pool.MOST_DEVICES). A device that
+is read again is another device here, and an entry keeps the earlier one alive."""
 
 
 class CelSelectors:
@@ -22,7 +22,7 @@ class CelSelectors:
     __slots__ = ("_devices", "_effort", "_memo")
 
     def __init__(self, features: Features, effort: Effort | None = None) -> None:
-        """What is compiled and evaluated is charged to `effort`, whose OverdueError every method may raise."""
+        """Compiling and evaluating is charged to `effort`, whose OverdueError every method may raise."""
         self._effort = effort or Effort()
         self._memo = cel.SelectorMemo(
             cel.LanguageFeatures(
@@ -32,11 +32,11 @@ class CelSelectors:
             ),
             compiled=self._compiled,
         )
-        # By identity: a device is a value that is made once for each version of its slice.
+        # By identity: a device is a value that is made once per version of its slice.
         self._devices: dict[int, tuple[PublishedDevice, cel.DeviceView]] = {}
 
     def evaluate(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
-        """Return whether the device matches, or why that cannot be told."""
+        """Return whether the device matches, or why there is no answer."""
         try:
             selector = self._memo.compile(expression)
         except cel.CompileError as error:
@@ -46,7 +46,7 @@ class CelSelectors:
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
     def evaluate_once(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
-        """Answer as evaluate() does, and remember nothing: for what will not be asked again."""
+        """Answer as evaluate() does, but remember nothing: for expressions that are not asked again."""
         try:
             selector = self._memo.compile(expression)
         except cel.CompileError as error:
@@ -68,7 +68,7 @@ class CelSelectors:
         return SelectorFailure(value.reason) if isinstance(value, cel.Failed) else _attribute(value)
 
     def footprint(self, expression: str, *, derived: bool = False) -> cel.Footprint | SelectorFailure:
-        """Return what the expression can read of a device, or why it is no selector, or no derived attribute."""
+        """Return what the expression can read of a device, or why it is no selector (or no derived attribute)."""
         self._effort.charge(1, Work.SELECTOR, expression)
         try:
             return self._memo.compile(expression, derived=derived).footprint
@@ -91,7 +91,7 @@ class CelSelectors:
 
 
 def _no_selector(error: cel.CompileError) -> SelectorFailure:
-    """Say it in one line: reasons stand in Events, where a caret would point nowhere."""
+    """Return the error in one line: reasons appear in Events, where a caret would point nowhere."""
     return SelectorFailure(f"{error.message} (line {error.line}, column {error.column})")
 
 
@@ -120,7 +120,7 @@ def _value(attribute: DeviceAttribute) -> cel.AttributeValue | None:
 
 
 def _attribute(value: cel.AttributeValue) -> DeviceAttribute:
-    """Return a value of CEL as an attribute; one of an empty list has no value at all."""
+    """Return a CEL value as an attribute; that of an empty list has no value at all."""
     if isinstance(value, tuple):
         return DeviceAttribute(
             bools=[one for one in value if isinstance(one, bool)] or None,

@@ -10,17 +10,18 @@ from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.read.slices import Pool, PublishedDevice
 
 _UNGROUPED: Final = frozenset({""})
-"""Stands for no groups: devices without groups go together, and with no others. No group of the API has this name."""
+"""Stands for no groups: devices without groups go together, but with no others. No group of the API has this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommonGroups:
-    """What the devices in use of one pool have in common, by counter set; a set that nobody draws on is absent."""
+    """What one pool's devices in use have in common, by counter set; a set that no device draws on is absent."""
 
     by_set: Mapping[str, frozenset[str]]
 
     def admit(self, device: PublishedDevice, beside: Sequence[PublishedDevice] = ()) -> bool:
-        """Return whether in each of its counter sets the device has a group that all in use and all `beside` have too.
+        """Return whether in each of its counter sets the device shares a group with all devices in use and all
+        `beside`.
 
         Cost: O(devices beside).
         """
@@ -30,9 +31,9 @@ class CommonGroups:
 
 
 def groups_in_use(pool: Pool, books: Books) -> CommonGroups | None:
-    """Return what all held devices of a pool have in common; None where no device has groups. Cost: O(devices).
+    """Return what all held devices of a pool have in common; None if no device has groups. Cost: O(devices).
 
-    The groups are those that are published now: the API keeps none in an allocation (k8s.io/api 0.37.1).
+    The groups are those published now: an allocation in the API has none (k8s.io/api 0.37.1).
     """
     devices = (*(reachable.device for reachable in pool.devices), *pool.elsewhere)
     if not any(device.compatibility_groups for device in devices):

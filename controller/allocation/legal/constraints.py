@@ -1,6 +1,6 @@
-"""matchAttribute and distinctAttribute, kept while devices are tried and taken back.
+"""matchAttribute and distinctAttribute, tracked while devices are tried and taken back.
 
-Both are monotonic: once a set of devices breaks one, no larger set keeps it.
+Both are monotonic: once a set of devices breaks one, every larger set does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_attribute(device: PublishedDevice, name: str) -> DeviceAttribute | None
 
 
 def scalar(attribute: DeviceAttribute) -> Values | None:
-    """Return the one value of an attribute, None for a list or a type that is not known."""
+    """Return the one value of an attribute; None for a list or an unknown type."""
     for kind, value in (
         ("string", attribute.string),
         ("int", attribute.int_value),
@@ -45,7 +45,7 @@ def scalar(attribute: DeviceAttribute) -> Values | None:
 
 
 def as_set(attribute: DeviceAttribute) -> Values | None:
-    """Return all values of an attribute, None for a type that is not known or an empty list."""
+    """Return all values of an attribute; None for an unknown type or an empty list."""
     for kind, values in (
         ("int", attribute.ints),
         ("bool", attribute.bools),
@@ -60,8 +60,8 @@ def as_set(attribute: DeviceAttribute) -> Values | None:
 class ConstraintState:
     """One constraint of one claim over the devices that are chosen for it at this moment.
 
-    With `lists` every attribute is a set of values, a scalar one of one element: devices match when one element is
-    common to all of them, and are distinct when no two of them have one in common.
+    With `lists` every attribute is a set of values, a scalar being a set of one: devices match when they all have one
+    element in common, and are distinct when no two of them have one in common.
     """
 
     __slots__ = ("_chosen", "_lists", "constraint")
@@ -69,29 +69,28 @@ class ConstraintState:
     def __init__(self, constraint: Constraint, *, lists: bool) -> None:
         self.constraint = constraint
         self._lists = lists
-        # Of matchAttribute: what all devices up to this one have in common. Of distinctAttribute: the device's own.
+        # For matchAttribute what all devices up to this one have in common, for distinctAttribute the device's own.
         self._chosen: list[Values | None] = []
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the devices that are in already say what every further one must have in common with them."""
+        """Whether the devices chosen so far determine what every further one must have in common with them."""
         return bool(self._chosen) and not self.constraint.distinct
 
     @property
     def common(self) -> Values | None:
-        """What all devices that are in have in common, when the constraint is fixed; None: nothing can match it."""
+        """What all chosen devices have in common, when the constraint is fixed; None: nothing can match it."""
         return self._chosen[-1]
 
     def add(self, request: Request, attribute: DeviceAttribute | None) -> bool:
-        """Take a device with this attribute in, and return True, when the constraint allows it beside those that are
-        in."""
+        """Add a device with this attribute and return True, if the constraint allows it beside the chosen ones."""
         if not self.constraint.applies_to(request):
             return True
         if attribute is None:
             return False
         values = as_set(attribute) if self._lists else scalar(attribute)
         if not self._chosen:
-            # Kubernetes takes a value of a type that it does not know from the first device; nothing ever matches it.
+            # Kubernetes accepts a value of an unknown type from the first device; nothing ever matches it.
             if values is None and self._lists and not self.constraint.distinct:
                 return False
             self._chosen.append(values)

@@ -13,7 +13,7 @@ from dracaena.controller.allocation.legal.read.slices import PoolState, Publishe
 
 
 class DeviceRule(Enum):
-    """Why a device is not given to a request; values follow a count of devices."""
+    """Why a device is not given to a request; the values are words that follow a count of devices."""
 
     NOT_PROPOSED = "outside the set that was asked about"
     IN_USE = "in use"
@@ -43,7 +43,7 @@ class RefusedDevices:
     """`request`, or `request/subrequest`."""
     rule: DeviceRule
     devices: int
-    """Devices that this rule refused at least once while the others were tried together."""
+    """Devices that this rule refused at least once while the other devices were tried together."""
 
     def __str__(self) -> str:
         return f"claim {self.claim}, request {self.request}: {self.devices} {self.rule.value}"
@@ -63,7 +63,7 @@ class PoolProblem:
 
 @dataclass(frozen=True, slots=True)
 class DoesNotFit:
-    """There is no legal allocation of all claims on this node, or none was found within the steps allowed."""
+    """There is no legal allocation of all claims on this node, or none was found within the allowed steps."""
 
     reasons: tuple[RefusedDevices, ...] = ()
     """In the order of claims and requests, then of the rules. Requests that were never reached have none."""
@@ -107,7 +107,7 @@ class NeedsPerson:
 
 
 def bad_slice(name: str, problem: str) -> NeedsPerson:
-    """Return the answer where a slice's node selector cannot be evaluated."""
+    """Return the answer for a slice whose node selector cannot be evaluated."""
     return NeedsPerson(Mistake.SLICE, f"ResourceSlice {name}", f"node selector: {problem}")
 
 
@@ -131,9 +131,9 @@ class ClaimPlan:
 
     claim: Claim
     chosen: tuple[Request, ...]
-    """Of each request of the claim the alternative that was taken, in the order of the spec."""
+    """The alternative that was taken for each request of the claim, in the order of the spec."""
     picks: tuple[Pick, ...]
-    """In the order of the spec's requests, within one in the order in which devices are tried."""
+    """In the order of the spec's requests, and within a request in the order in which devices are tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which pools a node can reach, and which of them are whole and sound."""
+"""Which pools a node can reach, and which of them are complete and sound."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dracaena.controller.allocation.legal.read.slices import (
 from dracaena.controller.allocation.nodes.matching import read_node_selector
 
 OPTIONAL_NODE_OPERATIONS: Final = "DRAOptionalNodeOperations"
-"""In the declaredFeatures of a node whose kubelet knows skipNodeOperations: another one would wait for the driver."""
+"""In the declaredFeatures of a node whose kubelet knows skipNodeOperations: others would wait for the driver."""
 
 
 class SliceSource(Protocol):
-    """All slices of a cluster, as far as their own node, their pool, or the lack of a node finds them."""
+    """All slices of a cluster, found by their node, by their pool, or by having no node."""
 
     def on_node(self, node: str) -> Sequence[Slice]:
         """Return the slices that name this node, without those that declare counters."""
@@ -91,9 +91,9 @@ def gather_pools(slices: SliceSource, node: Node, features: Features) -> tuple[P
     """Return the pools that the node can reach in the order in which devices are tried.
 
     Usable pools come by (driver, name), those with binding conditions after all others; a pool that is known to be
-    outdated is left out. The order of slices matters only where those of one generation disagree about their number.
-    NeedsPerson where it cannot be told whether the node reaches a slice. Cost: O(slices without a node + devices of the
-    pools that the node reaches).
+    outdated is left out. The order of slices matters only if slices of one generation disagree about their number.
+    Returns NeedsPerson if it cannot know whether the node reaches a slice. Cost: O(slices without a node + devices of
+    the pools that the node reaches).
     """
     try:
         found = _relevant(slices, node, features)
@@ -108,7 +108,7 @@ def gather_pools(slices: SliceSource, node: Node, features: Features) -> tuple[P
 
 
 def _relevant(slices: SliceSource, node: Node, features: Features) -> Mapping[PoolId, list[Slice]]:
-    """Return, of each pool, the slices of the newest generation that the node can see."""
+    """Return the slices of each pool's newest generation that the node can see."""
     pools: dict[PoolId, list[Slice]] = {}
     for one in (*slices.on_node(node.metadata.name), *slices.of_no_node()):
         if not features.partitionable_devices and (one.per_device or one.declares_counters):
@@ -135,7 +135,7 @@ def _is_relevant(one: Slice, node: Node) -> bool:
 
 
 def _selects(nodes: NodeSelection, one: Slice, node: Node) -> bool:
-    """Return whether a selection in the slice is for the node. Raises _BadNodeSelectorError."""
+    """Return whether a selection in the slice includes the node. Raises _BadNodeSelectorError."""
     if nodes.node_name:
         return nodes.node_name == node.metadata.name
     if nodes.all_nodes:
@@ -159,7 +159,7 @@ class _BadNodeSelectorError(Exception):
 def _pool(
     pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice], node: Node, features: Features
 ) -> Pool | None:
-    """Return the pool, None when it is outdated."""
+    """Return the pool; None when it is outdated."""
     count, whole = relevant[0].slice_count, relevant
     if len(relevant) != count:
         generation = relevant[0].generation

@@ -1,7 +1,7 @@
 """One question, ready to be answered: all claims of a pod, one node, what it can reach, and who holds what.
 
-Cheap rules about one request and one device are answered here and remembered; rules about sets of devices are the
-search's. Selectors are asked as late as Kubernetes asks them, so that a mistake in one shows in the same situations.
+Cheap rules about one request and one device are answered here and remembered; rules about sets of devices belong to the
+search. Selectors are evaluated as late as in Kubernetes, so that a mistake in one shows in the same situations.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class MistakeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShareModes:
-    """Devices whose shares all have to be of one mode (api.sharing). The API knows of no modes: this rule is ours."""
+    """Devices whose shares must all have one mode (api.sharing). The API has no modes: this rule is ours."""
 
     devices: frozenset[DeviceId] = frozenset()
     of_request: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
-    """Mode of each alternative, by the places of its claim, of its request, and its own."""
+    """Mode of each alternative, by the places of its claim, its request and itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Candidate:
     place: int
     reachable: ReachableDevice
     pool: int
-    """Place of its pool among the pools."""
+    """Place of the device's pool among the pools."""
 
     @property
     def id(self) -> DeviceId:
@@ -101,7 +101,7 @@ class Alternative:
     request: Request
     device_class: ClassRequirements
     everything: tuple[int, ...] | None = None
-    """Mode All: places of the devices that it means, in order."""
+    """Mode All: places of the devices that it covers, in order."""
     blocked: str = ""
     """Why mode All cannot be answered now."""
     verdicts: dict[int, DeviceRule | None] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Alternative:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Of its request: the place of the claim, and the place of the request in it."""
+        """The request's place: that of the claim, and that of the request in the claim."""
         return self.claim, self.index
 
     @property
@@ -119,7 +119,7 @@ class Alternative:
 
 
 class Problem:
-    """A question that can be answered several times: whole, or for a part of the devices."""
+    """A question that can be answered several times: for all devices, or for some of them."""
 
     __slots__ = (
         "_available",
@@ -146,7 +146,7 @@ class Problem:
         self._derived: dict[tuple[str, int], DeviceAttribute] = {}
 
     def held(self, place: int) -> bool:
-        """Return whether somebody holds the device so that nobody else can have it or a share of it."""
+        """Return whether a claim holds the device so that no other can have it or a share of it."""
         return self._held[place]
 
     def is_shareable(self, place: int) -> bool:
@@ -154,14 +154,14 @@ class Problem:
         return self.features.consumable_capacity and self.candidates[place].reachable.device.allow_multiple_allocations
 
     def left_of_counters(self, pool: int) -> Mapping[CounterId, int]:
-        """Return what the holders left of the pool's counters, in billionths; below 0 when they took too much."""
+        """Return what the holders leave of the pool's counters, in billionths; below 0 when they took too much."""
         found = self._available.get(pool)
         if found is None:
             found = self._available[pool] = _left_of_counters(self.pools[pool], self.cluster.books)
         return found
 
     def common_groups(self, pool: int) -> CommonGroups | None:
-        """Return what the holders' devices leave of compatibility groups; None where no device of the pool has any."""
+        """Return the compatibility groups that the holders' devices leave; None if no device of the pool has any."""
         if pool not in self._groups:
             self._groups[pool] = groups_in_use(self.pools[pool], self.cluster.books)
         return self._groups[pool]
@@ -179,7 +179,7 @@ class Problem:
     def capacity_is_left(
         self, place: int, wanted: Mapping[str, Quantity], beside: Mapping[str, int] | None = None
     ) -> bool:
-        """Return whether shares that exist, those of `beside`, and this one together take no more than there is."""
+        """Return whether existing shares, those of `beside`, and this one together take no more than there is."""
         device = self.candidates[place].reachable.device
         consumed = self.cluster.books.consumed(device.id)
         for capacity in device.capacities:
@@ -189,31 +189,31 @@ class Problem:
         return True
 
     def mode(self, alternative: Alternative, place: int) -> str | None:
-        """Return the mode in which the request would share the device; None where modes do not count."""
+        """Return the mode in which the request would share the device; None if modes do not count."""
         modes = self.cluster.modes
         if not modes.devices or alternative.request.admin_access or self.candidates[place].id not in modes.devices:
             return None
         return modes.of_request.get((alternative.claim, alternative.index, alternative.nth))
 
     def is_in_another_mode(self, alternative: Alternative, place: int) -> bool:
-        """Return whether shares that exist keep the request from the device because they want another mode."""
+        """Return whether existing shares keep the request from the device because they want another mode."""
         mode = self.mode(alternative, place)
         return mode is not None and any(one != mode for one in self.cluster.books.modes(self.candidates[place].id))
 
     def capacity_is_there(self, place: int, wanted: Mapping[str, Quantity]) -> bool:
-        """Return whether the device has as much when nobody takes any of it."""
+        """Return whether the device has that much when nothing of it is taken."""
         device = self.candidates[place].reachable.device
         return all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
 
     def unselected_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
-        """Return the rule by which the device is not what the request means; None when it is. Raises MistakeError."""
+        """Return the rule by which the request does not select the device; None when it does. Raises MistakeError."""
         if place not in alternative.verdicts:
             alternative.verdicts[place] = self._unselected_by(alternative, place)
         return alternative.verdicts[place]
 
     def attribute(self, alternative: Alternative, place: int, name: str) -> DeviceAttribute | None:
-        """Return what constraints compare under a fully qualified name: the attribute that the request derives, else
-        the published one. Raises MistakeError."""
+        """Return the attribute that constraints compare under a fully qualified name: the one that the request derives,
+        else the published one. Raises MistakeError."""
         device = self.candidates[place].reachable.device
         expression = alternative.request.derives(name)
         if expression is None:
@@ -238,9 +238,9 @@ class Problem:
         )
 
     def eligible(self, alternative: Alternative) -> tuple[DeviceId, ...]:
-        """Return the devices that no rule about one device alone keeps from the request, in the order in which devices
-        are tried. One about which a selector has no answer is not among them: the search meets the mistake. Never
-        raises. Cost: O(devices), selectors asked once for each device.
+        """Return the devices that no rule about a single device keeps from the request, in the order in which devices
+        are tried. Devices for which a selector has no answer are left out: the search meets the mistake. Never raises.
+        Cost: O(devices), with selectors evaluated once for each device.
         """
         devices = []
         for candidate in self.candidates:
@@ -253,7 +253,7 @@ class Problem:
         return tuple(devices)
 
     def refused_alone(self, alternative: Alternative, place: int) -> DeviceRule | None:
-        """Return the first rule by which the request cannot have the device, whatever else is chosen."""
+        """Return the first rule that keeps the device from the request, whatever else is chosen."""
         if not alternative.request.admin_access and self.held(place):
             return DeviceRule.IN_USE
         rule = self.unselected_by(alternative, place)
@@ -273,7 +273,7 @@ class Problem:
     def refused_by_capacity(
         self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
     ) -> DeviceRule | None:
-        """Return the rule by which the device cannot give these amounts() beside what is taken of it already."""
+        """Return the rule that keeps the device from giving these amounts() beside what is already taken of it."""
         if wanted is None:
             return DeviceRule.NO_CAPACITY
         if self.capacity_is_left(place, wanted, beside):
@@ -285,8 +285,8 @@ class Problem:
     def refused_by_counters(
         self, place: int, used: Mapping[CounterId, int], beside: Sequence[PublishedDevice] = ()
     ) -> DeviceRule | None:
-        """Return the rule by which the device cannot draw on the pool's counters beside what is `used` of them already
-        by the devices `beside`."""
+        """Return the rule that keeps the device from drawing on the pool's counters beside what the devices `beside`
+        have already `used` of them."""
         candidate = self.candidates[place]
         device = candidate.reachable.device
         if not device.counter_sets:
@@ -299,7 +299,7 @@ class Problem:
         if groups is not None and not groups.admit(device, beside):
             return DeviceRule.COMPATIBILITY
         left = self.left_of_counters(candidate.pool)
-        # A pool that is overdrawn anywhere gives nothing that counts, as in Kubernetes.
+        # A pool that is overdrawn anywhere gives no device that consumes counters, as in Kubernetes.
         if any(amount < 0 for amount in left.values()):
             return DeviceRule.COUNTERS
         wanted: dict[CounterId, int] = {}
@@ -323,7 +323,7 @@ class Problem:
         books = self.cluster.books
         if books.is_held(candidate.id):
             return True
-        # A device that was shared and is now to be given whole must first be given back by all.
+        # A device that was shared and is now to be given whole must first be released by all its holders.
         return books.is_shared(candidate.id) and not self.is_shareable(candidate.place)
 
     def _unselected_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
@@ -355,11 +355,11 @@ class Problem:
 def pose(
     cluster: Snapshot, node: str, claims: Sequence[Claim], pools: Sequence[Pool]
 ) -> Problem | DoesNotFit | NeedsPerson:
-    """Return the question whether all these claims can be allocated on the node, or its answer where that is plain.
+    """Return the question whether all these claims can be allocated on the node, or its answer if that is obvious.
 
-    `pools` are those that the node can reach, with the taints of DeviceTaintRules on top (pools.gather_pools).
-    What another node could serve, or time will help with, is no error, although kube-scheduler has one: mode All over a
-    pool that is just being published, or over more devices than a claim can hold.
+    `pools` are those that the node can reach, with the taints of DeviceTaintRules on top (pools.gather_pools). What
+    another node could serve, or what time will solve, is no error, although it is one in kube-scheduler: mode All over
+    a pool that is just being published, or over more devices than a claim can hold.
     """
     problem = Problem(cluster, node, claims, pools)
     try:
@@ -381,7 +381,7 @@ class _Crowded:
     claim: str
     devices: int
     hopeless: bool
-    """Whether that is so on every node."""
+    """Whether that is the case on every node."""
 
     @classmethod
     def of(cls, claim: Claim, requests: Sequence[Sequence[Alternative]]) -> _Crowded | None:
@@ -454,7 +454,7 @@ def _alternative(problem: Problem, claim: int, index: int, nth: int, request: Re
 
 
 def _mean_everything(problem: Problem, alternative: Alternative) -> None:
-    """Find the devices that mode All means: those that match, also when they are in use."""
+    """Find the devices that mode All covers: those that match, even if they are in use."""
     for pool in problem.pools:
         if pool.state is not PoolState.USABLE:
             alternative.blocked = f"asks for all devices, but pool {pool.id} is {pool.state.value}: {pool.problem}"

@@ -1,4 +1,4 @@
-"""A plan as the documents that the API holds: status.allocation of each claim."""
+"""A plan as the API's documents: status.allocation of each claim."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def allocation_results(
 ) -> tuple[AllocationResult, ...] | NeedsPerson:
     """Return the allocation of each claim, in the order of the claims, without a timestamp.
 
-    `share_ids` gives a new UUID each time; one is taken for each share, in the order of claims and results. A config of
-    the claim stands once, however many requests it names, where Kubernetes repeats it for each: 32 configs for 32
-    requests would go beyond the 64 entries that the API allows.
+    `share_ids` yields a new UUID each time; one is taken for each share, in the order of claims and results. A config
+    of the claim appears once, however many requests it names, whereas Kubernetes repeats it for each: 32 configs for 32
+    requests would exceed the 64 entries that the API allows.
     """
     allocations = []
     for claim in plan.claims:
@@ -54,12 +54,12 @@ def _result(pick: Pick, share_ids: Iterator[str], *, conditions: bool) -> Device
         device=device.id.device,
         admin_access=True if pick.request.admin_access else None,
         share_id=next(share_ids) if pick.shared else None,
-        # The eviction controller reads them when a taint comes later.
+        # The eviction controller reads them when a taint is added later.
         tolerations=list(pick.request.tolerations),
         consumed_capacity={name: str(amount) for name, amount in (pick.consumed or {}).items()},
         binding_conditions=list(device.binding_conditions) if conditions else [],
         binding_failure_conditions=list(device.binding_failure_conditions) if conditions else [],
-        # Kubelet reads them there: without, it would wait for a plugin of a driver that has none.
+        # Kubelet reads them there: without them it would wait for a plugin that the driver does not have.
         skip_node_operations=list(pick.slice.skip_node_operations),
     )
 

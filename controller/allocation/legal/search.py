@@ -1,8 +1,8 @@
 """The search: the first legal allocation of all claims in Kubernetes' own order, within a number of steps.
 
-Depth first: claims, requests and devices in order, every choice taken back when nothing fits after it. In one request
-only later devices are tried after a device, so each set is tried once. It keeps its own stack: claims are from users,
-and a pod may have more of them than Python has frames.
+Depth first: claims, requests and devices in order, every choice taken back when nothing fits after it. Within a request
+only later devices are tried after a device, so each set is tried once. The search keeps its own stack: claims come from
+users, and a pod may have more of them than Python has frames.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
 from dracaena.controller.allocation.legal.tentative import Lookahead, Tentative, requests_of
 
 MAX_STEPS: Final = 100_000
-"""Devices looked at for a pod and a node: two seconds at worst, a thousand times what an ordinary pod needs."""
+"""Devices looked at for a pod and a node: at most two seconds, a thousand times what an ordinary pod needs."""
 
 RequestKey = tuple[int, int]
 """Place of a claim among the claims, and of a request in it."""
@@ -34,7 +34,7 @@ RequestKey = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Of these pools only these devices may be given to these requests."""
+    """Only these devices of these pools may be given to these requests."""
 
     pools: frozenset[PoolId]
     devices: frozenset[DeviceId]
@@ -42,7 +42,7 @@ class Restriction:
     """None: all requests."""
 
     def forbidden(self, candidates: Iterable[Candidate]) -> int:
-        """Return the devices that its requests must not have: a bit at each place."""
+        """Return the devices that its requests must not have, as a bit at each place."""
         others = (one for one in candidates if one.id not in self.devices)
         return sum(1 << one.place for one in others if one.id.pool_id in self.pools)
 
@@ -104,7 +104,7 @@ class _Devices:
     position: _Position
     alternative: Alternative
     next: int
-    """The candidate to try next; in mode All the number of the device."""
+    """The candidate to try next; in mode All the device's number."""
     placed: bool = False
 
     @property
@@ -129,7 +129,7 @@ class _Search:
     refusals: dict[tuple[int, int, int, DeviceRule], set[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     forbidden: tuple[tuple[frozenset[RequestKey] | None, int], ...] = field(init=False)
-    """Of each restriction: whom it concerns, and what they must not have."""
+    """For each restriction the requests that it concerns, and the devices that they must not have."""
     explained: set[int] = field(default_factory=set)
     tentative: Tentative = field(init=False)
     ahead: Lookahead = field(init=False)
@@ -149,14 +149,14 @@ class _Search:
             return self._does_not_fit(cut_off=True)
 
     def _is_hopeless(self) -> bool:
-        """Return whether it is plain before the first device that not everything can be served."""
+        """Return whether it is clear before the first device that not everything can be served."""
         few = self.ahead.too_few_values()
         if few:
             self.notes.append(few)
         return bool(few) or self._is_blocked()
 
     def _is_blocked(self, alternative: Alternative | None = None, place: int = -1, number: int = -1) -> bool:
-        """Return whether a request that is still to come can no longer be served, and note why the first time."""
+        """Return whether a later request can no longer be served, and note why the first time."""
         blocked = self.ahead.blocked_request(self.tentative, alternative, place, number)
         for one in blocked:
             if id(one) not in self.explained:
@@ -171,7 +171,7 @@ class _Search:
         self.refusals.setdefault((alternative.claim, alternative.index, alternative.nth, rule), set()).add(place)
 
     def _find(self) -> bool:
-        """Walk until all is placed (True) or nothing is left to try (False)."""
+        """Walk until everything is placed (True) or nothing is left to try (False)."""
         going: _Position | _Failure = _Position(0)
         while True:
             if isinstance(going, _Position):
@@ -189,7 +189,7 @@ class _Search:
                 going = self._retreat(going)
 
     def _open(self, position: _Position) -> _Alternatives | _Devices | _Failure | None:
-        """Return the next choice to make, a failure that is plain, or None when all is placed."""
+        """Return the next choice to make, an obvious failure, or None when everything is placed."""
         requests = self.problem.requests
         while True:
             self._step()
@@ -221,7 +221,7 @@ class _Search:
     def _retreat(self, failure: _Failure) -> _Position | _Failure:
         """Take back the last choice and make another one, or fail before it."""
         frame = self.stack[-1]
-        # Another claim has its own limit: what was too many there is only "no" here.
+        # Another claim has its own limit: "too many" there only means "no" here.
         too_many = failure.too_many and failure.claim == frame.claim
         if isinstance(frame, _Alternatives):
             frame.all_too_many = frame.all_too_many and too_many
@@ -235,7 +235,7 @@ class _Search:
         return self._advance(frame)
 
     def _advance(self, frame: _Alternatives | _Devices) -> _Position | _Failure:
-        """Make the next choice of the frame on top, or drop the frame."""
+        """Make the next choice of the top frame, or drop the frame."""
         if isinstance(frame, _Alternatives):
             if not frame.left:
                 self.stack.pop()
@@ -263,7 +263,7 @@ class _Search:
         return None
 
     def _try(self, frame: _Devices, place: int) -> bool:
-        """Place the device, and return whether all that is to come is still possible; otherwise nothing is changed."""
+        """Place the device if all later requests remain possible, and return True; otherwise change nothing."""
         self._step()
         alternative = frame.alternative
         rule = self._refused_by(alternative, place)
@@ -284,7 +284,7 @@ class _Search:
         return rule if rule is not None else self.tentative.place(alternative, place)
 
     def _forbidden_for(self, alternative: Alternative) -> int:
-        """Return the devices that the restrictions keep from a request: a bit at each place."""
+        """Return the devices that the restrictions keep from a request, as a bit at each place."""
         mask = 0
         for requests, forbidden in self.forbidden:
             if requests is None or alternative.key in requests:

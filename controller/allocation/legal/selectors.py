@@ -1,4 +1,4 @@
-"""The door to the selector language: the rules here ask through it and know nothing of CEL."""
+"""The interface to the selector language: the rules here use it and know nothing about CEL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Selectors(Protocol):
     """Answers whether devices match CEL expressions. The same question has the same answer."""
 
     def evaluate(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
-        """Return whether the device matches, or why that cannot be told. Never raises."""
+        """Return whether the device matches, or why there is no answer. Never raises."""
 
     def derive(self, expression: str, device: PublishedDevice) -> DeviceAttribute | SelectorFailure:
         """Return the value of a derived attribute for the device, or why there is none. Never raises."""

@@ -1,4 +1,4 @@
-"""What the search has chosen so far, what that takes from the rest, and what is left for the requests to come.
+"""What the search has chosen so far, what that takes from the rest, and what is left for later requests.
 
 Every step can be taken back exactly.
 """
@@ -31,7 +31,7 @@ class _Placed:
     place: int
     pick: Pick
     charged: bool
-    """Whether it was the one to pay for the counters."""
+    """Whether the counters were charged for it."""
 
 
 class Tentative:
@@ -53,7 +53,7 @@ class Tentative:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.taken_places = 0
-        """Devices that some claim has whole: a bit at each place."""
+        """Devices that some claim has whole, as a bit at each place."""
         self._placed: list[list[_Placed]] = [[] for _ in problem.claims]
         self._taken: dict[int, set[int]] = {}
         self._shares: dict[int, int] = {}
@@ -77,7 +77,7 @@ class Tentative:
         )
 
     def constraints(self, claim: int) -> Sequence[ConstraintState]:
-        """Return the constraints of the claim over what it has."""
+        """Return the claim's constraints over the devices that it has."""
         return self._constraints[claim]
 
     def picks(self, claim: int) -> tuple[Pick, ...]:
@@ -85,7 +85,7 @@ class Tentative:
         return tuple(placed.pick for placed in self._placed[claim])
 
     def refused_at_once(self, alternative: Alternative, place: int) -> DeviceRule | None:
-        """Return the rule by which the device is in somebody's hands; the cheapest question, and asked first."""
+        """Return the rule by which the device is taken; the cheapest question, asked first."""
         taken = self._taken.get(place, ())
         if alternative.request.admin_access:
             return DeviceRule.TAKEN if alternative.claim in taken else None
@@ -96,7 +96,7 @@ class Tentative:
     def place(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Choose the device for the alternative; return None, or the rule that forbids it with nothing changed.
 
-        The device must be what the request means (`Problem.unselected_by`).
+        The request must select the device (`Problem.unselected_by`).
         """
         problem = self._problem
         rule = self.refused_at_once(alternative, place)
@@ -196,11 +196,11 @@ def requests_of(problem: Problem, chosen: dict[tuple[int, int], int], claim: int
 
 
 class Lookahead:
-    """Whether the requests that are still to come could be served at all after a choice; for one search.
+    """Whether the later requests could be served at all after a choice; for one search.
 
-    It only asks what is necessary (enough devices that nobody has and that match what is fixed already), so it never
-    refuses a choice that leads to a solution. Without it a request that only one device can serve, at the end of a long
-    claim, costs all combinations of the requests before it. Devices are bits of an int, at their places.
+    It only checks what is necessary (enough free devices that match what is already fixed), so it never refuses a
+    choice that leads to a solution. Without it, a request at the end of a long claim that only one device can serve
+    would cost all combinations of the requests before it. Devices are bits of an int, at their places.
     """
 
     __slots__ = ("_by_value", "_could", "_matching", "_problem", "_refused", "_requests", "_whole")
@@ -221,7 +221,7 @@ class Lookahead:
             for claim, requests in enumerate(problem.requests)
             for index, alternatives in enumerate(requests)
         ]
-        # Both by identity of the alternative: the first rule that refuses a place by itself, and the places that none
+        # Both by identity of the alternative: the first rule that alone refuses a place, and the places that none
         # refuses.
         self._refused: dict[int, dict[int, DeviceRule]] = {}
         self._could: dict[int, int] = {}
@@ -233,9 +233,9 @@ class Lookahead:
                 self._could[id(alternative)] = self._whole & ~sum(1 << place for place in refused)
 
     def too_few_values(self) -> str:
-        """Return which constraint wants more different values than there are, empty when none does.
+        """Return which constraint wants more different values than there are; empty when none does.
 
-        Devices that are distinct in an attribute need at least one value each that no other has.
+        Devices that are distinct in an attribute each need at least one value that no other has.
         """
         for index, claim in enumerate(self._problem.claims):
             for constraint in claim.constraints:
@@ -248,8 +248,9 @@ class Lookahead:
         return ""
 
     def _wanted_by(self, claim: int, constraint: Constraint) -> tuple[int, int]:
-        """Return the fewest devices that a constraint can be about, and all that it could be about. A request that
-        derives the attribute is passed over: its values are not asked for devices that the search never meets."""
+        """Return the smallest number of devices that a constraint can apply to, and all devices that it could apply to.
+        Requests that derive the attribute are skipped: their values are not computed for devices that the search may
+        never meet."""
         wanted = could = 0
         for alternatives in self._requests:
             derived = any(one.request.derives(constraint.attribute) is not None for one in alternatives)
@@ -268,16 +269,16 @@ class Lookahead:
         for candidate in self._problem.candidates:
             if places >> candidate.place & 1 and find_attribute(candidate.reachable.device, name) is not None:
                 values = self._values(candidate, name)
-                # One device may have a value of a type that is not known: it differs from all others.
+                # One device may have a value of an unknown type: it differs from all others.
                 found |= {(values.type, value) for value in values.values} if values is not None else {("", None)}
         return frozenset(found)
 
     def blocked_request(
         self, tentative: Tentative, chosen: Alternative | None, place: int, number: int
     ) -> tuple[Alternative, ...]:
-        """Return the alternatives of the first request that can no longer be served, empty when there is none.
+        """Return the alternatives of the first request that can no longer be served; empty when there is none.
 
-        `place` is the device number `number` of the alternative `chosen`, which the tentative has already.
+        `place` is the device number `number` of the alternative `chosen`, which `tentative` already has.
         """
         if chosen is not None:
             left = 0 if chosen.everything is not None else chosen.wanted - number - 1
@@ -292,7 +293,7 @@ class Lookahead:
         return ()
 
     def reasons(self, tentative: Tentative, alternative: Alternative) -> Iterator[tuple[int, DeviceRule]]:
-        """Return why each device that the alternative cannot have is refused."""
+        """Yield each device that the alternative cannot have, with the rule that refuses it."""
         refused = self._refused[id(alternative)]
         open_now = self._open_for(tentative, alternative)
         free = self._free_for(tentative, alternative)
@@ -319,11 +320,11 @@ class Lookahead:
         return found
 
     def _free_for(self, tentative: Tentative, alternative: Alternative) -> int:
-        # Whom admin access disturbs is asked when it comes to it.
+        # Admin access takes nothing from others; a conflict in its own claim is found when the device is placed.
         return self._whole if alternative.request.admin_access else self._whole & ~tentative.taken_places
 
     def _matches(self, state: ConstraintState) -> int:
-        """Return the devices that have a value in common with those that the constraint's devices have in common."""
+        """Return the devices that share a value with what the constraint's devices have in common."""
         name, common = state.constraint.attribute, state.common
         found = self._matching.get((name, common))
         if found is None:
@@ -357,7 +358,7 @@ class Lookahead:
             try:
                 rule = self._problem.refused_alone(alternative, place)
             except MistakeError:
-                # The search shows a mistake when it stands in its way.
+                # The search reports a mistake when it meets it.
                 continue
             if rule is None and self._problem.is_in_another_mode(alternative, place):
                 rule = DeviceRule.MODE

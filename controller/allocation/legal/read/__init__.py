@@ -1,1 +1,1 @@
-"""The API's objects as values: classes, claims and slices, read strictly, with what the cluster has switched on."""
+"""The API's objects as values: classes, claims and slices, read strictly, and the features that the cluster has on."""

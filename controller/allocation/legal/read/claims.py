@@ -1,4 +1,4 @@
-"""Claims and device classes as values, read strictly: all of resource.k8s.io/v1, and nothing that is newer."""
+"""Claims and device classes as values, read strictly: all of resource.k8s.io/v1, and nothing newer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UNKNOWN: Final = "not known to this version: the claim is left alone"
 class Unsupported:
     """The first thing in a spec that cannot be honoured.
 
-    A request of which a part is not understood must not be served as if that part were absent: the claim would get
+    A request with a part that we do not understand must not be served as if that part were absent: the claim would get
     devices that its author excluded.
     """
 
     path: str
-    """Where it stands, for example `spec.devices.requests[0].exactly.selectors`."""
+    """Where it is, for example `spec.devices.requests[0].exactly.selectors`."""
     what: str
     """What was seen there, in a few words."""
     why: str
@@ -43,7 +43,7 @@ class Request:
     """Devices of one class: an exact request, or one alternative of a list."""
 
     name: str
-    """`request`, or `request/subrequest`: what stands in the result."""
+    """`request`, or `request/subrequest`, as in the result."""
     main: str
     """Name of the request in the spec."""
     class_name: str
@@ -52,17 +52,17 @@ class Request:
     all_devices: bool = False
     """Mode All: every device that matches, at least one."""
     count: int = 1
-    """Devices wanted; without meaning in mode All."""
+    """Devices wanted; meaningless in mode All."""
     admin_access: bool | None = None
-    """None: not set, which means false but passes while the feature is off."""
+    """None: not set, which means false but is accepted while the feature is off."""
     tolerations: tuple[Toleration, ...] = ()
     capacity: Mapping[str, Quantity] | None = None
     """Amount wanted of each capacity by name; None: no capacity requests at all."""
     derived: tuple[tuple[str, str], ...] = ()
-    """Attributes that the claim derives of each device for its constraints: fully qualified name, CEL expression."""
+    """Attributes that the claim derives from each device for its constraints: fully qualified name, CEL expression."""
 
     def derives(self, attribute: str) -> str | None:
-        """Return the expression that stands for an attribute of a device; None: what is published."""
+        """Return the expression that derives an attribute of a device; None: the published value counts."""
         return next((expression for name, expression in self.derived if name == attribute), None)
 
 
@@ -79,7 +79,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """All devices of the named requests agree in an attribute, or no two of them do."""
+    """All devices of the named requests agree on an attribute, or no two of them do."""
 
     attribute: str
     """Fully qualified: `domain/id`."""
@@ -126,7 +126,7 @@ class ClassRequirements:
 def read_claim(claim: resource_objects.ResourceClaim) -> Claim | Unsupported:
     """Read the spec of a claim, or return the first thing in document order that cannot be honoured. Never raises.
 
-    Defaults are those of the API server (ExactCount, count 1), so a document that never saw a server reads the same.
+    Defaults are those of the API server (ExactCount, count 1), so a document that never passed a server reads the same.
     """
     if claim.problem:
         return Unsupported("it", claim.problem, _NOT_READ)

@@ -1,4 +1,4 @@
-"""Which of the features behind gates a cluster has, and by which version's rules it allocates."""
+"""Which gated features a cluster has, and which version's rules it allocates by."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 KubernetesVersion = tuple[int, int]
-"""Of Kubernetes, as the API server answers: (1, 36)."""
+"""Of Kubernetes, as the API server reports it: (1, 36)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
     """The default is Kubernetes 1.36 with its own defaults; of() knows those of other versions.
 
-    A field behind a gate that is off is dropped by the API server, so the switches matter only for objects that were
-    written while the gate was on.
+    The API server drops a field whose gate is off, so the switches matter only for objects that were written while the
+    gate was on.
     """
 
     admin_access: bool = True
@@ -26,30 +26,31 @@ class Features:
     consumable_capacity: bool = True
     list_attributes: bool = False
     compatibility_groups: bool = True
-    """Of 1.37, where DRADeviceCompatibilityGroups is off by default; a field that was stored is honoured all the same.
-    Off: pools with such devices are left alone, as kube-scheduler does."""
+    """Of 1.37, where DRADeviceCompatibilityGroups is off by default; a stored field is still honoured. Off: pools with
+    such devices are left alone, as in kube-scheduler."""
 
     derived_attributes: bool = True
-    """Of 1.37, where DRADerivedAttributes is off by default; claims that were stored are served all the same."""
+    """Of 1.37, where DRADerivedAttributes is off by default; stored claims are still served."""
 
-    # Of Kubernetes 1.37, k8s.io/dynamic-resource-allocation 0.37: not behind gates but the first one.
+    # Of Kubernetes 1.37, k8s.io/dynamic-resource-allocation 0.37: only the first one is behind a gate.
     fractional_capacity_range: bool = False
     """Steps of a range of capacity are counted in thousandths (DRAFractionalCapacityRange, on by default)."""
     stored_lists: bool = False
     """List attributes that are stored are read with DRAListTypeAttributes off."""
     all_means_used_up: bool = False
-    """Mode All means shared devices whose capacity is used up too, and so cannot be served until they have some."""
+    """Mode All also covers shared devices whose capacity is used up, and so cannot be served until they have some."""
     unnamed_means_all: bool = False
     """A config that covers each request of a claim names none of them in the allocation."""
 
     @property
     def distinct_attribute(self) -> bool:
-        """Whether distinctAttribute is honoured: Kubernetes does with any feature that its oldest allocator lacks."""
+        """Whether distinctAttribute is honoured, as Kubernetes does with any feature that its oldest allocator
+        lacks."""
         return self.consumable_capacity or self.binding_conditions or self.list_attributes
 
     @classmethod
     def of(cls, version: KubernetesVersion) -> Features:
-        """Return what a version has with its own defaults; of those that we do not know yet, what the last one has."""
+        """Return what a version has with its own defaults; for versions newer than we know, what the last one has."""
         return cls() if version < V1_37 else replace(cls(), **dict.fromkeys(RULES_OF_1_37, True))
 
 

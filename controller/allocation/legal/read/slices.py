@@ -1,6 +1,4 @@
-"""ResourceSlices of any driver as values, and the pools that they make: quantities parsed, the ways to say which nodes
-told apart.
-"""
+"""ResourceSlices of any driver as values, and the pools that they form, with parsed quantities and node selections."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from dracaena.api.resource_objects import DeviceAttribute
 
 @dataclass(frozen=True, slots=True)
 class NodeSelection:
-    """Which nodes a slice or a device is for. All unset: a way that we do not know."""
+    """Which nodes a slice or a device is for. All unset: a kind of selection that we do not know."""
 
     node_name: str = ""
     selector: Mapping[str, Any] | None = None
@@ -80,22 +78,22 @@ class PublishedDevice:
     consumes: tuple[tuple[CounterId, int], ...] = ()
     """What it takes from the counters of its pool, in billionths, as listed."""
     counter_sets: tuple[str, ...] = ()
-    """The counter sets that it names, also where it takes nothing from them."""
+    """The counter sets that it names, even if it takes nothing from them."""
     compatibility_groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By counter set, of those that it names groups for."""
+    """By counter set, for those that it names groups for."""
     taints: tuple[Taint, ...] = ()
     allow_multiple_allocations: bool = False
     nodes: NodeSelection = NodeSelection()
-    """Only meant where the slice leaves it to its devices."""
+    """Only used if the slice leaves the nodes to its devices."""
     binds_to_node: bool = False
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     unknown: str = ""
-    """Fields that this version does not know: it is never given out, but what it consumes counts."""
+    """Fields that this version does not know: the device is never given out, but what it consumes counts."""
 
     @property
     def shares_by_unknown_rules(self) -> bool:
-        """Whether an unknown field says how it consumes counters: then no device that shares them is understood."""
+        """Whether an unknown field says how it consumes counters: we then understand no device that shares them."""
         return _shares_by_unknown_rules(self.unknown)
 
 
@@ -107,10 +105,10 @@ class Slice:
     pool: PoolId
     generation: int
     slice_count: int
-    """Slices that the pool has in this generation, by this slice's word."""
+    """Slices that the pool has in this generation, according to this slice."""
     nodes: NodeSelection
     per_device: bool = False
-    """Whether each device says for itself which nodes it is for."""
+    """Whether each device itself says which nodes it is for."""
     devices: tuple[PublishedDevice, ...] = ()
     counters: tuple[tuple[CounterId, int], ...] = ()
     """Declared counters in billionths, as listed."""
