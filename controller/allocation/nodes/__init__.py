@@ -1,6 +1,6 @@
-"""Where a pod may run, as far as kube-scheduler's rules about nodes say: labels, taints, room, other pods, volumes.
+"""Where a pod may run by kube-scheduler's rules about nodes: labels, taints, room, other pods, volumes.
 
 Read in this order: matching (what a node itself says), pod_resources and node_resources (how much of each node is
-left), node_filter (the index that finds nodes, and all of it for one pod), placement (other pods and volumes).
+left), node_filter (the index that finds nodes, and all rules for one pod), placement (other pods and volumes).
 docs/design/0014-room-on-nodes.md and 0022-placement.md
 """

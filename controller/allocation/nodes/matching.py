@@ -1,8 +1,8 @@
 """Which nodes match what a pod says about nodes: name, selector, affinity, cordon, taints.
 
 Kubernetes' own rules (core/v1, NodeSelector and Taint, as kube-scheduler 1.36 reads them). kube-scheduler decides in
-the end; this keeps us from pinning a pod to a node that it will refuse. First a selector is read, then a node is
-compared with all that a pod says. How much of a node is left: node_resources. Pod affinity, spread and volumes:
+the end; this keeps us from pinning a pod to a node that it will refuse. A selector is read first, then a node is
+compared with everything that a pod says. How much of a node is left: node_resources. Pod affinity, spread and volumes:
 placement.
 """
 
@@ -31,15 +31,15 @@ _DOMAIN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """All of its requirements have to be met; there is at least one."""
+    """A conjunction of requirements, of which there is at least one."""
 
     labels: tuple[SelectorRequirement, ...]
     fields: tuple[SelectorRequirement, ...]
 
     def matches(self, node: Node) -> bool:
-        """Return whether a node meets all of them."""
+        """Return whether a node meets all requirements."""
         labels = node.metadata.labels
-        # metadata.name is the only field that nodes are chosen by; any other is empty.
+        # metadata.name is the only field that can select nodes; any other is empty.
         return all(rule.matches(labels.get(rule.key)) for rule in self.labels) and all(
             rule.matches(node.metadata.name if rule.key == NAME_FIELD else "") for rule in self.fields
         )
@@ -47,11 +47,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """Any of its terms is enough; without a term it matches nothing."""
+    """A disjunction of terms; without a term it matches nothing."""
 
     terms: tuple[Term, ...]
     problems: tuple[str, ...] = ()
-    """What of the document cannot be read."""
+    """What cannot be read in the document."""
 
     def matches(self, node: Node) -> bool:
         """Return whether a node is selected."""
@@ -145,14 +145,14 @@ UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effec
 """What `kubectl cordon` adds; a pod that tolerates it may still go there."""
 
 _BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-"""PreferNoSchedule only lowers kube-scheduler's score. Other effects of devices, None among them, keep nobody away."""
+"""PreferNoSchedule only lowers kube-scheduler's score. Other effects of devices, such as None, keep no pod away."""
 
 
 def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Toleration], node: Node) -> str | None:
     """Return why the pod cannot run on the node, in words that follow a count of nodes; None when it can.
 
-    `required` and `tolerations` are the pod's required_affinity() and tolerations_of() it. A pod that names its node
-    (spec.nodeName) has passed the scheduler by: only the name counts then.
+    `required` and `tolerations` are the pod's required_affinity() and tolerations_of(). A pod that names its node
+    (spec.nodeName) has bypassed the scheduler: only the name counts then.
     """
     if pod.spec.node_name:
         return None if pod.spec.node_name == node.metadata.name else "not named by the pod"
@@ -170,7 +170,7 @@ def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Tol
 
 
 def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | None:
-    """Return what a node has to match for the pod, None when the pod says nothing. What cannot be read matches none.
+    """Return what a node has to match for the pod; None when the pod says nothing. What cannot be read matches no node.
     Each term is charged.
     """
     node_affinity = pod.spec.affinity.get("nodeAffinity")
@@ -183,7 +183,7 @@ def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | 
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
-    """Return the first taint with effect NoSchedule or NoExecute that nothing tolerates. Other effects do not count."""
+    """Return the first untolerated taint with effect NoSchedule or NoExecute. Other effects do not count."""
     known = tuple(tolerations)
     for taint in taints:
         if taint.effect in _BLOCKING_EFFECTS and not tolerates(known, taint):
@@ -197,7 +197,7 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def _covers(toleration: Toleration, taint: Taint) -> bool:
-    # No key stands for every key, with Equal too. Lt and Gt are for nodes, behind a gate that is off in 1.36.
+    # No key stands for every key, even with Equal. Lt and Gt are for nodes, behind a gate that is off in 1.36.
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)

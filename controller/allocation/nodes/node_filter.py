@@ -1,7 +1,7 @@
-"""Which nodes do for one pod: an index of all nodes, and why those that are left do not do.
+"""Which nodes suit one pod: an index of all nodes, and the reasons why the remaining nodes do not suit it.
 
 The index finds the few nodes that selectors name. The filter is asked node by node, and works its answer out once for
-nodes that are alike; what a pod and a node say is compared where one of them says anything (matching).
+nodes that are alike; what a pod and a node say is compared only if one of them says anything (matching).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
 from dracaena.controller.allocation.nodes.selector_requirement import SelectorRequirement
 
 MAX_LABEL_KEYS: Final = 32
-"""Label keys whose values are indexed: those that pods ask for lately. Selectors of one cluster use a handful; each
+"""Label keys whose values are indexed: those that pods asked for lately. Selectors of one cluster use a handful; each
 takes about 0.5 MB at 5,000 nodes and is built in a millisecond."""
 
 
 FEW_VALUES: Final = 64
-"""Values of a label that are compared with a requirement which does not name those that it wants: zones and products
-have fewer, and each host has a name of its own."""
+"""The most values of a label that are compared with a requirement that does not name the values it wants: zones and
+products have fewer, and each host has a name of its own."""
 
 FEW_LEFT: Final = 8
-"""Such a requirement narrows the nodes down where it leaves less than one in this many. To put those together costs 20
-ns a node in each decision, and to refuse one that a walk comes to 5 µs; most walks come to few."""
+"""Such a requirement narrows the nodes down if it leaves less than one in this many. Collecting those costs 20 ns per
+node in each decision, and refusing a visited node 5 µs; most walks visit few."""
 
 
 Names = frozenset[str] | set[str]
-"""Names of nodes. Not to be changed, and not kept: it may be a part of the index."""
+"""Names of nodes. Do not change or keep it: it may be a part of the index."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Barriers:
-    """What keeps pods off a node: its taints and its cordon. Nodes with equal ones share one object."""
+    """What keeps pods off a node: its taints and its cordon. Nodes with equal barriers share one object."""
 
     unschedulable: bool
     taints: tuple[Taint, ...]
@@ -70,7 +70,7 @@ class NodeIndex:
 
     def __init__(self) -> None:
         self.version = 0
-        """Another number whenever a node came or went, or has other labels, taints or another cordon."""
+        """Changes whenever a node comes or goes, or its labels, taints or cordon change."""
         self._names: list[str] = []
         self._nodes: dict[str, IndexedNode] = {}
         self._barriers: WeakValueDictionary[tuple[bool, tuple[Taint, ...]], Barriers] = WeakValueDictionary()
@@ -92,7 +92,7 @@ class NodeIndex:
         return self._nodes[name]
 
     def put(self, node: Node) -> None:
-        """Take in a node, new or changed. Cost: O(indexed keys), for a new one a place in a list."""
+        """Take in a node, new or changed. Cost: O(indexed keys), and for a new node an insertion into a list."""
         name = node.metadata.name
         before = self._nodes.get(name)
         if before is None:
@@ -114,7 +114,7 @@ class NodeIndex:
     def with_label(self, key: str, values: Iterable[str]) -> Names:
         """Return the nodes whose label has one of the values, as they are until the next change.
 
-        Cost: one step for one value, else their number; the first time for a key one step a node.
+        Cost: one step for one value, else the number of nodes; the first time for a key one step per node.
         """
         index = self._indexed(key)
         sets = [index[value] for value in values if value in index]
@@ -125,8 +125,8 @@ class NodeIndex:
         return frozenset((name,)) & self._nodes.keys()
 
     def selected(self, selectors: Iterable[NodeSelector], effort: Effort | None = None) -> Names | None:
-        """Return a set that holds all nodes which all of the selectors allow, and maybe others; None when nothing
-        narrows them down. Each term is charged.
+        """Return a set of all nodes that all of the selectors allow, and maybe others; None when nothing narrows them
+        down. Each term is charged.
         """
         return in_all(self._named_by(selector, effort or Effort()) for selector in selectors)
 
@@ -137,7 +137,7 @@ class NodeIndex:
             assert index == self._index(key), f"the index of label {key} is what the nodes say"
 
     def _named_by(self, selector: NodeSelector, effort: Effort) -> Names | None:
-        """Return the nodes that some term may match, None when a term names none."""
+        """Return the nodes that some term may match; None when a term does not narrow them down."""
         found: set[str] = set()
         for term in selector.terms:
             effort.charge(TERM_READING_STEPS, Work.NODES)
@@ -156,7 +156,7 @@ class NodeIndex:
         return min(named, key=len) if named else next((names for names in left if names is not None), None)
 
     def _left_by(self, rule: SelectorRequirement, effort: Effort) -> Names | None:
-        """Return the nodes that meet a requirement on a label, None where they are many or it takes too many steps."""
+        """Return the nodes that meet a requirement on a label; None if they are many or it takes too many steps."""
         effort.charge(0 if rule.key in self._by_label else len(self), Work.NODES)
         index = self._indexed(rule.key)
         if len(index) > FEW_VALUES:
@@ -217,7 +217,7 @@ def in_all(sets: Iterable[Names | None]) -> Names | None:
 
 
 def this_node(name: str) -> dict[str, Any]:
-    """Return the node selector of an allocation that is only good on one node."""
+    """Return the node selector of an allocation that is usable on one node only."""
     rule = {"key": NAME_FIELD, "operator": "In", "values": [name]}
     return {"nodeSelectorTerms": [{"matchFields": [rule]}]}
 
@@ -232,10 +232,10 @@ class PlacementRules(Protocol):
     """What a pod needs of nodes because of other pods and of its storage (placement.placement_demand)."""
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return a set that holds all nodes which reason() does not refuse, and maybe others; None: all."""
+        """Return a set of all nodes that reason() does not refuse, and maybe others; None: all."""
 
     def reason(self, indexed: IndexedNode) -> str | None:
-        """Return why a node is none for the pod, in words that follow a count of nodes; None when it may do."""
+        """Return why a node is unfit for the pod, in words that follow a count of nodes; None when it may suit it."""
 
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
@@ -243,12 +243,11 @@ NOT_TRIED_AGAIN: Final = "that were not asked again"
 
 
 class NodeFilter:
-    """Answers for one pod. Of equal labels (those that the pod asks for), taints and cordon the answer is the same.
+    """Answers for one pod. For equal labels (those that the pod asks for), taints and cordon the answer is the same.
 
-    `pins` are the raw node selectors of claims that the pod has and that are allocated; `barred` are the nodes that it
-    must not use for other reasons, with these; `resources` is what it needs of a node besides devices, `placement` what
-    it needs because of other pods. No node is asked but those `within`; None: all are. Looks at nodes are charged to
-    `effort`.
+    `pins` are the raw node selectors of the pod's allocated claims; `barred` are the nodes that it must not use for
+    other reasons, with these; `resources` is what it needs of a node besides devices, `placement` what it needs because
+    of other pods. Only the nodes `within` are asked; None: all. Looks at nodes are charged to `effort`.
     """
 
     def __init__(
@@ -269,12 +268,12 @@ class NodeFilter:
         self._tolerations = tolerations_of(pod)
         self._selectors = (*self._pins, *(() if self._affinity is None else (self._affinity,)))
         self._barred = barred
-        # Who names its node has passed the scheduler by: kubelet alone looks at what is left there.
+        # A pod that names its node has bypassed the scheduler: only kubelet checks what is left there.
         self._resources = None if pod.spec.node_name else resources
         self._placement = placement
         terms = [term for selector in self._selectors for term in selector.terms]
         self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
-        self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
+        self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then no node is like another
         self._is_choosy = self._by_name or bool(self._selectors or pod.spec.node_selector)
         rules = sum(len(term.labels) + len(term.fields) for term in terms)
         self._steps = TERM_STEPS * (len(terms) + rules + len(self._tolerations) + len(pod.spec.node_selector))
@@ -282,14 +281,14 @@ class NodeFilter:
         self._steps_of_known = NODE_STEPS + len(self._keys)
         self._known: dict[Hashable, str | None] = {}
         self.is_short = False
-        """Whether some node lacked something until now, or was left out because it may."""
+        """Whether some node lacked something so far, or was left out because it may lack something."""
 
     def reason(self, indexed: IndexedNode) -> str | None:
         """Return why the pod cannot run on the node, in words that follow a count of nodes; None when it can.
 
-        What it lacks now comes before what makes it none for the pod: a walk that meets many nodes without room leaves
-        the others out unseen (with_room), and a node is to have one reason either way.
-        Cost: one look-up, a step for each resource, and unfit_for()'s cost for the first node of its kind.
+        What it lacks now comes before what makes it unfit: a walk that meets many nodes without room leaves the others
+        out unseen (with_room), and a node must have the same reason either way. Cost: one look-up, a step for each
+        resource, and unfit_for()'s cost for the first node of its kind.
         """
         unfit = self.unfit(indexed)
         lack = None if self._resources is None else self._resources.shortage(indexed.node.metadata.name)
@@ -298,8 +297,8 @@ class NodeFilter:
         return lack or unfit
 
     def unfit(self, indexed: IndexedNode) -> str | None:
-        """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
-        has, it is barred, or else unfit_for()'s first reason, or what the placement of pods speaks against."""
+        """Return why the node is unfit for the pod, whatever is left of it: it is not the node of one of the pod's
+        claims, it is barred, or else unfit_for()'s first reason, or that of the placement of pods."""
         if self._within is not None and indexed.node.metadata.name not in self._within:
             return NOT_TRIED_AGAIN
         reason = self._unfit_as_others(indexed)
@@ -333,8 +332,8 @@ class NodeFilter:
         return reason
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return a set that holds all nodes which unfit() does not refuse, and maybe others; None when nothing narrows
-        them down.
+        """Return a set of all nodes that unfit() does not refuse, and maybe others; None when nothing narrows them
+        down.
         """
         named = self._pod.spec.node_name
         labels = () if named else self._pod.spec.node_selector.items()
@@ -349,8 +348,8 @@ class NodeFilter:
         )
 
     def with_room(self) -> Names | None:
-        """Return a set that holds all nodes which shortage() does not refuse, and maybe others; None when that would
-        leave out few.
+        """Return a set of all nodes that shortage() does not refuse, and maybe others; None when that would leave out
+        few.
         """
         names = None if self._resources is None else in_all(self._resources.with_room())
         self.is_short = self.is_short or names is not None

@@ -1,4 +1,4 @@
-"""How much of each node is left: cpu, memory, disk, extended resources, host ports, places for pods.
+"""How much of each node is left: CPU, memory, disk, extended resources, host ports, places for pods.
 
 The rules are those of kube-scheduler 1.36 (plugins NodeResourcesFit and NodePorts).
 """
@@ -23,18 +23,18 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 )
 
 _Left = tuple[str, int | None]
-"""What is left of a resource beside pods of at least a priority, None: beside all."""
+"""A resource, and the least priority of the pods that count against what is left of it; None: all pods count."""
 
 MAX_INDEXED: Final = 12
-"""Resources by which nodes are kept sorted: those that pods ask for lately, once more for each priority of pods that
+"""Resources by which nodes are kept sorted: those that pods asked for lately, once more for each priority of pods that
 preempt. Each takes about 0.7 MB at 5,000 nodes."""
 
 WORTH_NARROWING: Final = 8
-"""Nodes with too little are only left out beforehand when they are more than one in this many: to name all others costs
-0.3 ms at 5,000 nodes, to refuse one that is come to 2 µs."""
+"""Nodes with too little are only left out beforehand when they are more than one in this many: naming all others costs
+0.3 ms at 5,000 nodes, refusing a visited node 2 µs."""
 
 _UNKNOWN: Final = 1 << 80
-"""Room of a node that says nothing: more than anybody asks for."""
+"""Room of a node that says nothing: more than any pod asks for."""
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -42,8 +42,8 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 class NodeResources:
     """What nodes have, and which pods count on which node. One owner, one thread at a time.
 
-    Pods may be told of before their node, and the node may go and come back meanwhile. All amounts are whole numbers in
-    the units of pod_resources.
+    Pods may be reported before their node, and the node may go and come back meanwhile. All amounts are whole numbers
+    in the units of pod_resources.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class NodeResources:
         return self._pods.get(pod)
 
     def known(self, pod: Pod) -> PodResources | None:
-        """Return what a pod takes that is expected and has not changed since; None for any other."""
+        """Return what an expected pod takes, if it has not changed since; None for any other pod."""
         found = self._expected.get(pod_name(pod))
         return found[1] if found is not None and found[0] is pod else None
 
     def has_lower(self, priority: int) -> bool:
-        """Return whether some pod counts somewhere whose priority is lower. Cost: a step for each priority."""
+        """Return whether some pod of a lower priority counts somewhere. Cost: a step for each priority."""
         return any(one < priority for one in self._priorities)
 
     def shortage(
@@ -86,9 +86,9 @@ class NodeResources:
     ) -> str | None:
         """Return what a node lacks for a pod, in words that follow a count of nodes; None when nothing.
 
-        `by_class` are resources that DeviceClasses stand for: where a node has none of them, kube-scheduler takes them
-        from DRA. `but` is a pod that does not count. `preempting`: nor does what pods of lower priority take, but for
-        their ports. Cost: one step a resource; with `preempting` one for each that pods of each priority take.
+        `by_class` are resources that DeviceClasses stand for: if a node has none of them, kube-scheduler takes them
+        from DRA. `but` is a pod that does not count. `preempting`: nor does what pods of lower priority take, except
+        for their ports. Cost: one step per resource; with `preempting` one for each that pods of each priority take.
         """
         has = self._has[node]
         used: Mapping[str, int] = self._used.get(node, _NOTHING)
@@ -112,9 +112,9 @@ class NodeResources:
     def with_room(
         self, wanted: PodResources, *, by_class: Collection[str] = (), preempting: bool = False
     ) -> list[frozenset[str]]:
-        """Return sets of nodes, each of which holds all nodes that have enough of one resource; none where nearly all
-        nodes have. `preempting`: without pods of lower priority. Cost: a look-up a resource, and the nodes that are
-        named.
+        """Return sets of nodes, each with all nodes that have enough of one resource; none for a resource of which
+        nearly all nodes have enough. `preempting`: without pods of lower priority. Cost: a look-up per resource, and
+        the nodes that are named.
         """
         sets = []
         for resource, amount in wanted.amounts:
@@ -135,7 +135,7 @@ class NodeResources:
     # Taking in
 
     def set_node(self, name: str, allocatable: Mapping[str, int] | None) -> bool:
-        """Take in what a node has, None when that is not known; return whether it has more of something than before."""
+        """Take in what a node has, None if unknown; return whether it has more of something than before."""
         if name in self._has and self._has[name] == allocatable:
             return False
         before = self._has.get(name, _NOTHING)
@@ -152,18 +152,18 @@ class NodeResources:
         self._has.pop(name, None)
 
     def expect(self, pod: Pod) -> None:
-        """Read what a pod takes that will be decided for, so that decisions need not. Kept until forget()."""
-        with suppress(UnreadableQuantityError):  # who decides for it finds out, and says so
+        """Read what a pod takes before the decision about it, so that the decision need not. Kept until forget()."""
+        with suppress(UnreadableQuantityError):  # the decision about it finds out, and says so
             self._expected[pod_name(pod)] = pod, pod_resources(pod)
 
     def forget(self, pod: str) -> None:
-        """Expect a pod no longer, if it was."""
+        """Forget an expected pod, if it was one."""
         self._expected.pop(pod, None)
 
     def place_pod(self, pod: str, node: str | None, resources: PodResources) -> str | None:
-        """Let a pod count on a node, None: on none; return the node that has more left than before, if there is one.
+        """Count a pod on a node, None: on none; return the node that has more left than before, if there is one.
 
-        Cost: a step a resource.
+        Cost: a step per resource.
         """
         before = self._pods.get(pod)
         if before == (None if node is None else (node, resources)):
@@ -231,7 +231,7 @@ class NodeResources:
         return used, taken
 
     def _without_lower(self, node: str, priority: int, but: str | None) -> Mapping[str, int]:
-        """Return what pods of at least a priority take on a node, without a pod that does not count."""
+        """Return what pods of at least a priority take on a node, except for the pod `but`."""
         used: Counter[str] = Counter()
         for one, amounts in self._used_by.get(node, {}).items():
             if one >= priority:
@@ -267,7 +267,7 @@ class NodeResources:
 
 
 class ResourceDemand:
-    """What one pod wants of nodes, asked of the books as they are. What it takes already does not count against it."""
+    """What one pod wants of nodes, checked against the books as they are. What it already takes does not count."""
 
     def __init__(
         self,
@@ -296,14 +296,14 @@ class ResourceDemand:
         return self._resources.shortage(node, self._wanted, by_class=self._by_class, but=but, preempting=True)
 
     def with_room(self) -> list[frozenset[str]]:
-        """Return sets of nodes, each of which holds all nodes that lack nothing, as NodeResources.with_room()."""
+        """Return sets of nodes, each with all nodes that lack nothing, like NodeResources.with_room()."""
         sets = self._resources.with_room(self._wanted, by_class=self._by_class, preempting=self._preempting)
         own = frozenset(() if self._own_node is None else (self._own_node,))
         return [names | own for names in sets] if own else sets
 
 
 def _add(used: dict[str, int], resources: PodResources, sign: int) -> dict[str, int]:
-    """Add what a pod takes, or take it off again; nothing is left at zero."""
+    """Add or subtract what a pod takes; no entry is left at zero."""
     for resource, amount in resources.amounts:
         left = used.get(resource, 0) + sign * amount
         if left:
@@ -342,14 +342,14 @@ def _in_words(lacking: list[str], has: Mapping[str, int], wanted: PodResources) 
 
 
 def _listed(resources: list[str]) -> str:
-    # cpu and memory first, as everywhere in Kubernetes; the others by name.
+    # CPU and memory first, as everywhere in Kubernetes; the others by name.
     names = sorted(resources, key=lambda name: (name not in (CPU, "memory"), name))
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Return whether kube-scheduler may evict pods of lower priority for a pod (spec.preemptionPolicy). One that names
-    its node has passed it by."""
+    """Return whether kube-scheduler may evict pods of lower priority for a pod (spec.preemptionPolicy). A pod that
+    names its node has bypassed kube-scheduler."""
     return pod.spec.preemption_policy != "Never" and not pod.spec.node_name
 
 

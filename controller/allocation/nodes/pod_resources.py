@@ -1,4 +1,4 @@
-"""What a pod takes of a node besides devices: cpu, memory, disk, extended resources, host ports, one place.
+"""What a pod takes of a node besides devices: CPU, memory, disk, extended resources, host ports, one place.
 
 The sums are those of kube-scheduler 1.36 (KEP-753 for sidecars, KEP-2837 for pod-level resources, KEP-1287 for
 resizing): a pod that we count smaller than it does would be pinned to a node that it refuses.
@@ -24,7 +24,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a value of the API, nothing is bound
 
 Amounts = tuple[tuple[str, int], ...]
-"""Resource → amount, by name, none zero: cpu in thousandths of a core, `pods` in pods, all else in ones (bytes)."""
+"""Resource → amount, by name, none zero: CPU in thousandths of a core, `pods` in pods, all else in ones (bytes)."""
 
 _Exact = dict[str, int]
 """Resource → billionths: sums are exact, and rounded up once."""
@@ -38,7 +38,7 @@ class HostPort(NamedTuple):
     port: int
 
     def conflicts(self, other: HostPort) -> bool:
-        """Return whether both cannot be on one node."""
+        """Return whether the two ports cannot be on one node."""
         return (self.protocol, self.port) == (other.protocol, other.port) and (
             self.address == other.address or ANY_ADDRESS in (self.address, other.address)
         )
@@ -46,20 +46,20 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodResources:
-    """All of it; equal for equal pods."""
+    """Everything that a pod takes; equal for equal pods."""
 
     amounts: Amounts
     ports: tuple[HostPort, ...] = ()
     priority: int = 0
-    """spec.priority: who has a higher one may have kube-scheduler evict the pod for it."""
+    """spec.priority: kube-scheduler may evict the pod for pods with a higher one."""
 
 
 class UnreadableQuantityError(ValueError):
-    """An amount that is no Quantity. The API server lets none pass; files may hold some."""
+    """An amount that is no Quantity. The API server accepts none; files may contain some."""
 
 
 def pod_resources(pod: Pod) -> PodResources:
-    """Return what a pod takes, as it is and as far as it is resized. Raises UnreadableQuantityError."""
+    """Return what a pod takes, both as it is and as it is being resized. Raises UnreadableQuantityError."""
     total = _containers(pod)
     resources = pod.spec.resources
     if resources is not None:
@@ -74,7 +74,7 @@ def pod_resources(pod: Pod) -> PodResources:
 
 
 def readable_resources(pod: Pod) -> PodResources:
-    """Return what a pod takes; of one with an amount that cannot be read only that it is there."""
+    """Return what a pod takes; a pod with an unreadable amount takes only its place."""
     try:
         return pod_resources(pod)
     except UnreadableQuantityError:
@@ -84,7 +84,7 @@ def readable_resources(pod: Pod) -> PodResources:
 def node_allocatable(node: Node) -> Mapping[str, int] | None:
     """Return what a node has for pods, in the units of Amounts; None when the node says nothing at all.
 
-    An amount that cannot be read counts as none of it.
+    An unreadable amount counts as zero.
     """
     if node.status is None:
         return None
@@ -99,12 +99,12 @@ def node_allocatable(node: Node) -> Mapping[str, int] | None:
 
 @lru_cache(8_192)
 def shared_resources(amounts: Amounts, ports: tuple[HostPort, ...], priority: int = 0) -> PodResources:
-    """Return one object for equal values: the pods of a cluster are made of few templates."""
+    """Return one object for equal values: the pods of a cluster come from few templates."""
     return PodResources(amounts, ports, priority)
 
 
 def _containers(pod: Pod) -> _Exact:
-    """Return the sum of all that run together, or what starts before them when that is more, for each resource."""
+    """Return the sum of all containers that run together or, if more, what starts before them, for each resource."""
     statuses = {status.name: status for status in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
     total: _Exact = {}
     for container in pod.spec.containers:
@@ -126,7 +126,7 @@ def _containers(pod: Pod) -> _Exact:
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container goes on running beside the containers."""
+    """Whether an init container keeps running beside the containers."""
     return container.restart_policy == "Always"
 
 
@@ -138,7 +138,7 @@ def _of_container(pod: Pod, container: Container, statuses: Mapping[str, Contain
 
 
 def _resized(pod: Pod, wanted: Quantities, actual: ResourceRequests, allocated: Quantities) -> _Exact:
-    """Return the most of what is wanted, in use and promised; what is wanted does not count when it cannot be."""
+    """Return the most of what is wanted, in use and promised; what is wanted does not count if it is infeasible."""
     pending = next((one for one in pod.status.conditions if one.type == "PodResizePending"), None)
     infeasible = pending is not None and pending.reason == "Infeasible"
     found = {} if infeasible else _exact(wanted)
@@ -169,7 +169,7 @@ def _exact(requests: Quantities) -> _Exact:
 
 
 def _rounded(exact: _Exact) -> Amounts:
-    """Round up, as Kubernetes does, and leave out what the scheduler does not count."""
+    """Round up, as Kubernetes does, and drop what the scheduler does not count."""
     rounded = []
     for name in sorted(exact):
         amount = -(-exact[name] // (_MILLI if name == CPU else NANO))

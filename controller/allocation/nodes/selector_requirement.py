@@ -1,4 +1,4 @@
-"""One requirement on a label, as selectors of nodes and of pods have it.
+"""One requirement on a label, as in selectors of nodes and of pods.
 
 Sources: core/v1 NodeSelectorRequirement, meta/v1 LabelSelectorRequirement; apimachinery, labels.Requirement.
 """
@@ -15,14 +15,14 @@ _LARGEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SelectorRequirement:
-    """One requirement. `key` is that of a label, or of a field where it stands among fields."""
+    """One requirement. `key` is that of a label, or of a field if it is among matchFields."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def matches(self, value: str | None) -> bool:
-        """Return whether a value, None where there is none, meets the requirement."""
+        """Return whether a value, None if there is none, meets the requirement."""
         if self.operator == "In":
             return value is not None and value in self.values
         if self.operator == "NotIn":

@@ -24,18 +24,18 @@ KEPT_OFF: Final = "where another pod's podAntiAffinity keeps this one away"
 
 
 class AffinityRules:
-    """The rules of one pod, with the pods as they count now. What the pod itself counts already is left out."""
+    """The rules of one pod, over the other pods as they count now."""
 
     def __init__(self, placed: PlacedPods, pod: str, facts: PodFacts, near: Sequence[PodTerm], effort: Effort) -> None:
-        """`pod` is its name in the books; `near` is its required affinity, its anti-affinity stands in `facts`."""
+        """`pod` is its name in the books; `near` is its required affinity; its anti-affinity is in `facts`."""
         self._placed = placed
         self._own = placed.placed(facts.namespace, pod)
         self._facts = facts
         self.waits_for: dict[Change, PodCount] = {}
-        """What has to change somewhere before a node that is refused may do."""
+        """What has to change somewhere before a refused node may suit the pod."""
         sets = tuple(term.pods for term in near)
         self._near = self._domains(Counted(sets), near, effort, is_more=True) if near else []
-        # The first pod of a series that wants to be near its like: there is none yet, and it would do itself.
+        # The first pod of a series that wants to be near its like: there is none yet, and the pod itself would match.
         self._is_first = not any(domains for _, domains in self._near) and all(
             placed.is_in(pods, facts.namespace, facts.labels) for pods in sets
         )
@@ -57,7 +57,7 @@ class AffinityRules:
         return bool(self._near or self._apart or self._kept_off)
 
     def reason(self, labels: Labels) -> str | None:
-        """Return why a node with these labels is none for the pod, in words that follow a count of nodes.
+        """Return why a node with these labels is unfit for the pod, in words that follow a count of nodes.
 
         Cost: a look-up for each term.
         """
@@ -73,7 +73,7 @@ class AffinityRules:
         return None
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return the nodes of the domains in which the pod's affinity finds its like; None: all may do."""
+        """Return the nodes of the domains in which the pod's affinity finds matching pods; None: all may suit it."""
         if self._is_first:
             return None
         return in_all(nodes.with_label(key, domains) for key, domains in self._near)

@@ -1,4 +1,4 @@
-"""Which pods count on which node, and how many of them any rule is about: counted once, then kept up to date."""
+"""Which pods count on which node, and how many of them each rule is about: counted once, then kept up to date."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dracaena.controller.allocation.nodes.placement.pod_terms import (
 )
 
 MAX_COUNTS: Final = 64
-"""Counts that are kept up to date beside those that waiting pods need: what pods asked for lately. Each costs every pod
-that comes, moves or goes 0.3 µs, and takes memory for the nodes where it found a pod."""
+"""Counts that are kept up to date beside those that waiting pods need: what pods asked for lately. Each costs 0.3 µs
+for every pod that comes, moves or goes, and memory for the nodes where it found a pod."""
 
 Labels = Mapping[str, str]
 
@@ -41,16 +41,16 @@ class PodFacts:
     namespace: str
     labels: Labels
     leaving: bool
-    """Whether it is being deleted: spread constraints pass over it."""
+    """Whether the pod is being deleted: spread constraints ignore it."""
     keeps_off: tuple[PodTerm, ...]
-    """Its required anti-affinity; nothing where that cannot be read."""
+    """Its required anti-affinity; empty if that cannot be read."""
     volume_claims: tuple[str, ...] = ()
     """Claims for storage that it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Which pods a count is about: those that are in each of the sets."""
+    """Which pods a count is about: those that are in all of the sets."""
 
     sets: tuple[PodSet, ...]
     leaving_too: bool = True
@@ -73,7 +73,7 @@ class OfClass:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A count went up or down on some node; a term stands for the pods that have it. Of storage any change counts as
+    """A count went up or down on some node; a term stands for the pods that have it. For storage any change counts as
     fewer users.
     """
 
@@ -93,7 +93,7 @@ class PodCount:
     def in_domains(self, topology_key: str, labels_of: Mapping[str, Labels]) -> Mapping[str, int]:
         """Return the value of the label → pods on nodes with that value; values without a pod are left out.
 
-        Cost: a look-up, the first time for a label one step a node that has such pods. Do not change it.
+        Cost: a look-up; the first time for a label one step per node that has such pods. Read only.
         """
         domains = self._domains.get(topology_key)
         if domains is None:
@@ -108,13 +108,13 @@ class PodCount:
         return tuple(self._domains)
 
     def add(self, node: str, labels: Labels, number: int) -> None:
-        """Count so many pods more on a node; labels are those of the node."""
+        """Count this many more pods on a node; labels are those of the node."""
         _add(self.nodes, node, number)
         for key, domains in self._domains.items():
             _add(domains, labels.get(key), number)
 
     def relabel(self, node: str, before: Labels, after: Labels) -> None:
-        """Take in that a node has other labels."""
+        """Take in that a node's labels changed."""
         number = self.nodes.get(node)
         for key, domains in self._domains.items() if number is not None else ():
             if before.get(key) != after.get(key):
@@ -130,8 +130,8 @@ class PodCount:
 class PlacedPods:
     """Pods by node, nodes and namespaces with their labels. One owner, one thread at a time.
 
-    Pods may be told of before their node, and the node may go and come back meanwhile. Cost of a change: a step for
-    each count that is kept, and nothing where no rule was ever asked for.
+    Pods may be reported before their node, and the node may go and come back meanwhile. Cost of a change: a step for
+    each count that is kept, and nothing if no rule was ever asked for.
     """
 
     def __init__(self) -> None:
@@ -157,11 +157,11 @@ class PlacedPods:
         return bool(self._anchors)
 
     def labels(self, node: str) -> Labels:
-        """Return the labels of a node, none of one that is not there."""
+        """Return the labels of a node; none if the node is not there."""
         return self._nodes.get(node, _NO_LABELS)
 
     def count(self, of: Counted, effort: Effort) -> PodCount:
-        """Return a count, which stays up to date as long as somebody holds it.
+        """Return a count, which stays up to date as long as a reference to it exists.
 
         Cost: a look-up; the first time one step for each pod of the namespaces that it is about, charged to `effort`.
         """
@@ -216,8 +216,8 @@ class PlacedPods:
         self._relabel(name, self._nodes.pop(name, _NO_LABELS), _NO_LABELS)
 
     def set_namespace(self, name: str, labels: Labels | None) -> None:
-        """Take in a namespace; None: it is gone. Cost: where labels changed, each count by labels of namespaces is
-        counted anew.
+        """Take in a namespace; None: it is gone. Cost: if labels changed, each count by namespace labels is counted
+        anew.
         """
         if self._namespaces.get(name) == labels:
             return
@@ -235,7 +235,7 @@ class PlacedPods:
                 self._changed(term)
 
     def place(self, pod: str, namespace: str, node: str | None, facts: PodFacts | None) -> None:
-        """Let a pod count on a node, None: on none. Cost: a step for each count that is kept."""
+        """Count a pod on a node, None: on none. Cost: a step for each count that is kept."""
         pods = self._pods.get(namespace, {})
         before = pods.get(pod)
         after = None if node is None or facts is None else (node, facts)
@@ -331,7 +331,7 @@ class PlacedPods:
         if by_labels is None:
             return False
         labels = self._namespaces.get(namespace)
-        # kube-scheduler looks namespaces up by their labels, and finds none that is not there.
+        # kube-scheduler looks namespaces up by their labels, and finds only those that exist.
         return not by_labels.rules or (labels is not None and by_labels.matches(labels))
 
     def _relabel(self, node: str, before: Labels, after: Labels) -> None:
@@ -345,7 +345,7 @@ class PlacedPods:
 
 
 def pod_facts(pod: Pod) -> PodFacts:
-    """Return what rules read of a pod. Cost: 1 µs where an equal pod was read lately, and it has no anti-affinity."""
+    """Return what rules read of a pod. Cost: 1 µs if an equal pod was read lately and has no anti-affinity."""
     rules = pod.spec.affinity.get(ANTI_AFFINITY)
     return _shared(
         pod.metadata.namespace,
@@ -373,13 +373,13 @@ def _shared(
 
 @lru_cache(8_192)
 def shared_labels(labels: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Return one object for equal labels: the pods of a cluster are made of few templates. Do not change it."""
+    """Return one object for equal labels: the pods of a cluster come from few templates. Do not change it."""
     return {sys.intern(key): sys.intern(value) for key, value in labels}
 
 
 def _anchors(term: PodTerm) -> Iterator[tuple[str | None, str, str]]:
-    """Yield where a term is looked for: by namespace, or None for those found by their labels, and by a label that the
-    pods must have where it names one."""
+    """Yield where a term is indexed: by namespace, or None for namespaces found by their labels, and by a label that
+    the pods must have, if the term names one."""
     selector = term.pods.selector
     if selector is None:
         return
@@ -411,7 +411,7 @@ def _add(counts: dict[K, int], key: K | None, number: int) -> None:
 
 
 def without_one(domains: Mapping[str, int], value: str | None) -> Mapping[str, int]:
-    """Return domains with one pod less in one of them."""
+    """Return domains with one pod fewer in one of them."""
     if value is None or value not in domains:
         return domains
     fewer = dict(domains)

@@ -29,23 +29,23 @@ class PlacementDemand:
     spread: SpreadRules | None
     affinity: AffinityRules | None
     labels: Mapping[str, str | None]
-    """The labels of the pod that the answers depend on, None where it has none; and what else is its own."""
+    """The pod's labels that the answers depend on, None for one that it lacks; and what else is specific to the pod."""
 
     @property
     def waits_for(self) -> Mapping[Change, PodCount | None]:
-        """What has to change before a node that is refused may do, each with the count to hold on to till then."""
+        """What has to change before a refused node may suit the pod, each with the count to hold on to till then."""
         rules = (self.volumes, self.spread, self.affinity)
         return {change: count for one in rules if one is not None for change, count in one.waits_for.items()}
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return a set that holds all nodes which reason() does not refuse, and maybe others; None when nothing narrows
-        them down. Cost: a look-up for each volume, and for each domain that affinity allows.
+        """Return a set of all nodes that reason() does not refuse, and maybe others; None when nothing narrows them
+        down. Cost: a look-up for each volume, and for each domain that affinity allows.
         """
         near = None if self.affinity is None else self.affinity.narrowed(nodes)
         return in_all((near, None if self.volumes is None else self.volumes.narrowed(nodes)))
 
     def reason(self, indexed: IndexedNode) -> str | None:
-        """Return why a node is none for the pod, in words that follow a count of nodes; None when it may do."""
+        """Return why a node is unfit for the pod, in words that follow a count of nodes; None when it may suit it."""
         found = None if self.volumes is None else self.volumes.reason(indexed)
         if found is None and self.spread is not None:
             found = self.spread.reason(indexed.labels)
@@ -57,10 +57,10 @@ class PlacementDemand:
 def placement_demand(
     placed: PlacedPods, reaches: SpreadScopes, storage: Storage, pod: Pod, name: str, effort: Effort
 ) -> PlacementDemand | None:
-    """Read the rules about a pod; None where there is none.
+    """Read the rules about a pod; None when there are none.
 
     `name` is that of the pod in the books. Raises UnreadableSelectorError. Cost for a pod without rules: a look-up for
-    each of its labels where pods on nodes have anti-affinity at all.
+    each of its labels if any pod on a node has anti-affinity.
     """
     spec = pod.spec
     facts = pod_facts(pod)

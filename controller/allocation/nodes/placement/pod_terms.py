@@ -16,24 +16,24 @@ _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 
 class UnreadableSelectorError(ValueError):
-    """A document that is no LabelSelector. The API server lets none pass; files may hold some."""
+    """A document that is no LabelSelector. The API server accepts none; files may contain some."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All of its rules have to be met; without a rule it matches everything."""
+    """A conjunction of rules; without a rule it matches everything."""
 
     rules: tuple[SelectorRequirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels are selected. Cost: one step a rule."""
+        """Return whether labels are selected. Cost: one step per rule."""
         return all(rule.matches(labels.get(rule.key)) for rule in self.rules)
 
 
 def read_label_selector(document: Any) -> LabelSelector | None:
-    """Read a raw LabelSelector; None, which matches nothing, where there is no document.
+    """Read a raw LabelSelector; None, which matches nothing, if there is no document.
 
-    Rules come in the order of their keys, so that selectors that mean the same are mostly equal. Raises
+    Rules come in the order of their keys, so that selectors with the same meaning are mostly equal. Raises
     UnreadableSelectorError.
     """
     if document is None:
@@ -70,9 +70,9 @@ class PodSet:
     """Which pods a term is about."""
 
     namespaces: frozenset[str]
-    """By name, whatever labels these have."""
+    """Namespaces by name, whatever their labels."""
     namespace_selector: LabelSelector | None
-    """Namespaces by their labels, beside those by name; None: no others."""
+    """Namespaces by their labels, besides those by name; None: no others."""
     selector: LabelSelector | None
     """None selects no pod."""
 
@@ -88,7 +88,7 @@ class PodTerm:
 def read_terms(affinity: Mapping[str, Any], kind: str, namespace: str) -> tuple[PodTerm, ...]:
     """Read the terms of AFFINITY or ANTI_AFFINITY that must hold, in the order of the document, each once.
 
-    `matchLabelKeys` and `mismatchLabelKeys` are in the selector already: the API server writes them there when the pod
+    `matchLabelKeys` and `mismatchLabelKeys` are already in the selector: the API server writes them there when the pod
     is created (KEP-3633). Raises UnreadableSelectorError.
     """
     part = affinity.get(kind)

@@ -35,8 +35,8 @@ NO_DOMAIN: Final = "without a label that the pod's topologySpreadConstraints nam
 TOO_MANY: Final = "not matching the pod's topologySpreadConstraints"
 
 MAX_REACHES: Final = 8
-"""How many answers of which nodes count for spreading are kept: pods of one template share theirs. Each takes up to
-0.5 MB at 5,000 nodes and is worked out in 5 ms."""
+"""How many answers to which nodes count for spreading are kept: pods of one template share theirs. Each takes up to 0.5
+MB at 5,000 nodes and is worked out in 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class SpreadScopes:
         self._version = -1
 
     def of(self, pod: Pod, constraints: Sequence[SpreadConstraint], effort: Effort) -> Sequence[SpreadScope]:
-        """Return what counts for each constraint. Cost: a look-up, or one step a node and constraint, charged."""
+        """Return what counts for each constraint. Cost: a look-up, or one step per node and constraint, charged."""
         if self._version != self.nodes.version:
             self._known.clear()
             self._version = self.nodes.version
@@ -115,7 +115,7 @@ class SpreadScopes:
 
 
 class SpreadRules:
-    """The constraints of one pod, with the pods as they count now. What the pod itself counts already is left out."""
+    """The constraints of one pod, over the other pods as they count now."""
 
     def __init__(
         self,
@@ -130,7 +130,8 @@ class SpreadRules:
         self._placed = placed
         self._own = placed.placed(facts.namespace, name)
         self.waits_for: dict[Change, PodCount] = {}
-        """What has to change somewhere before a node that is refused may do: more elsewhere help as fewer here do."""
+        """What has to change somewhere before a refused node may suit the pod: more pods elsewhere help like fewer
+        here."""
         self._facts = facts
         self._parts = [
             (one, reach, self._counted(facts, one, effort)) for one, reach in zip(constraints, reaches, strict=True)
@@ -138,7 +139,7 @@ class SpreadRules:
         self._effort = effort
 
     def reason(self, labels: Labels) -> str | None:
-        """Return why a node with these labels is none for the pod, in words that follow a count of nodes.
+        """Return why a node with these labels is unfit for the pod, in words that follow a count of nodes.
 
         Cost: a look-up for each constraint.
         """
@@ -154,7 +155,7 @@ class SpreadRules:
     def _limits(self) -> Sequence[tuple[str, int, Mapping[str, int]]]:
         """For each constraint its label, how many pods a domain may have before this one comes, and how many it has.
 
-        Worked out at the first question: most who read the rules of a pod want to know no more than what they read.
+        Worked out at the first question: most callers that read the rules of a pod never ask about a node.
         """
         return [(one.topology_key, *self._limit(one, reach, counted)) for one, reach, counted in self._parts]
 
@@ -209,7 +210,7 @@ def _constraint(entry: Mapping[str, Any], labels: Labels) -> SpreadConstraint:
     if not isinstance(keys, list) or not isinstance(max_skew, int) or not isinstance(min_domains, int):
         raise UnreadableSelectorError("a topology spread constraint has a wrong maxSkew, minDomains or matchLabelKeys")
     if selector is not None:
-        # Since 1.34 the API server has written them into the selector already: then nothing is added.
+        # Since 1.34 the API server itself writes them into the selector: then nothing is added.
         same = {SelectorRequirement(key, "In", (labels[key],)) for key in keys if key in labels}
         rules = {*selector.rules, *same}
         selector = LabelSelector(tuple(sorted(rules, key=lambda rule: (rule.key, rule.operator, rule.values))))

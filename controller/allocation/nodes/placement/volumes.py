@@ -1,5 +1,5 @@
 """Whether a pod can have its volumes on a node, as kube-scheduler 1.36 judges it (plugins VolumeRestrictions,
-VolumeBinding and VolumeZone). First what volume claims, volumes and storage classes say, then the rules of one pod."""
+VolumeBinding and VolumeZone). First come volume claims, volumes and storage classes, then the rules of one pod."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ZONE_LABELS: Final[Mapping[str, str]] = {
     "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Labels by which in-tree volumes say where they are → the label of today."""
+"""Labels by which in-tree volumes say where they are → today's label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """A label that nodes must have with one of the values; a beta label may stand on them as that of today."""
+    """A label that nodes must have with one of the values; today's label counts for a beta label."""
 
     label: str
     values: frozenset[str]
 
     def allows(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a node with these labels is in one of the zones; one without any zone label always is."""
+        """Return whether a node with these labels is in one of the zones; a node without any zone label always is."""
         if not ZONE_LABELS.keys() & labels.keys():
             return True
         value = labels.get(self.label, labels.get(ZONE_LABELS[self.label]))
@@ -55,7 +55,7 @@ class Volume:
 
 
 def read_volume(item: PersistentVolume) -> Volume:
-    """Read where a volume can be used. What cannot be read of its node affinity matches no node."""
+    """Read where a volume can be used. Unreadable parts of its node affinity match no node."""
     affinity = item.spec.node_affinity
     required = None if affinity is None else affinity.get("required")
     zones = (
@@ -79,7 +79,7 @@ def volume_claims(pod: Pod) -> Iterator[str]:
 
 
 def class_of(item: PersistentVolumeClaim | PersistentVolume) -> str:
-    """Return the name of a storage class; nothing where there is none."""
+    """Return the name of the storage class; empty when there is none."""
     return item.metadata.annotations.get(BETA_CLASS, item.spec.storage_class_name or "")
 
 
@@ -104,8 +104,8 @@ def _is_met(expressions: Any, labels: Mapping[str, str]) -> bool:
 
 
 def could_be(claim: PersistentVolumeClaim, volume: PersistentVolume, *, is_meant: bool = False) -> bool:
-    """Return whether a volume would do for a claim, wherever it is (component-helpers, FindMatchingVolume); less is
-    asked of one that is meant for it."""
+    """Return whether a volume would suit a claim, wherever it is (component-helpers, FindMatchingVolume); a volume that
+    is meant for the claim has to meet less."""
     wanted, has = claim.spec, volume.spec
     if volume.metadata.deletion_timestamp is not None or size_of(has.capacity) < size_of(wanted.resources.requests):
         return False
@@ -130,7 +130,7 @@ def is_meant_for(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool
 
 
 def size_of(amounts: Mapping[str, Any]) -> int:
-    """Return the bytes of storage that are asked for or there, in billionths; 0 where none can be read."""
+    """Return the bytes of storage that are asked for or there, in billionths; 0 if none can be read."""
     try:
         return parse_quantity(str(amounts.get("storage", "0"))).nano
     except ValueError:
@@ -159,7 +159,7 @@ class Storage:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is any claim: where nothing shows them, as in a simulation, nothing is said of volumes."""
+        """Whether there is any claim: if none are shown, as in a simulation, volumes are not judged."""
         return bool(self.claims)
 
     def of_class(self, name: str) -> Mapping[str, PersistentVolume]:
@@ -200,13 +200,13 @@ class _Unbound:
     claim: PersistentVolumeClaim
     selected_node: str | None
     nearby: Mapping[str, Sequence[PersistentVolume]]
-    """Volumes that may do and are on few nodes, by these."""
+    """Volumes that may suit and are on few nodes, by node."""
     wide: Sequence[tuple[PersistentVolume, Volume]]
-    """The others that may do."""
+    """The other volumes that may suit."""
 
 
 class VolumeRules:
-    """The volumes of one pod. Worked out at the first question, and of no use after a change."""
+    """The volumes of one pod. Worked out at the first question, and invalid after a change."""
 
     def __init__(
         self, storage: Storage, placed: PlacedPods, nodes: NodeIndex, pod: Pod, name: str, effort: Effort
@@ -223,8 +223,8 @@ class VolumeRules:
 
     @property
     def waits_for(self) -> Mapping[Change, None]:
-        """What has to change somewhere before a node that is refused may do: its own claims, and what is there of the
-        classes of those that are not bound."""
+        """What has to change somewhere before a refused node may suit the pod: its own claims, and the volumes and
+        storage classes of those that are not bound."""
         namespace = self._pod.metadata.namespace
         found = (self._storage.claims.get(f"{namespace}/{name}") for name in self._names)
         classes = [OfClass(class_of(claim)) for claim in found if claim is not None and not is_bound(claim)]
@@ -232,9 +232,9 @@ class VolumeRules:
         return dict.fromkeys([*changes, *(Change(one, is_more=False) for one in classes)])
 
     def reason(self, indexed: IndexedNode) -> str | None:
-        """Return why a node is none for the pod, in words that follow a count of nodes.
+        """Return why a node is unfit for the pod, in words that follow a count of nodes.
 
-        Cost: a step for each volume that is bound, or that may do and is not tied to few nodes.
+        Cost: a step for each volume that is bound, or that may suit and is not tied to few nodes.
         """
         if self._everywhere is not None:
             return self._everywhere
@@ -249,14 +249,14 @@ class VolumeRules:
         return None
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return the nodes where the volumes that are bound can be used, as far as names and labels tell; None: all."""
+        """Return the nodes where the bound volumes can be used, as far as names and labels show; None: all."""
         if self._everywhere is not None:
             return None
         return nodes.selected([one.affinity for one in self._bound if one.affinity is not None], self._effort)
 
     @cached_property
     def _everywhere(self) -> str | None:
-        """Why the pod can have its volumes nowhere; None when there are nodes to look at."""
+        """Why the pod cannot have its volumes on any node; None when there are nodes to look at."""
         storage, placed, namespace = self._storage, self._placed, self._pod.metadata.namespace
         own = placed.placed(namespace, self._name)
         claims = [storage.claims.get(f"{namespace}/{claim}") for claim in self._names]
@@ -323,7 +323,7 @@ class VolumeRules:
 
 
 def _fitting(claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> Iterator[PersistentVolume]:
-    """Yield the volumes that a claim may bind to; of one that is kept for it no other."""
+    """Yield the volumes that a claim may bind to; if one is kept for it, only that one."""
     try:
         selector = read_label_selector(claim.spec.selector)
     except UnreadableSelectorError:
