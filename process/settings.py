@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,15 @@ ENVIRONMENT_PREFIX = "DRACAENA_"
 
 _MOST_BYTES = 1 << 20
 """Largest file that is read: a ConfigMap, where it comes from, holds no more."""
+
+_MOST_ALIASES = 100
+"""Most aliases of one file, each of which may stand for all of it: as many sections can have their settings by one."""
+
+_MOST_SHOWN = 200
+"""Characters of a text that a message shows: enough to find it in the file."""
+
+_PRINTED = 10**18
+"""Numbers from here on are not written out in messages: no setting is as large, and Python prints no endless ones."""
 
 SECTIONS = "sections"
 """Key of the file: name of a section → its settings."""
@@ -163,7 +173,27 @@ def read_layers(
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses duplicate keys: the first one would silently have no effect."""
+    """Refuses duplicate keys: the first one would silently have no effect. Refuses aliases of what holds an alias, and
+    many of them: a small file could stand for an endless one.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._aliases = 0
+        self._plain: set[str] = set()  # anchors of what is read to its end and holds no alias
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:  # noqa: D102 - as in the base class
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML
+        if self.check_event(yaml.AliasEvent):
+            self._aliases += 1
+            if self._aliases > _MOST_ALIASES or event.anchor not in self._plain:
+                problem = f"alias *{event.anchor}, expected at most {_MOST_ALIASES}, each of what holds none"
+                raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
+        before = self._aliases
+        node = super().compose_node(parent, index)
+        if event.anchor is not None and self._aliases == before:
+            self._plain.add(event.anchor)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: D102, FBT001 - as in the base class
         seen: set[str] = set()
@@ -204,7 +234,7 @@ def _sections(settings: type[Any], document: Any, where: str) -> dict[str, dict[
     found = {}
     for name, section in _map({} if document is None else document, f"{where}: {SECTIONS}").items():
         if not isinstance(name, str) or not re.fullmatch(SECTION.pattern, name):
-            raise BadInputError(f"{where}: {SECTIONS}: {name!r} is not {SECTION.expected}")
+            raise BadInputError(f"{where}: {SECTIONS}: {_seen(name)} is not {SECTION.expected}")
         place = f"{where}: section {name}"
         given = _map({} if section is None else section, place)
         found[name] = _from_map(settings, given, place)
@@ -222,7 +252,7 @@ def _from_map(
     settings: type[Any], document: Mapping[Any, Any], where: str, *, further: Sequence[str] = ()
 ) -> dict[str, Any]:
     fields = {_key(field.name): field for field in dataclasses.fields(settings)}
-    unknown = sorted(str(key) for key in document if key not in fields)
+    unknown = sorted(key if isinstance(key, str) else _seen(key) for key in document if key not in fields)
     if unknown:
         raise BadInputError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join((*fields, *further))}")
     return {
@@ -242,15 +272,29 @@ def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, whe
     wanted = _type(settings, field)
     converted = _plain(wanted, value)
     if converted is None:
-        raise BadInputError(f"{where}: {value!r} is no {_WORDS[wanted]}")
+        raise BadInputError(f"{where}: {_seen(value)} is no {_WORDS[wanted]}")
     choices, form, least = (field.metadata[key] for key in ("choices", "form", "least"))
     if choices and converted not in choices:
-        raise BadInputError(f"{where}: {value!r} is not one of {', '.join(choices)}")
+        raise BadInputError(f"{where}: {_seen(value)} is not one of {', '.join(choices)}")
     if form is not None and not re.fullmatch(form.pattern, converted):
-        raise BadInputError(f"{where}: {value!r} is not {form.expected}")
+        raise BadInputError(f"{where}: {_seen(value)} is not {form.expected}")
     if least is not None and converted < least:
-        raise BadInputError(f"{where}: {value!r} is too small, expected {least:g} or more")
+        raise BadInputError(f"{where}: {_seen(value)} is too small, expected {least:g} or more")
     return converted
+
+
+class _Short(reprlib.Repr):
+    """Values for messages: not more than some lines, and no number that Python does not print."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = _MOST_SHOWN
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if abs(x) < _PRINTED else "a number beyond all bounds"
+
+
+_seen = _Short().repr
 
 
 def _plain(wanted: type, value: Any) -> Any:
@@ -263,7 +307,7 @@ def _plain(wanted: type, value: Any) -> Any:
         return None
     try:
         converted = wanted(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return None if isinstance(converted, float) and not math.isfinite(converted) else converted
 

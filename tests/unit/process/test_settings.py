@@ -66,6 +66,12 @@ def test_bad_value_names_layer_value_and_expectation(
     assert message in str(caught.value)
 
 
+def endless(first: str, form: str) -> str:
+    """A file that stands for 9 to the power of 40 values: each is nine times the one before."""
+    more = (f"a{n}: &a{n} {form.format(', '.join([f'*a{n - 1}'] * 9))}\n" for n in range(1, 41))
+    return f"{first}a0: &a0 {{x: 1}}\n{''.join(more)}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -81,6 +87,14 @@ def test_bad_value_names_layer_value_and_expectation(
         (f"workers: {'9' * 5_000}\n", "is no YAML: "),
         ("? [a]\n: b\n", "is no YAML: "),
         ("[\n" * 1_500, "is nested too deep"),
+        (f"node-name: 0x{'f' * 5_000}\n", "node-name: a number beyond all bounds is no text"),
+        (f"wait-s: 0x{'f' * 5_000}\n", "wait-s: a number beyond all bounds is no number"),
+        (f"? 0x{'f' * 5_000}\n: a\n", "unknown a number beyond all bounds; known are"),
+        (f"workers: {'w' * 5_000}\n", "...wwwwww"),
+        ("workers: &a [*a]\n", "alias *a, expected at most 100, each of what holds none"),
+        (endless("workers: 1\n", "[{}]"), "alias *a1, expected"),
+        (endless("workers: 1\n", "{{<<: [{}]}}"), "alias *a1, expected"),
+        (f"workers: &a [1]\nx: [{'*a, ' * 101}]\n", "alias *a, expected at most 100"),
     ],
 )
 def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
@@ -140,6 +154,11 @@ TWO = "workers: 1\nform: text\nsections:\n  few: {workers: 2}\n  none:\n"
 @pytest.mark.parametrize(("section", "workers"), [("", 1), ("few", 2), ("none", 1), ("other", 1)])
 def test_a_section_holds_above_the_rest_of_the_file(tmp_path: Path, section: str, workers: int) -> None:
     assert sectioned(tmp_path, TWO).resolve(section) == Sectioned(workers=workers, form="text")
+
+
+def test_sections_may_have_their_settings_by_an_alias(tmp_path: Path) -> None:
+    layers = sectioned(tmp_path, "sections:\n  few: &few {workers: 2}\n  more: *few\n  most: {<<: *few, form: json}\n")
+    assert {layers.resolve(name).workers for name in ("few", "more", "most")} == {2}
 
 
 def test_environment_and_flags_hold_above_a_section_which_says_so(tmp_path: Path) -> None:
