@@ -75,7 +75,7 @@ def decode_podlist(data: bytes) -> tuple[PodlistEntry, ...]:
     """Read a podlist, unknown keys ignored. Raises BadInputError when it is not of this shape."""
     try:
         return tuple(msgspec.json.decode(data, type=list[PodlistEntry]))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(f"podlist does not decode: {error}") from error
 
 

@@ -162,7 +162,7 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     """Read the file of a claim; a broken one is an answer, not an exception."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Broken(uid, f"is no checkpoint: {error}")
     if envelope.version not in (PLAIN_VERSION, SHARING_VERSION):
         return Broken(uid, f"has version {envelope.version}, expected {PLAIN_VERSION} or {SHARING_VERSION}")
@@ -174,7 +174,7 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
         document = msgspec.json.decode(envelope.checkpoint)
         checkpoint = _checkpoint(body, document)
         checkpoint.prepared.check()
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return Broken(uid, f"does not decode: {error}")
     if checkpoint.prepared.claim.uid != uid:
         return Broken(uid, f"is of claim UID {checkpoint.prepared.claim.uid}")

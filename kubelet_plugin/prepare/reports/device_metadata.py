@@ -105,7 +105,7 @@ def claim_of_document(data: bytes) -> ClaimUid | None:
     try:
         newest, _ = json.JSONDecoder().raw_decode(data.decode())
         return ClaimUid(newest["metadata"]["uid"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -60,7 +60,17 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[1]", b'[{"name":"\xff"}]', b'[{"name":"p"}]', b'[{"name":"p","namespace":"n"', b"\xff"]
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'[{"name":"\xff"}]',
+        b'[{"name":"p"}]',
+        b'[{"name":"p","namespace":"n"',
+        b"\xff",
+        b'[{"x":' + b"[" * 100_000,
+    ],
 )
 def test_other_shapes_are_bad_input(data: bytes) -> None:
     with pytest.raises(BadInputError, match="podlist does not decode"):

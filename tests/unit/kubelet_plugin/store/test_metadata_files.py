@@ -243,6 +243,8 @@ def test_names_of_specs_tell_their_claim() -> None:
         assert claim_of_spec_name(DRIVER, name) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"metadata": 1}', b'{"metadata": {"uid": ', b"\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"metadata": 1}', b'{"metadata": {"uid": ', b"\xff", b"[" * 100_000]
+)
 def test_what_is_no_document_is_nobodys(data: bytes) -> None:
     assert claim_of_document(data) is None
