@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ EXIT_INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of our output (head, less) went away."""
+
+COMMANDS = (
+    *("explain", "status", "topology", "simulate", "validate", "schema", "demo"),
+    *("controller", "kubelet-plugin", "exporter", "mps", "node-labels", "driver", "version"),
+)
+"""Those for users first. Each is a module beside this one, with _ for -, whose register() adds it."""
 
 _ADVICE = {
     401: " (the cluster does not take these credentials: log in again, or name others with --kubeconfig)",
@@ -76,7 +83,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without box characters shows ? in their place
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(next(iter(words), None))
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
         parser.print_help()
@@ -103,25 +111,13 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command; a chosen sub-command leaves its function in `run`."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command; a chosen sub-command leaves its function in `run`.
+
+    With the name of a sub-command it knows that one alone: to load and build the others is most of the CPU time of a
+    short one. Any other word gives the whole, whose errors and help name all of them.
+    """
     from dracaena import __version__
-    from dracaena.cli import (
-        controller,
-        demo,
-        driver,
-        explain,
-        exporter,
-        kubelet_plugin,
-        mps,
-        node_labels,
-        schema,
-        simulate,
-        status,
-        topology,
-        validate,
-        version,
-    )
     from dracaena.cli.commands import CommandParser
 
     parser = CommandParser(
@@ -131,9 +127,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    users = (explain, status, topology, simulate, validate, schema, demo)
-    for module in (*users, controller, kubelet_plugin, exporter, mps, node_labels, driver, version):
-        module.register(commands)
+    for name in COMMANDS if command not in COMMANDS else (command,):
+        import_module(f"dracaena.cli.{name.replace('-', '_')}").register(commands)
     return parser
 
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from dracaena import __version__
-from dracaena.cli.main import build_parser, main
+from dracaena.cli import main as main_module
+from dracaena.cli.main import COMMANDS, build_parser, main
 from dracaena.demo.apiserver.version import RELEASES
 from support.kube import kubeconfig_document
 from support.scripted_server import ScriptedServer
@@ -49,6 +50,25 @@ def test_the_help_of_a_command_has_examples_that_parse(command: str, capsys: pyt
     assert len(examples) >= 2
     for example in examples:
         assert build_parser().parse_args(shlex.split(example)).run
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--no-such-option"]])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_the_same_whether_or_not_the_parser_knows_others(
+    command: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as alone:
+        main([command, *arguments])
+    printed = capsys.readouterr()
+    with pytest.raises(SystemExit) as among_all:
+        build_parser().parse_args([command, *arguments])
+    assert (printed, alone.value.code) == (capsys.readouterr(), among_all.value.code)
+
+
+def test_every_module_that_registers_a_command_is_one() -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in Path(main_module.__file__).parent.glob("*.py")}
+    found = {name for name, text in texts.items() if "\ndef register(commands: Commands)" in text}
+    assert found == {command.replace("-", "_") for command in COMMANDS}
 
 
 def test_the_demo_can_answer_as_each_version_that_the_embedded_server_knows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +150,7 @@ def test_an_interrupt_while_the_command_is_still_being_loaded_ends_quietly() -> 
         "import sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'dracaena.cli.status':\n"
+        "        if name == 'dracaena.cli.version':\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         "from dracaena.cli.main import main\n"
