@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -30,6 +31,7 @@ from dracaena.kubelet_plugin.discovery.fabric_partitions import (
 from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.ports import (
     DocumentStore,
+    EffectPendingError,
     FabricCode,
     FabricManager,
     FabricManagerError,
@@ -38,14 +40,20 @@ from dracaena.kubelet_plugin.ports import (
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.partition_effects import MODULES, PARTITION
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.process.clock import Clock
 
 STATE: Final = "state"
 ACTIVATING: Final = "activating"
 """It may be active by our doing."""
 ACTIVE: Final = "active"
 
-LOCK_WAIT_S: Final = 15.0
+LOCK_WAIT_S: Final = 10.0
 """Longest wait for another call that changes partitions: one of them takes some seconds, one that hangs 10 s."""
+
+BEGIN_S: Final = 8.0
+"""How long after the first of a claim's partitions another one is begun. One takes 37 s at the very most: LOCK_WAIT_S,
+two questions to Fabric Manager and what it is told between them if it was started anew (5 s each), the change (10 s),
+and 2 s for a process that has to be killed. With these 8 s it is kubelet's deadline for a call, 45 s."""
 
 PLACES: Final = "modules.json"
 """File that keeps the module ids that were read in this boot, by PCI address."""
@@ -102,9 +110,13 @@ log = structlog.get_logger()
 
 
 class FabricPartitions:
-    """Implements NotingEffectMeans for FABRIC_PARTITION. From any thread; read() from one at a time."""
+    """Implements NotingEffectMeans and JoinedEffectMeans for FABRIC_PARTITION. From any thread; read() from one at a
+    time.
+    """
 
-    def __init__(self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str) -> None:
+    def __init__(
+        self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str, clock: Clock
+    ) -> None:
         """`lock` orders what changes partitions, in all instances of the plugin; it is taken before that of the calls.
         `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active by our
         doing.
@@ -113,6 +125,7 @@ class FabricPartitions:
         self._lock = lock
         self._files = files
         self._boot_id = boot_id
+        self._clock = clock
         self._journal: Callable[[], Journal] = _unknown
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
@@ -132,6 +145,36 @@ class FabricPartitions:
             return Journal(tuple(entries), is_whole=not broken)
 
         self._journal = journal
+
+    def apply_joined(
+        self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
+    ) -> Sequence[Mapping[str, Scalar]]:
+        """See JoinedEffectMeans: within kubelet's deadline. Raises EffectPendingError for partitions that are left by
+        then, and as apply_noting(). What an earlier call activated costs one question in all, so each call gets on.
+        """
+        until_s = self._clock.monotonic() + BEGIN_S
+        tried = [effect for effect in effects if _may_be_active(effect)]
+        answer = self._read_or_tell() if tried else None
+        left = [each for each in effects if answer is None or each not in tried or not _is_active(each, answer)]
+        for number, effect in enumerate(left):
+            if (number or tried) and self._clock.monotonic() >= until_s:
+                raise EffectPendingError(_late("activate", left[number:], len(effects)))
+            note(effect, self.apply_noting(effect, self._others(effect), partial(note, effect)))
+        return [{STATE: ACTIVE}] * len(effects)
+
+    def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
+        """See JoinedEffectMeans: within kubelet's deadline. Raises TemporaryError for partitions that are left by then,
+        and as undo().
+        """
+        until_s = self._clock.monotonic() + BEGIN_S
+        for number, effect in enumerate(effects):
+            if number and self._clock.monotonic() >= until_s:
+                raise TemporaryError(_late("deactivate", effects[number:], len(effects)))
+            self.undo(effect, self._others(effect))
+            undone(effect)
+
+    def _others(self, effect: Effect) -> Sequence[Effect]:
+        return [each.effect for each in self._journal().entries if not each.effect.is_same(effect)]
 
     def apply_noting(
         self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
@@ -387,6 +430,19 @@ def _unknown() -> Journal:
 
 def _with(reading: Reading, machine: Machine, *troubles: Trouble) -> Reading:
     return dataclasses.replace(reading, machine=machine, troubles=(*reading.troubles, *troubles))
+
+
+def _is_active(effect: Effect, answer: FabricAnswer) -> bool:
+    partition = answer.partition(_number(effect))
+    return partition is not None and partition.is_active and partition.modules == _modules(effect)
+
+
+def _late(verb: str, left: Sequence[Effect], count: int) -> str:
+    numbers = " ".join(str(_number(effect)) for effect in left)
+    return (
+        f"Fabric Manager is slow: it had {BEGIN_S:g} s to {verb} the {count} partitions of this claim, and {numbers} "
+        "are left. Kubelet's next call goes on with them; on the node: `systemctl status nvidia-fabricmanager`"
+    )
 
 
 def _number(effect: Effect) -> int:

@@ -62,6 +62,7 @@ def fabric_partitions(node: NodeParts) -> FabricPartitions:
         GpuLocks(paths.gpu_locks, node.clock).of(LOCK),
         DocumentFolder(paths.fabric, synced=False),
         read_boot_id(),
+        node.clock,
     )
 
 

@@ -22,6 +22,7 @@ from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.ports import FabricManagerError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION
+from support.clock import FakeClock
 from support.fake_fabric_manager import DOWN, FakeFabricManager, SilentError
 from support.fake_mig import FakeMigHardware
 from support.killed_steps import StopError
@@ -41,7 +42,11 @@ class FabricPort:
     """
 
     manager: FakeFabricManager
+    clock: FakeClock
     left: int = NEVER
+    talk_s: float = 0.0
+    change_s: float = 0.0
+    """How long an activation or deactivation takes, and any other call."""
 
     def read(self) -> FabricAnswer:
         self._ask("fmConnect", self.manager.connect)
@@ -53,12 +58,15 @@ class FabricPort:
             return code
 
         self._ask("fmGetSupportedFabricPartitions", supported)
+        self.clock.advance(self.talk_s)
         return FabricAnswer(tuple(map(self._told, ids)), frozenset(self.manager.unsupported))
 
     def activate(self, partition: int) -> None:
+        self.clock.advance(self.change_s)
         self._change("fmActivateFabricPartition", lambda: self.manager.activate(partition))
 
     def deactivate(self, partition: int) -> None:
+        self.clock.advance(self.change_s)
         self._change("fmDeactivateFabricPartition", lambda: self.manager.deactivate(partition))
 
     def set_active(self, partitions: Sequence[int]) -> None:
@@ -111,7 +119,7 @@ class FabricNode(VfioNode):
     """As VfioNode, with Fabric Manager as the hardware's other part: it stays through restarts."""
 
     def __init__(self, folder: Path, mig: MigNode) -> None:
-        self.manager = FakeFabricManager()
+        self.manager, self.clock = FakeFabricManager(), FakeClock()
         self.fabric_troubles: tuple[Trouble, ...] = ()
         self.plant_fabric: Callable[[FabricPartitions], Any] = lambda partitions: partitions
         super().__init__(folder, mig)
@@ -129,9 +137,9 @@ class FabricNode(VfioNode):
         super().reboot()
 
     def more_means(self) -> dict[str, Any]:
-        self.port = FabricPort(self.manager)
+        self.port = FabricPort(self.manager, self.clock)
         files = DocumentFolder(self.folder / "fabric", steps=self.steps, synced=False)
-        self.partitions = FabricPartitions(self.port, ThreadLock(), files, f"boot-{self.boot}")
+        self.partitions = FabricPartitions(self.port, ThreadLock(), files, f"boot-{self.boot}", self.clock)
         return {FABRIC_PARTITION: self.plant_fabric(self.partitions)}
 
     def linked(self, machine: Machine) -> Machine:

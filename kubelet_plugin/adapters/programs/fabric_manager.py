@@ -18,9 +18,11 @@ from dracaena.kubelet_plugin.ports import FabricCode, FabricManagerError
 
 LIBRARIES: Final = ("libnvfm.so.1", "libnvfm.so")
 
-CALL_S: Final = 10.0
-"""Longest that one call may take. Activating a partition resets the links of its GPUs, which takes some seconds;
-kubelet gives a call 45 s, for binding GPUs too."""
+CHANGE_S: Final = 10.0
+"""Longest that activating or deactivating a partition may take. It resets the links of its GPUs, which takes some
+seconds; kubelet gives a call 45 s (fabric_partitions.BEGIN_S)."""
+TALK_S: Final = 5.0
+"""Longest that any other call may take: an answer from memory, after a process was started for it."""
 CONNECT_MS: Final = 2000
 """Longest that the library may wait for a connection. Fabric Manager is a process of the same node."""
 
@@ -66,7 +68,8 @@ class FabricManagerLibrary:
         gpu_driver_root: str = "/",
         library: str = "",
         program: Sequence[str] = PROGRAM,
-        call_s: float = CALL_S,
+        change_s: float = CHANGE_S,
+        talk_s: float = TALK_S,
     ) -> None:
         """`address` is Fabric Manager's Unix socket as this process sees it, or `host:port`. `library` is a file, as
         this process sees it; empty: looked for below `gpu_driver_root` at each call. `program` is what is started.
@@ -75,7 +78,7 @@ class FabricManagerLibrary:
         self._root = gpu_driver_root
         self._library = library
         self._program = tuple(program)
-        self._call_s = call_s
+        self._change_s, self._talk_s = change_s, talk_s
 
     def read(self) -> FabricAnswer:
         """See FabricManager."""
@@ -136,13 +139,14 @@ class FabricManagerLibrary:
 
     def _answer(self, request: dict[str, Any]) -> _Answer:
         what = f"Fabric Manager at {self._address}, asked to {request['work']} {request['ids'] or 'its partitions'},"
+        limit_s = self._change_s if request["work"] in ("activate", "deactivate") else self._talk_s
         try:
-            printed, status = printed_by([*self._program, json.dumps(request)], self._call_s)
+            printed, status = printed_by([*self._program, json.dumps(request)], limit_s)
         except OSError as error:
             raise FabricManagerError(f"{what} cannot be: no process can be started ({error.strerror})") from error
         except subprocess.TimeoutExpired:
             raise FabricManagerError(
-                f"{what} has not answered in {self._call_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
+                f"{what} has not answered in {limit_s:g} s; on the node: `systemctl status nvidia-fabricmanager`"
             ) from None
         try:
             return msgspec.json.decode(printed, type=_Answer)

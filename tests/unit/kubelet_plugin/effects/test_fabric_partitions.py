@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from support.fabric_node import FabricNode, fabric_node
@@ -68,6 +70,43 @@ def test_a_set_that_is_a_partition_is_activated_as_one_and_others_each_alone(nod
         unprepare(node, claim)
         assert active(node) == []
         node.look()  # the NVIDIA driver has them again
+
+
+KUBELETS_DEADLINE_S = 45.0
+
+
+def until_done(node: FabricNode, call: Callable[[FabricNode, ResourceClaim], None], claim: ResourceClaim) -> list[int]:
+    """Call as kubelet does, until there is no error; return how many partitions were active after each call."""
+    counts: list[int] = []
+    for _ in range(10):
+        began_s, answer = node.clock.monotonic(), "done"
+        try:
+            call(node, claim)
+        except TemporaryError as error:
+            answer = str(error)
+        assert node.clock.monotonic() - began_s <= KUBELETS_DEADLINE_S
+        counts.append(len(active(node)))
+        if answer == "done":
+            return counts
+        assert re.search("Fabric Manager is slow: .* are left", answer)
+    raise AssertionError(f"no call gets on: {counts}")
+
+
+@pytest.mark.parametrize("kind", ["whole", "vfio"])
+def test_a_fabric_manager_that_takes_all_its_time_never_holds_a_call_beyond_kubelets_deadline(
+    node: FabricNode, kind: str
+) -> None:
+    claim = (node.whole_of if kind == "whole" else node.vfio_of)("claim", 1, 3, 5, 7, 2)
+    node.port.talk_s, node.port.change_s = TALK_S, CHANGE_S
+    assert until_done(node, prepare, claim) == [1, 2, 3, 4, 5]
+    node.node.state.prepare(reference_to(claim))
+    assert until_done(node, unprepare, claim) == [4, 3, 2, 1, 0]
+
+
+def test_a_fabric_manager_of_usual_speed_activates_all_partitions_of_a_claim_in_one_call(node: FabricNode) -> None:
+    node.port.talk_s, node.port.change_s = 0.1, 1.0
+    prepare(node, node.whole_of("claim", 1, 3, 5, 7, 2))
+    assert len(active(node)) == 5
 
 
 def test_claims_have_partitions_side_by_side(node: FabricNode) -> None:

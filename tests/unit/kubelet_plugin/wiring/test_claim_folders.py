@@ -1,4 +1,4 @@
-"""Which folders of a node hold files of claims (kubelet_plugin.claim_folders.py)."""
+"""Which folders of a node hold files of claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from support.plugin import DRIVER
 
 
-def test_what_a_crash_left_of_any_file_beside_the_checkpoints_is_found(tmp_path: Path) -> None:
+def test_what_crashes_left_goes(tmp_path: Path) -> None:
     paths = plugin_paths(str(tmp_path), DRIVER, "")
     paths.checkpoints.mkdir(parents=True)
     beside = (

@@ -61,10 +61,11 @@ def file(tmp_path: Path) -> Path:
 def played(file: Path, folder: Path) -> FabricPartitions:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
     made = FabricPartitions(
-        FabricManagerLibrary("/run/fm.sock", library="played", program=program, call_s=30.0),
+        FabricManagerLibrary("/run/fm.sock", library="played", program=program, change_s=30.0, talk_s=30.0),
         GpuLocks(folder / "locks", SystemClock()).of(LOCK),
         DocumentFolder(folder / "fabric", synced=False),
         "boot-1",
+        SystemClock(),
     )
     follow(made, folder)
     return made

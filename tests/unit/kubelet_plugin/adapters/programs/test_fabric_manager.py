@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 def asked(file: Path, *, call_s: float = 30.0) -> FabricManagerLibrary:
     program = (sys.executable, "-P", fake_fabric_manager.__file__, str(file))
-    return FabricManagerLibrary("/run/fm.sock", library="played", program=program, call_s=call_s)
+    return FabricManagerLibrary("/run/fm.sock", library="played", program=program, change_s=call_s, talk_s=call_s)
 
 
 def test_a_partition_is_activated_and_deactivated(file: Path) -> None:
