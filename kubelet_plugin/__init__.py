@@ -1,6 +1,6 @@
-"""Runs on each node: publishes the node's GPUs as ResourceSlices, and prepares and unprepares claims for kubelet.
+"""Runs on each node: publishes its GPUs as ResourceSlices, and prepares and unprepares claims for kubelet.
 
 The modules at this level are services: state, order, locks, retries, logs. discovery/ and prepare/ are pure. Each
-module in adapters/ touches one outside thing. Nothing here imports the controller: the two programs share the
-ResourceSlice and the claim's allocation, and nothing else.
+module in adapters/ touches one outside thing. Nothing here imports the controller: the two programs share only the
+ResourceSlice and the claim's allocation.
 """

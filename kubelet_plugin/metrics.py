@@ -83,7 +83,7 @@ class DeviceMetrics:
 
 
 class PublishingMetrics:
-    """What others are told of this node's devices: kubelet, ResourceSlices, podlist.json and annotations."""
+    """What is published of this node's devices: to kubelet, in ResourceSlices, podlist.json and annotations."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registered = Gauge(
@@ -117,7 +117,7 @@ class PublishingMetrics:
 
 
 class SweepMetrics:
-    """What kubelet forgot."""
+    """Cleanup of what kubelet forgot."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sweeps = Counter(
@@ -185,12 +185,12 @@ class NodeMetrics:
         )
 
     def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
-        """Let the gauge of unreadable objects ask a cache."""
+        """Make the gauge of unreadable objects read from a cache."""
         self.unreadable_objects.labels(resource).set_function(lambda: len(troubles()))
 
 
 class PluginMetrics:
-    """All metrics of the plugin, by subject. One a registry."""
+    """All metrics of the plugin, by subject. One instance per registry."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.claims = ClaimMetrics(registry)

@@ -27,15 +27,15 @@ class PluginPaths:
     instance_lock: Path
     call_lock: Path
     gpu_locks: Path
-    """Folder of lock files, one a GPU on which effects were ever made."""
+    """Folder of lock files, one per GPU on which effects were ever made."""
     fabric: Path
-    """Folder of what is known of the GPUs' places in the NVSwitch fabric."""
+    """Folder for the known places of the GPUs in the NVSwitch fabric."""
     recorded_mig: Path
-    """Folder of what a recorded machine's GPUs are divided into."""
+    """Folder for the divisions of a recorded machine's GPUs."""
     writer_lock: Path
-    """Held while an instance publishes; says which one published last."""
+    """Lock file, held while an instance publishes; its content says which one published last."""
     gpu_driver_lock: Path
-    """Has a shared lock while an instance has the GPU driver open."""
+    """Lock file, with a shared lock while an instance has the GPU driver open."""
     release_request: Path
     """While this file is there, no instance opens the GPU driver."""
     checkpoints: Path
@@ -78,7 +78,7 @@ def instance_of_lock(name: str) -> str | None:
 
 
 def _dra_names(pod_uid: str) -> tuple[str, ...]:
-    """Return the names to try, longest first. Only we use this one: registration tells kubelet the whole path."""
+    """Return the names to try, longest first. Nobody else knows them: registration tells kubelet the whole path."""
     return (f"dra-{pod_uid}.sock", f"dra-{_short(pod_uid, 8)}.sock") if pod_uid else ("dra.sock",)
 
 

@@ -25,11 +25,11 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, Prepa
 
 
 class ClaimGoneError(PermanentError):
-    """The claim that kubelet means no longer exists, or another one has its name."""
+    """The claim that kubelet asks for no longer exists, or another one has its name."""
 
 
 class ClaimReader(Protocol):
-    """Reads claims afresh, past any cache."""
+    """Reads claims from the API, bypassing any cache."""
 
     def read_claim(self, reference: ClaimReference) -> ResourceClaim:
         """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError if the API does not answer."""
@@ -43,7 +43,7 @@ class ClaimStatusWriter(Protocol):
         """Set the list, provided that the claim has not changed since it was read.
 
         Raises PermanentError if the API server rejects the content, TemporaryError for everything else, including a
-        claim that has changed.
+        changed claim.
         """
         ...
 
@@ -98,7 +98,7 @@ class SliceAccess(Protocol):
         ...
 
     def list_slices(self) -> tuple[ResourceSlice, ...]:
-        """Return all slices as they are now, past any cache."""
+        """Return all slices as they are now, bypassing any cache."""
         ...
 
     def create_slice(self, document: Mapping[str, Any]) -> ResourceSlice:
@@ -119,17 +119,17 @@ class WriteTurn(Protocol):
 
     @property
     def may_land(self) -> int | None:
-        """The highest generation that another instance, or an earlier look, has sent and that may still land, 0 if that
-        is unknown; None if nothing may."""
+        """The highest generation that another instance, or an earlier attempt, has sent and that may still be stored, 0
+        if it is unknown; None if there is none."""
         ...
 
     def sends(self, generation: int) -> None:
         """Announce that a slice of this generation is about to be sent, or one deleted. Raises TemporaryError if a
-        newer instance has begun to write: then nothing may be sent."""
+        newer instance has begun to write: then send nothing."""
         ...
 
     def is_settled(self) -> None:
-        """Record that everything was answered, and that whatever may still land is outdated by its generation."""
+        """Record that all writes were answered, and that any that may still be stored has an outdated generation."""
         ...
 
 
@@ -166,10 +166,10 @@ class DocumentStore(Protocol):
 
 
 class TouchableStore(DocumentStore, Protocol):
-    """A DocumentStore of which readers can see when files were last looked at."""
+    """A DocumentStore whose files show readers when they were last checked."""
 
     def touch(self, name: str) -> None:
-        """Give a file that is there the time of now."""
+        """Set the modification time of an existing file to now."""
         ...
 
 
@@ -203,71 +203,71 @@ class KubeletWitness(Protocol):
     """Asks kubelet which claims it knows."""
 
     def look(self) -> KubeletView:
-        """Return its view. Raises TemporaryError with the reason if nothing is known: kubelet does not answer, or its
-        node is not ready, so that kubelet may not have heard of its pods yet.
+        """Return its view. Raises TemporaryError with the reason if that is not known: kubelet does not answer, or its
+        node is not ready, so that kubelet may not know its pods yet.
         """
         ...
 
 
 class EffectPendingError(TemporaryError):
-    """An effect is being made and not there yet. What was done stays, and kubelet's next call goes on from there."""
+    """An effect is being made and not ready yet. What was done stays, and kubelet's next call goes on from there."""
 
 
 @runtime_checkable
 class EffectMeans(Protocol):
-    """Makes effects of one kind and undoes them. Called without the lock that guards kubelet's calls, and for one GPU
-    by one caller at a time, in whichever instance of the plugin.
+    """Makes effects of one kind and undoes them. Called without the lock that guards kubelet's calls, and for each GPU
+    by one caller at a time across all instances of the plugin.
 
-    `others` are the effects of this kind on the same GPU that are journaled beside it, made or not: while there are
-    any, what they have in common stays. Both may be repeated, and follow an attempt that was killed anywhere. Both
-    raise DracaenaError; the effect then stays journaled, and kubelet asks again.
+    `others` are the other journaled effects of this kind on the same GPU, made or not: while there are any, what they
+    have in common stays. Both methods are idempotent, and may follow an attempt that was killed at any point. Both
+    raise DracaenaError; the effect then stays journaled, and kubelet retries.
     """
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        """Make sure of an effect; return what there is to tell of it. It may have been made already: its outcome is
-        what was told then.
+        """Ensure that an effect exists; return its outcome. It may have been made already: then `effect.outcome` is
+        what was returned then.
         """
         ...
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """Make sure that an effect is no more. It may never have been made, or be undone already."""
+        """Ensure that an effect no longer exists. It may never have been made, or be undone already."""
         ...
 
 
 @runtime_checkable
 class NotingEffectMeans(Protocol):
-    """As EffectMeans, for effects of several steps of which each has to be journaled: whose what is there depends on
-    how far the effect got.
+    """Like EffectMeans, for effects of several steps each of which must be journaled: the journal decides whether what
+    is found is ours.
     """
 
     def apply_noting(
         self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
     ) -> Mapping[str, Scalar]:
-        """As EffectMeans.apply. `note` journals an outcome on the way, which the next attempt and undo() are given."""
+        """Like EffectMeans.apply. `note` journals an interim outcome, which the next attempt and undo() get."""
         ...
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """As EffectMeans.undo."""
+        """See EffectMeans.undo."""
         ...
 
 
 @runtime_checkable
 class JoinedEffectMeans(Protocol):
-    """As NotingEffectMeans, for effects of which several of one claim are cheaper together than each for itself."""
+    """Like NotingEffectMeans, for effects that are cheaper to make together, for all devices of a claim."""
 
     def apply_joined(
         self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
     ) -> Sequence[Mapping[str, Scalar]]:
-        """As NotingEffectMeans.apply_noting, of each in its order. Where it raises, each effect may have been made."""
+        """Like NotingEffectMeans.apply_noting for each, in order. If it raises, any of them may have been made."""
         ...
 
     def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
-        """As EffectMeans.undo, of each in its order. `undone` is told after each. Where it raises, some may be left."""
+        """Like EffectMeans.undo for each, in order, calling `undone` after each. If it raises, some may be left."""
         ...
 
 
 class GpuGoneError(TemporaryError):
-    """The driver does not have this GPU, or is not loaded, or about to be unloaded: what was set there goes as well."""
+    """The driver does not have this GPU, is not loaded, or is about to be unloaded: what was set there is lost too."""
 
 
 class NotOfferedError(PermanentError):
@@ -275,7 +275,7 @@ class NotOfferedError(PermanentError):
 
 
 class WriteHangsError(TemporaryError):
-    """A write to /sys has not returned, and may take effect later: the text names the process that is left with it."""
+    """A write to /sys has not returned, and may take effect later; the text names the process that is stuck in it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -297,8 +297,8 @@ class SysfsWrites(Protocol):
         ...
 
     def write(self, gpu: str, path: str, text: str) -> None:
-        """Write to a file of /sys for a GPU. Raises OSError with the kernel's number, TemporaryError where the write
-        was ended after its time, and WriteHangsError where it could not be, or an earlier one is still there.
+        """Write to a file of /sys for a GPU. Raises OSError with the kernel's error number, TemporaryError if the write
+        timed out and was ended, and WriteHangsError if it could not be ended, or an earlier one is still running.
         """
         ...
 
@@ -328,22 +328,22 @@ class PciDrivers(SysfsWrites, Protocol):
 
 
 class FabricCode(enum.IntEnum):
-    """Answers of Fabric Manager that mean something else than a failure (fmReturn_t)."""
+    """Answers of Fabric Manager that are not plain failures (fmReturn_t)."""
 
     SUCCESS = 0
     NOT_SUPPORTED = -3
-    """It is not in its shared NVSwitch mode."""
+    """Fabric Manager is not in its shared NVSwitch mode."""
     UNINITIALIZED = -4
-    """Of deactivating: the partition is not active."""
+    """When deactivating: the partition is not active."""
     IN_USE = -7
-    """Of activating: the partition is active, or a GPU of it is in another one that is."""
+    """When activating: the partition is active, or one of its GPUs is in another active one."""
     NOT_CONFIGURED = -8
     """It is starting, or waits to be told which partitions are active."""
 
 
 class FabricManagerError(TemporaryError):
-    """Fabric Manager refuses a call, or gives no answer; `code` is fmReturn_t, None where there is no answer: then the
-    call may still take effect.
+    """Fabric Manager refuses a call, or gives no answer; `code` is fmReturn_t, None without an answer: then the call
+    may still take effect.
     """
 
     def __init__(self, message: str, code: int | None = None) -> None:
@@ -365,22 +365,22 @@ class FabricManager(Protocol):
         ...
 
     def deactivate(self, partition: int) -> None:
-        """End that."""
+        """Unlink the GPUs of a partition, by its id."""
         ...
 
     def set_active(self, partitions: Sequence[int]) -> None:
-        """Tell it which partitions are active, after it was started anew in its restart mode."""
+        """Tell it which partitions are active, after it was restarted in its restart mode."""
         ...
 
 
 class CcModeProgram(Protocol):
     """Reads and switches the mode of confidential computing of GPUs that no driver but VFIO has, by PCI address. From
-    any thread. What it raises names the GPU and what was said of it: NotOfferedError where it cannot be, or not before
-    somebody acts; TemporaryError for all else, and of these WriteHangsError while what was begun cannot be ended.
+    any thread. Errors name the GPU and the program's message: NotOfferedError if it is impossible, or needs an admin
+    first; TemporaryError for everything else, including WriteHangsError while a started program cannot be ended.
     """
 
     def missing(self) -> str | None:
-        """Return why nothing can be asked or switched on this node, None where it can."""
+        """Return why modes cannot be read or switched on this node, None if they can."""
         ...
 
     def query(self, address: str) -> str:
@@ -388,15 +388,15 @@ class CcModeProgram(Protocol):
         ...
 
     def switch(self, address: str, mode: str) -> None:
-        """Switch a GPU, and reset it so that the mode is active. Takes up to two minutes. What it is in afterwards is
-        for query() to say.
+        """Switch a GPU, and reset it so that the mode is active. Takes up to two minutes. query() then returns the
+        actual mode.
         """
         ...
 
 
 class TimeSliceSetter(Protocol):
-    """Reads and sets how long a process may use a GPU in turn with others. Calls take tenths of a second, some seconds
-    without persistence mode. All raise GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
+    """Reads and sets how long a process may use a GPU before others get their turn. Calls take tenths of a second, some
+    seconds without persistence mode. All raise GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
     """
 
     def read(self, gpu: str) -> TimeSliceInterval | None:
@@ -409,11 +409,11 @@ class TimeSliceSetter(Protocol):
 
 
 class MemoryLimiter(Protocol):
-    """Limits what a cgroup may take of a GPU's memory. From any thread; waits for the driver."""
+    """Limits how much of a GPU's memory a cgroup may take. From any thread; waits for the driver."""
 
     def limit(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit the processes below a cgroup to bytes of a GPU (UUID), which are kept for them too; None: no limit, and
-        nothing kept. Raises GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
+        """Limit the processes below a cgroup to bytes of a GPU (UUID), which are also reserved for them; None: no limit
+        and no reservation. Raises GpuGoneError, NotOfferedError, or TemporaryError for what may pass.
         """
         ...
 
@@ -430,8 +430,8 @@ class NodeLock(Protocol):
     """Orders all changes of this node's claims, across threads and instances of the plugin."""
 
     def hold(self, within_s: float | None = None) -> AbstractContextManager[None]:
-        """Hold it for a block. Raises TemporaryError if it cannot be had in time (None: a time of its own; 0: it is not
-        waited for). Not re-entrant.
+        """Hold it for a block. Raises TemporaryError if it cannot be acquired in time (None: the lock's default; 0: do
+        not wait). Not re-entrant.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Runs the plugin: starts its parts in order, stops them in the reverse order, and answers probes."""
+"""Runs the plugin: starts its parts in order, stops them in reverse order, and answers probes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from dracaena.process.logs import configure_logs
 from dracaena.process.settings import Layers
 
 SWITCH_S = 0.0005
-"""Longest that a thread in Python code keeps the others waiting, in place of 5 ms: a prepare stops at some twenty file
-operations, and behind each it may have to wait that long for a thread that follows pods or writes annotations."""
+"""Longest that a thread in Python code keeps the others waiting, instead of 5 ms: a prepare stops at some twenty file
+operations, and after each it may have to wait that long for a thread that follows pods or writes annotations."""
 
 LOCK_TRIES: Final = 3
 LOCK_PAUSE_S: Final = 0.02
-"""Who looks whether a lock is held has it for some microseconds."""
+"""A process that checks whether a lock is held holds it for some microseconds."""
 
 log = structlog.get_logger()
 
@@ -43,10 +43,10 @@ log = structlog.get_logger()
 class Program:
     """One instance of the plugin. start() once, stop() once.
 
-    Raises DracaenaError when it cannot start: a bad setting, no connection settings, or the same instance running.
-    start() does not wait for the GPU driver: until that has told the node's GPUs, kubelet is served (claims of an
-    earlier run can be answered and taken back) and a new claim is refused for the time being. Nothing is published
-    before that, nor before kubelet has registered the plugin.
+    Raises DracaenaError if it cannot start: a bad setting, no connection settings, or the same instance running.
+    start() does not wait for the GPU driver: until the driver has reported the node's GPUs, kubelet is served (claims
+    of an earlier run can be answered and unprepared) and new claims are refused for the time being. Nothing is
+    published before that, nor before kubelet has registered the plugin.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Program:
         section: NodeSection | None = None,
         sys_root: str = "/sys",
     ) -> None:
-        """`source` makes what stands in for NVML; it is not asked when the settings name a recorded machine. `section`
-        is where the settings came from, None where no label is asked for. `sys_root` is where the kernel module says
-        its version.
+        """`source` builds the replacement for NVML; it is not used if the settings name a recorded machine. `section`
+        is where the settings came from, None if they do not depend on a label. The version of the kernel module is read
+        below `sys_root`.
         """
         self._settings = settings
         self._registry = registry
@@ -75,7 +75,7 @@ class Program:
         self._probes = self._build_probes(settings.grpc_health_address)
 
     def start(self) -> None:
-        """Start everything: what kubelet calls before what tells kubelet to call it."""
+        """Start everything: first what kubelet calls, then what tells kubelet to call it."""
         self._take_place()
         try:
             self._start_parts()
@@ -100,7 +100,7 @@ class Program:
                 raise
 
     def _acquire_instance_lock(self) -> bool:
-        """Take it, also where another instance is just looking whether somebody holds it (adapters.writer_lock)."""
+        """Acquire it, even while another instance checks whether it is held (adapters.files.writer_lock)."""
         for _ in range(LOCK_TRIES):
             if self._instance_lock.try_acquire():
                 return True
@@ -142,7 +142,7 @@ class Program:
 
     def _start_probes(self) -> None:
         if self._settings.http_address:
-            # Bound only under the instance lock: a second start shall name the first instance, not a port in use.
+            # Bound only under the instance lock, so that a second start complains about the first instance, not a port.
             self._http = HttpEndpoint(
                 self._settings.http_address,
                 self.ready,
@@ -157,7 +157,7 @@ class Program:
             self._probes.start()
 
     def stop(self) -> None:
-        """Stop in the reverse order. Slices, CDI specs and checkpoints stay: pods go on running."""
+        """Stop in reverse order. Slices, CDI specs and checkpoints stay: pods keep running."""
         node, gpus, claims = self._node, self._gpus, self._claims
         self._parts.registration.stop()
         self._parts.dra_server.stop()
@@ -174,7 +174,7 @@ class Program:
         for layouts in claims.layouts:
             layouts.stop()
         if gpus.live is not None:
-            gpus.live.stop()  # before the monitor: it lets that go
+            gpus.live.stop()  # before the monitor: this releases it
         if gpus.monitor is not None:
             gpus.monitor.stop()
         if node.installation is not None:
@@ -195,12 +195,12 @@ class Program:
         self._instance_lock.release()
 
     def ready(self) -> str | None:
-        """Return None when kubelet and scheduling can count on this node, else what is missing."""
+        """Return None if kubelet and scheduling can rely on this node, otherwise what is missing."""
         caches = (
             self._gpus.slices,
             self._claims.pods,
             self._node.cache,
-        )  # by the Node's labels the driver is let go of
+        )  # the Node's labels decide whether the driver is released
         return self._waiting_for() or self._gpus.publisher.ready() or self._hangs() or cache_trouble(caches)
 
     def _hangs(self) -> str | None:
@@ -213,8 +213,8 @@ class Program:
         return "ok" if troubles is None else f"ok, and an admin should look: {troubles}"
 
     def alive(self) -> str | None:
-        """Return None while kubelet can call this process, else what a new start helps against: a socket that does not
-        answer, or a call that hangs, but not one that hangs in the kernel.
+        """Return None while kubelet can call this process, otherwise the fault that a restart would fix: a socket that
+        does not answer, or a call that hangs, but not one that hangs in the kernel.
         """
         return (
             socket_problem(self._node.paths.dra_socket, self._node.paths.registration_socket)
@@ -228,23 +228,23 @@ class Program:
         return ProbeServer(address, {"": self.alive, "liveness": self.alive, "readiness": self.ready})
 
     def _waiting_for(self) -> str | None:
-        """Return what the first reading of the GPUs waits for, None when it is there."""
+        """Return what the first reading of the GPUs waits for, None once there is one."""
         return self._gpus.live.ready() if self._gpus.live is not None else None
 
     @property
     def http_port(self) -> int | None:
-        """The port of health and metrics, None when they are off."""
+        """The port of health and metrics, None if they are off."""
         return self._http.port if self._http is not None else None
 
     @property
     def grpc_health_port(self) -> int | None:
-        """The port of the gRPC health service, None when it is off."""
+        """The port of the gRPC health service, None if it is off."""
         return self._probes.port if self._probes is not None else None
 
     def _try_folders(self) -> None:
-        """Tell now of folders that the first claim would find not to be writable.
+        """Report folders that are not writable now, before the first claim fails on them.
 
-        No reason to end: what was prepared before can be unprepared, and the claims say the same when they fail.
+        That is no reason to exit: what was prepared before can be unprepared, and failing claims say the same.
         """
         folders = {
             files.folder: (files, prefix) for files, prefix in self._written if isinstance(files, DocumentFolder)
@@ -257,17 +257,17 @@ class Program:
                 self._node.events.on_node("Warning", "FolderNotWritable", f"claims cannot be prepared here: {error}")
 
     def _find_gpu_driver(self) -> None:
-        """Look for the driver's files now, so that what containers go without is told before the first claim."""
+        """Look for the driver's files now, so that what containers will lack is reported before the first claim."""
         if self._node.installation is None:
             return
         try:
             self._node.installation.edits()
         except DracaenaError as error:
-            log.info("the driver is not there yet", error=str(error))  # claims say it as long as it holds
+            log.info("the driver is not there yet", error=str(error))  # claims report it while it lasts
 
 
 def run(layers: Layers[PluginSettings]) -> int:
-    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError if it cannot start."""
     settings, section = layers.resolve(), None
     hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
@@ -280,7 +280,7 @@ def run(layers: Layers[PluginSettings]) -> int:
 
 
 def run_to_the_end(program: Program) -> None:
-    """Run a program that is not started until SIGTERM or SIGINT, which hold_end_signals() has to keep pending."""
+    """Start a program and run it until SIGTERM or SIGINT, which hold_end_signals() must have blocked before."""
     program.start()
     _let_calls_go_first()
     log.info("stopping", signal=wait_for_end_signal().name)
@@ -288,7 +288,7 @@ def run_to_the_end(program: Program) -> None:
 
 
 def _let_calls_go_first() -> None:
-    """Keep what else this process does from holding up a call of kubelet, which takes a few milliseconds."""
+    """Keep other work of this process from delaying kubelet's calls, which take a few milliseconds."""
     sys.setswitchinterval(SWITCH_S)
     leave_out_what_was_loaded()
 

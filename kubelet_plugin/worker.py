@@ -1,4 +1,4 @@
-"""One thread for one loop, and what the loop waits for: work, a pause, or its end."""
+"""One thread that runs one loop, and what the loop waits for: work, a pause, or its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dracaena.process.clock import Clock
 
 STOP_S = 3.0
-"""Longest that stop() waits: work takes milliseconds, unless the API server hangs; then each claim costs one request
-of 15 s. Kubelet gives the whole pod 30 s."""
+"""Longest that stop() waits: work takes milliseconds, unless the API server hangs; then each claim costs one request of
+15 s. Kubelet allows the whole pod 30 s."""
 
 
 class Worker:
@@ -33,8 +33,8 @@ class Worker:
     def stop(self) -> None:
         """End the loop and wait until it has ended; a worker that was never started is fine.
 
-        Work that takes longer than STOP_S is left behind and ends with the process: what it does to files may be cut
-        short at any step.
+        Work that takes longer than STOP_S is abandoned and ends with the process: its file operations may stop at any
+        step.
         """
         with self._condition:
             self._stopping = True
@@ -57,7 +57,7 @@ class Worker:
     ) -> bool:
         """Wait until there is work that is due, at most within_s; False: it is time to end.
 
-        `due` is asked again after each notice, and every look_every_s if it may become true without one. It must not
+        `due` is called again after each notice, and every look_every_s if it may become true without one. It must not
         block.
         """
         deadline_s = self._clock.monotonic() + within_s
@@ -72,7 +72,7 @@ class Worker:
             return not self._stopping
 
     def pause(self, seconds: float) -> bool:
-        """Wait, whatever is announced; False: it is time to end."""
+        """Wait, ignoring announcements; False: it is time to end."""
         deadline_s = self._clock.monotonic() + seconds
         with self._condition:
             while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:

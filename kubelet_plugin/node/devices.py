@@ -97,10 +97,9 @@ class NodeDevices:
         labels: Callable[[], Mapping[str, str]] = dict,
         guest_modes: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        """`sharing` and `mig_gpus` are the settings, the latter if `mig` is onDemand. `own_places` returns where MIG
-        devices of claims may lie, `made_devices` those that must exist. `on_troubles` gets what is wrong at each
-        take(). `labels` returns the Node's labels; `guest_modes`, if modes are switched (see above), the modes of
-        confidential computing by PCI address.
+        """`mig_gpus` is empty unless `mig` is onDemand. `own_places` returns where MIG devices of claims may lie,
+        `made_devices` those that must exist. `on_troubles` gets what is wrong at each take(). `labels` returns the
+        Node's labels; `guest_modes`, if modes are switched (see above), those by PCI address.
         """
         self._driver, self._name, self._tainted = driver, name, tainted
         self._publish, self._waiting_for, self._metrics = publish, waiting_for, metrics

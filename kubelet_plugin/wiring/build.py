@@ -1,7 +1,7 @@
 """Builds the parts of the plugin from its settings and connects them. Nothing is started here; Program does that.
 
-The parts come in the order of their dependence: the node, its GPUs, and the claims on them. Where two parts call each
-other, the earlier one gets an inner function that names the later one and is called only after both are there.
+The parts come in the order of their dependence: the node, its GPUs, and the claims on them. If two parts call each
+other, the earlier one gets an inner function that names the later one and is called only after both exist.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpu
 from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
-"""Makes what reads the node's GPUs; it is given who may forbid that the GPU driver is opened."""
+"""Builds what reads the node's GPUs, given the permission to open the GPU driver."""
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ def build_parts(
     section: NodeSection | None,
     sys_root: str,
 ) -> PluginParts:
-    """Return the parts; Program says what the arguments are. Raises DracaenaError for what the settings name wrongly.
+    """Return the parts; Program documents the arguments. Raises DracaenaError for settings that name something wrong.
 
     A recorded machine is read and taken here, so that its devices are known from the start, unless layouts divide it.
     """
@@ -198,7 +198,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
-        made_devices=own_places.made if asked is not None else dict,  # of a recorded machine none is read
+        made_devices=own_places.made if asked is not None else dict,  # none is read of a recorded machine
         on_troubles=partial(node.troubles.update, "devices"),
         labels=node.labels,
         guest_modes=None if cc_modes is None else cc_modes.modes,
@@ -252,7 +252,7 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
 def _live_machine(
     node: NodeParts, source: ReadingSource, updates: MachineUpdates, complete: Callable[[Reading], Reading] = as_read
 ) -> LiveMachine:
-    """Return what asks a source again and again."""
+    """Return what polls a source."""
     told = partial(node.troubles.update, "reading")
     live = LiveMachine(
         source,
@@ -300,7 +300,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
-        device_watch.changed()  # a device node that the claim held may be what another claim waits for
+        device_watch.changed()  # another claim may be waiting for a device node that this one held
 
     state = DeviceState(
         driver=node.settings.driver_name,

@@ -1,4 +1,4 @@
-"""Builds what switches modes of confidential computing, where the settings name NVIDIA's program for it."""
+"""Builds what switches modes of confidential computing, if the settings name NVIDIA's program for it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _LOCK: Final = DeviceName("cc-modes")
 def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
     """Return the journal of a node whose modes are switched, or were being switched; None for others.
 
-    Raises BadInputError for settings that do not go together.
+    Raises BadInputError for settings that exclude each other.
     """
     settings = node.settings
-    # Synced: a change that a power cut has cut short is known in the next boot.
+    # Synced, so that the next boot knows of a change that a power cut interrupted.
     journals = CcModeJournals(DocumentFolder(node.paths.checkpoints.parent), node.call_lock, read_boot_id())
     if not settings.cc_mode_tool:
         return journals if journals.is_changing() else None
@@ -77,7 +77,7 @@ class CcModeParts:
     def __init__(
         self, node: NodeParts, gpus: GpuParts, checkpoints: Checkpoints, files: ClaimFiles, pods: Reflector[Pod]
     ) -> None:
-        """Raises BadInputError for settings that do not go together."""
+        """Raises BadInputError for settings that exclude each other."""
         self.modes: CcModes | None = None
         self.refusal: Callable[[], str | None] = lambda: None
         """See LastGuard."""
@@ -134,7 +134,7 @@ def _ports(
 
 
 def _hidden(kubelet: Path) -> str | None:
-    """Return that this process does not see those of its node, by a socket of kubelet."""
+    """Return a text if this process does not see the processes of its node, which a socket of kubelet shows."""
     return HIDDEN if sees_listener(kubelet) is False else None
 
 

@@ -42,7 +42,7 @@ class ClaimFolders:
 
 
 def claim_folders(settings: PluginSettings, paths: PluginPaths) -> ClaimFolders:
-    """Return the folders that the settings name. Nothing is created or looked at."""
+    """Return the folders that the settings name. Creates and reads nothing."""
     return ClaimFolders(
         checkpoints=DocumentFolder(paths.checkpoints, mode=CHECKPOINT_MODE, synced=False),
         marks=DocumentFolder(paths.checkpoints.parent, synced=False),

@@ -1,4 +1,4 @@
-"""What activates Fabric Manager's partitions on this node, and tells readings of them."""
+"""Builds what activates Fabric Manager's partitions on this node, and adds them to readings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
 
 LOCK: Final = DeviceName("fabric-manager")
-"""Name of the lock that orders changes of partitions, beside those of the GPUs."""
+"""Name of the lock that orders changes of partitions, next to the locks of GPUs."""
 
 SHARED_NVSWITCH: Final = 1
 """FABRIC_MODE in which only activated partitions are linked."""
 
 
 def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Callable[[Reading], Reading]:
-    """Return what adds to a reading what Fabric Manager says of its GPUs. Without the setting `fabric-partitions` it
-    adds a trouble where that seems to be missing.
+    """Return a function that adds to a reading what Fabric Manager says of its GPUs. Without the setting
+    `fabric-partitions`, it adds a trouble if that seems to be missing.
     """
     if settings.fabric_partitions:
         return partitions.read
@@ -39,8 +39,8 @@ def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Calla
 
 
 def with_missing_setting(reading: Reading, mode: int | None) -> Reading:
-    """Return a reading with a trouble where Fabric Manager's file names a mode that the settings do not know of. Links
-    stay as the driver says: the file may have changed since Fabric Manager was started.
+    """Return a reading with a trouble if Fabric Manager's file names a mode that the settings do not provide for. Links
+    stay as the driver reports them: the file may have changed since Fabric Manager was started.
     """
     gpus = len(reading.machine.gpus) + len(reading.machine.passthrough)
     if mode != SHARED_NVSWITCH or gpus < 2:
@@ -53,8 +53,8 @@ def with_missing_setting(reading: Reading, mode: int | None) -> Reading:
 
 
 def fabric_partitions(node: NodeParts) -> FabricPartitions:
-    """Return what activates partitions, also where the settings say that there are none: those of claims that were
-    prepared before have to be deactivated.
+    """Return what activates partitions, even if the settings say that there are none: partitions of claims that were
+    prepared before must be deactivated.
     """
     settings, paths = node.settings, node.paths
     return FabricPartitions(

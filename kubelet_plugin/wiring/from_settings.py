@@ -33,30 +33,30 @@ NODE_USER_PREFIX = "system:node:"
 
 
 class NodeSource(ReadingSource, HealthSource, Protocol):
-    """What tells a node's GPUs and their health, and limits their memory. Called in the driver's thread."""
+    """Reads a node's GPUs and their health, and limits their memory. Called in the driver's thread."""
 
     def opened(self) -> int:
         """Return how often the driver was opened. From any thread."""
         ...
 
     def confidential(self) -> ConfidentialState:
-        """Return the state of confidential computing, as confidential_gate.ConfidentialSource does."""
+        """Return the state of confidential computing; see confidential_gate.ConfidentialSource."""
         ...
 
     def limit_memory(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit what a cgroup takes of a GPU, as ports.MemoryLimiter does."""
+        """Limit how much of a GPU's memory a cgroup may take; see ports.MemoryLimiter."""
         ...
 
     def mig_control(self) -> MigControl | None:
-        """Return what changes how its GPUs are divided, for the same thread; None: nothing does."""
+        """Return what changes the division of its GPUs, for the same thread; None: nothing does."""
         ...
 
     def vgpu_types(self) -> TypesOfGpus:
-        """Return the types of vGPU of which sysfs tells numbers, as the driver told them last. From any thread."""
+        """Return the vGPU types that sysfs knows by number, as the driver last reported them. From any thread."""
         ...
 
     def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
-        """Return the numbers of the nodes that open a MIG device, None where they are not told. From any thread."""
+        """Return the numbers of the nodes that open a MIG device, None if they are not known. From any thread."""
         ...
 
 
@@ -79,7 +79,7 @@ def _xids(text: str) -> frozenset[int]:
 def installation(
     settings: PluginSettings, release: GpuDriverRelease, troubles: NodeTroubles, sys_root: str
 ) -> GpuDriverInstallation | None:
-    """Return where containers get the driver from. A recorded machine has one only if it brings its own."""
+    """Return the driver installation for containers. A recorded machine has one only if its settings name it."""
     if settings.machine and not settings.driver_root:
         return None
     places = GpuDriverPlaces(
@@ -106,8 +106,8 @@ def seen_host_root(settings: PluginSettings) -> str:
 
 
 def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
-    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own.
-    Those of VFIO are the host's, whatever the settings say.
+    """Return where device nodes come from: a driver container may keep the driver's nodes in a /dev of its own.
+    VFIO nodes always come from the host, whatever the settings say.
     """
     host = settings.driver_root or "/"
     if settings.dev_root:
@@ -119,7 +119,7 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
 
 
 def recorded_machine(settings: PluginSettings) -> Machine | None:
-    """Return the machine that is played in place of this node's GPUs, None where none is. Raises BadInputError."""
+    """Return the recorded machine that replaces this node's GPUs, None if there is none. Raises BadInputError."""
     if not settings.machine:
         return None
     for name in ("passthrough", "vgpu"):
@@ -137,7 +137,7 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
 
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:
-    """Return what asks this node's driver through NVML."""
+    """Return what queries this node's driver through NVML."""
     from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine  # pynvml is for nodes with a driver
 
     return NvmlMachine.of_this_node(
@@ -156,7 +156,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
 
 def on_demand_gpus(settings: PluginSettings) -> OnDemandGpus:
     """Return which GPUs are bound to VFIO when a claim gets them. Raises BadInputError for a node whose MIG layouts
-    change GPUs as well: no counter keeps those two apart.
+    also change GPUs: no counter keeps the two apart.
     """
     if settings.passthrough != ON_DEMAND:
         return NONE_ON_DEMAND
@@ -171,10 +171,10 @@ def on_demand_gpus(settings: PluginSettings) -> OnDemandGpus:
 
 
 def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:
-    """Return the client for reading pods and the Node; where the settings allow it, it sees those of this node only.
+    """Return the client for reading pods and the Node; if the settings allow it, it only sees those of this node.
 
-    RBAC knows no field selectors, so the right to list pods covers the pods of all nodes with their environment. For
-    `system:node:<name>` the node authorizer decides, which knows whose pods they are.
+    RBAC has no field selectors, so the right to list pods covers the pods of all nodes with their environment. For
+    `system:node:<name>` the node authorizer decides, which knows which node a pod is on.
     """
     if not settings.read_as_node:
         return client

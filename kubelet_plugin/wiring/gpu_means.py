@@ -1,4 +1,4 @@
-"""What changes this node's GPUs for claims: divides them by MIG, or binds them to VFIO."""
+"""Builds what changes this node's GPUs for claims: divides them by MIG, or binds them to VFIO."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class GpuMeans:
     """What changes GPUs."""
 
     means: Means
-    """By kind of effect. With passthrough=existing no claim is given one of VFIO_BIND, but those of claims that were
-    prepared before have to be undone."""
+    """By kind of effect. With passthrough=existing no claim gets VFIO_BIND, but the bindings of claims that were
+    prepared before must be undone."""
     bound: BoundGpus
     """Which GPUs are bound to VFIO for claims."""
 
 
 def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMeans:
-    """Return them; a recorded machine is never bound to VFIO. `marks` is for what is known of bound GPUs."""
+    """Return them; a recorded machine is never bound to VFIO. `marks` holds the records of bound GPUs."""
     bound = BoundGpus(marks, node.call_lock, read_boot_id())
     divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
     live = gpus.live
@@ -84,23 +84,23 @@ def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMean
 
 
 def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:
-    """Return that this process does not see those of its node, by a socket of kubelet; nothing where it does, or where
-    that is not known.
+    """Return a trouble if this process does not see the processes of its node, which a socket of kubelet shows; nothing
+    if it does, or that is not known.
     """
     return (trouble(TroubleKind.HOST_PROCESSES, HIDDEN),) if sees_listener(kubelet) is False else ()
 
 
 def _holders(look: Holders, kubelet: Path, address: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
-    """Return who has a GPU open. Raises TemporaryError where those who could have it are not seen."""
+    """Return who has a GPU open. Raises TemporaryError if this process cannot see all that could."""
     if sees_listener(kubelet) is False:
         raise TemporaryError(HIDDEN)
     return look(address, iommu_group)
 
 
 def make_whole(pool: PublishedPool, means: EffectMeans | NotingEffectMeans | None, address: str) -> None:
-    """Make sure that a GPU is not in MIG mode, as the driver says now: take it out where the plugin changes that.
+    """Ensure that a GPU is not in MIG mode, as the driver says now: turn it off if the plugin may.
 
-    `means` are those of MIG_OFF, None where nothing asks the driver. Raises DracaenaError where the GPU is in MIG mode.
+    `means` are those of MIG_OFF, None if the driver is not asked. Raises DracaenaError if the GPU stays in MIG mode.
     """
     for name, gpu in pool.gpus.items():
         if gpu.pci_bus_id != address or gpu.mig_enabled is None or not isinstance(means, WholeGpus):

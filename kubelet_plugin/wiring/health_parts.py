@@ -1,4 +1,4 @@
-"""Builds what watches the health of this node's GPUs, and says what follows: taints, Events, what kubelet hears."""
+"""Builds what watches the health of this node's GPUs, and wires its results: taints, Events, reports to kubelet."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dracaena.kubelet_plugin.wiring.parts import NodeParts
 def health_parts(
     node: NodeParts, source: HealthSource, ask: Ask, devices: NodeDevices
 ) -> tuple[HealthMonitor, HealthStreams]:
-    """Return what looks at the health through `source`, and what tells kubelet of it. `ask` runs a question where the
-    driver may be asked; faults become taints of `devices`.
+    """Return what reads the health through `source`, and what reports it to kubelet. `ask` runs a call where the driver
+    may be called; faults become taints of `devices`.
     """
     settings = node.settings
     rules = health_rules(settings)
@@ -48,7 +48,7 @@ def health_parts(
 
 
 def _node_faults(node: NodeParts) -> tuple[Fault, ...]:
-    """Return what is held against all devices of this node at once."""
+    """Return the faults that all devices of this node have at once."""
     fault = node.release.fault()
     if fault is None and node.installation is not None:
         fault = node.installation.fault()

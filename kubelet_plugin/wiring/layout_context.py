@@ -1,4 +1,4 @@
-"""What layouts of any kind are joined to on a node."""
+"""What layouts of any kind are connected to on a node."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
 @dataclass(frozen=True, slots=True)
 class ChosenLayout:
-    """Where the name of a layout comes from, and where it is told how far that is."""
+    """Where the name of a layout comes from, and where its progress is reported."""
 
     key: str
-    """Of the Node's label, and of the taint on devices meanwhile."""
+    """Key of the Node's label, and of the taint on devices during a change."""
     default: str
-    """Where the Node has no such label."""
+    """Layout of a Node without such a label."""
     words: LayoutWords
     gauge: Gauge
     troubles: str
@@ -54,12 +54,12 @@ class LayoutContext:
 
     @property
     def live(self) -> LiveMachine:
-        """What reads the node again and again; with layouts there is one."""
+        """What polls the node; with layouts there always is one."""
         assert self.gpus.live is not None
         return self.gpus.live
 
     def gpu_lock(self) -> Callable[[DeviceName], NodeLock]:
-        """Return what gives the lock of a GPU."""
+        """Return a function from a GPU to its lock."""
         return GpuLocks(self.node.paths.gpu_locks, self.node.clock).of
 
     def users(
@@ -67,7 +67,7 @@ class LayoutContext:
         is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
         is_named_of: Callable[[str, DeviceName], bool] = is_named_of_gpu,
     ) -> GpuUsers:
-        """Return what says which claims have something of a GPU."""
+        """Return what finds the claims that have something of a GPU."""
         settings = self.node.settings
         return GpuUsers(
             driver=settings.driver_name,
@@ -82,7 +82,7 @@ class LayoutContext:
         )
 
     def ports(self, chosen: ChosenLayout) -> LayoutPorts:
-        """Return what one kind of layouts is joined to."""
+        """Return what one kind of layouts is connected to."""
         return LayoutPorts(
             name=partial(self._layout_name, chosen),
             withhold=partial(self.gpus.devices.withhold, chosen.key),
@@ -92,7 +92,7 @@ class LayoutContext:
         )
 
     def _layout_name(self, chosen: ChosenLayout) -> str | None:
-        """Return the layout that the label names, else the settings; None before the Node was seen."""
+        """Return the layout that the label names, otherwise that of the settings; None before the Node was seen."""
         seen = self.node.cache.get(self.node.settings.node_name)
         return None if seen is None else seen.metadata.labels.get(chosen.key, chosen.default)
 

@@ -1,4 +1,4 @@
-"""Builds what keeps this node's GPUs in their layouts, of whichever kind the settings ask for."""
+"""Builds what keeps this node's GPUs in their layouts, of the kinds that the settings ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.wiring.vgpu_layout_parts import vgpu_layouts_of
 
 
 class LayoutParts:
-    """The layouts of one node. Raises BadInputError for settings that do not go together."""
+    """The layouts of one node. Raises BadInputError for settings that exclude each other."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class LayoutParts:
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
 
     def changing(self) -> Collection[str]:
-        """Return the GPUs that are being changed, with the lock held (LastGuard)."""
+        """Return the GPUs that are being changed; the caller holds the lock (LastGuard)."""
         return {gpu for each in self._changing for gpu in each()}
 
 
 def layout_keys(settings: PluginSettings) -> Collection[str]:
-    """Return the keys of the taints that layouts of a node say before anything is published (NodeDevices)."""
+    """Return the keys of the taints that layouts must set before anything is published (NodeDevices)."""
     found = ((settings.mig, mig_layout_key), (settings.vgpu, vgpu_layout_key))
     return [key(settings.driver_name) for mode, key in found if mode == LAYOUT]

@@ -1,4 +1,4 @@
-"""Builds what keeps this node's GPUs in their MIG layout, where the settings ask for it."""
+"""Builds what keeps this node's GPUs in their MIG layout, if the settings ask for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dracaena.kubelet_plugin.wiring.layout_context import ChosenLayout, LayoutCo
 
 
 def mig_layouts(context: LayoutContext) -> tuple[MigLayouts, Callable[[], Collection[str]]] | None:
-    """Return the layouts, and what tells the GPUs that are being changed, by device name; None without mig=layout.
+    """Return the layouts, and what returns the GPUs that are being changed, by device name; None without mig=layout.
 
-    Raises BadInputError for settings that do not go together.
+    Raises BadInputError for settings that exclude each other.
     """
     node, gpus, settings = context.node, context.gpus, context.node.settings
     if settings.mig != LAYOUT:

@@ -1,4 +1,4 @@
-"""What divides this node's GPUs on demand, and undoes that."""
+"""Builds what divides this node's GPUs on demand, and undoes that."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def mig_means(
     read_pool: ReadPool,
     own_places: OwnPlaces,
 ) -> Mapping[str, EffectMeans | NotingEffectMeans]:
-    """Return what divides GPUs on demand and makes them whole again, by kind of effect; none where nothing does.
+    """Return what divides GPUs on demand and makes them whole again, by kind of effect; empty if GPUs stay as they are.
 
-    With mig=existing no claim is given such an effect, but those of claims that were prepared before have to be undone.
-    Without a `source` the GPUs are those of a recorded machine, whose instances are files in `folder`; it is asked in
-    the thread of `live` where there is one.
+    With mig=existing no claim gets such an effect, but those of claims that were prepared before must be undone.
+    Without a `source` the GPUs are those of a recorded machine, whose instances are files in `folder`; they are read in
+    the thread of `live` if there is one.
     """
 
     def read_gpu(uuid: str) -> Gpu:
@@ -58,5 +58,5 @@ def _means(
 
 
 def _at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> object:
-    """Ask files, which cannot hang, in the caller's thread."""
+    """Read files, which cannot hang, in the caller's thread."""
     return work()

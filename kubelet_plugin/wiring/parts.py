@@ -58,7 +58,7 @@ class NodeParts:
     view: KubeClient
     """Reads pods and the Node."""
     cache: Reflector[Node]
-    """Holds this Node. It belongs to `section` where there is one, which then starts and stops it."""
+    """Holds this Node. It belongs to `section` if there is one, which then starts and stops it."""
     section: NodeSection | None
     recorder: EventRecorder
     events: NodeEvents
@@ -83,14 +83,14 @@ class GpuParts:
     live: LiveMachine | None
     """None with a recorded machine, unless MIG layouts divide it."""
     source: NodeSource | None
-    """What `live` asks. None with a recorded machine."""
+    """What `live` reads. None with a recorded machine."""
     fabric: FabricPartitions | None
     """What activates Fabric Manager's partitions. None with a recorded machine."""
     recorded: RecordedNode | None
-    """What `live` asks in its place where MIG layouts divide a recorded machine."""
+    """What `live` reads instead if MIG layouts divide a recorded machine."""
     own_places: OwnPlaces
     monitor: HealthMonitor | None
-    """None where health is not watched."""
+    """None if health is not watched."""
     streams: HealthStreams
     limiter: AskedMemoryLimiter | None
     """None with a recorded machine."""
@@ -110,11 +110,11 @@ class ClaimParts:
     limits: PodLimits | None
     """None with a recorded machine, which limits no memory."""
     renewal: EffectRenewal | None
-    """None with a recorded machine, whose driver is never loaded anew."""
+    """None with a recorded machine, whose driver is never reloaded."""
     layouts: Sequence[LayoutRounds[Any, Any]]
     """One for each kind that the settings ask for."""
     cc_modes: CcModes | None
-    """None where no mode of confidential computing is switched."""
+    """None if modes of confidential computing are not switched."""
     sweeper: Sweeper
 
 

@@ -1,4 +1,4 @@
-"""Builds what holds shares to their part on this node, from its settings."""
+"""Builds what enforces shares on this node, from its settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dracaena.process.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class ShareMeans:
-    """What makes the effects of shares, by their kind, and the kinds of devices that know what there is."""
+    """What makes the effects of shares, by kind, and the kinds of devices that know what this node can enforce."""
 
     means: Mapping[str, EffectMeans]
     kind_of: KindOf
@@ -84,7 +84,7 @@ def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
     if not settings.mps_root:
         return None
     root = Path(settings.mps_root)
-    # As the supervisor: the folder is on a tmpfs, so nothing of it outlives a power cut.
+    # Like the supervisor's: the folder is on a tmpfs, so nothing in it outlives a power cut.
     return MpsShares(
         root=settings.mps_root,
         requests=DocumentFolder(root / mps.REQUESTS, synced=False),
@@ -111,7 +111,7 @@ def mps_fault_watch(
     checkpoints: Checkpoints,
     reporter: PodDevicesReporter,
 ) -> MpsFaultWatch:
-    """Return what tells pods of what has hit the clients of their server."""
+    """Return what tells pods about faults of their MPS server."""
     return MpsFaultWatch(
         shares=supervisor,
         checkpoints=checkpoints,

@@ -53,7 +53,7 @@ def build_sweeper(
 
 
 def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans) -> Callable[[], int]:
-    """Return what gives GPUs back that VFIO has for no claim, and says how many; where nothing binds any, nothing."""
+    """Return a function that gives back the GPUs that VFIO has for no claim, and returns how many."""
     binding = gpus.means.get(VFIO_BIND)
     if binding is None:
         return lambda: 0

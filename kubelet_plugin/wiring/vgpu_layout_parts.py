@@ -1,4 +1,4 @@
-"""Builds what keeps this node's GPUs in their vGPU layout, where the settings ask for it."""
+"""Builds what keeps this node's GPUs in their vGPU layout, if the settings ask for it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Holders = Callable[[str, int | None], Sequence[OpeningProcess]]
 
 
 def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Collection[str]]] | None:
-    """Return the layouts, and what tells the GPUs that are being changed, by PCI address; None without vgpu=layout.
+    """Return the layouts, and what returns the GPUs that are being changed, by PCI address; None without vgpu=layout.
 
-    Raises BadInputError for settings that do not go together.
+    Raises BadInputError for settings that exclude each other.
     """
     node, gpus, settings = context.node, context.gpus, context.node.settings
     if settings.vgpu != LAYOUT:
@@ -93,8 +93,8 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
 
 
 def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
-    """Whether a device is the GPU of a PCI address or a vGPU of it. A vGPU whose GPU is not known, of a checkpoint that
-    broke, may be of any.
+    """Whether a device is the GPU at a PCI address or a vGPU of it. A vGPU whose GPU is not known, because its
+    checkpoint broke, may be of any.
     """
     if device.pci_bus_id is None:
         return device.is_vgpu
@@ -102,7 +102,7 @@ def is_of_address(device: PreparedDevice, gpu: DeviceName) -> bool:
 
 
 def _holders(look: Holders, kubelet: Path, vgpu: str, iommu_group: int | None) -> Sequence[OpeningProcess]:
-    """Return who has a vGPU open. Raises LayoutBlockedError where those who could have it are not seen."""
+    """Return who has a vGPU open. Raises LayoutBlockedError if this process cannot see all that could."""
     if sees_listener(kubelet) is False:
         raise LayoutBlockedError(HIDDEN)
     return look(vgpu, iommu_group)
