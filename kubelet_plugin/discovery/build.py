@@ -1,4 +1,4 @@
-"""MachineFacts → Machine: orders the facts, names them and pairs them. What is not known stays unknown."""
+"""MachineFacts → Machine: orders the facts, names devices and pairs them. What is not known stays unknown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_leve
 from dracaena.kubelet_plugin.discovery.vm.passthrough import RefusedGpu, passthrough_trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)
-"""Sort key of a GPU without an address: behind all that have one, by index."""
+"""Sort key of a GPU without an address: after all that have one, by index."""
 
 NAMING_CALLS = frozenset({"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"})
 """Calls without whose answer there is no device."""
@@ -47,32 +47,32 @@ _LEVELS = {level.value: level for level in LinkLevel}
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of a node: its machine, and what a Machine has no place for."""
+    """One reading of a node: its machine, and what does not fit into a Machine."""
 
     machine: Machine
     left_out: tuple[LeftOut, ...] = ()
     missing: tuple[str, ...] = ()
     """PCI addresses of GPUs that the kernel shows and the driver does not list."""
     refused: tuple[RefusedGpu, ...] = ()
-    """GPUs that a VFIO driver has and that no virtual machine can be given."""
+    """GPUs that a VFIO driver has and that cannot be given to a virtual machine."""
     refused_vgpus: tuple[RefusedGpu, ...] = ()
-    """vGPUs that no virtual machine can be given."""
+    """vGPUs that cannot be given to a virtual machine."""
     troubles: tuple[Trouble, ...] = ()
-    """What else an admin should know of it."""
+    """What else an admin should know about it."""
 
     @property
     def unanswered(self) -> int:
-        """How many questions might be answered if they were asked again."""
+        """How many unanswered questions may be answered later."""
         return sum(1 for left_out in self.left_out if left_out.may_pass)
 
 
 def read_facts(facts: MachineFacts, *, name: str, source: str = "") -> Reading:
-    """Return everything that the facts say. Raises TopologyError as build_machine does."""
+    """Return everything that the facts say. Raises TopologyError like build_machine."""
     return Reading(build_machine(facts, name=name, source=source), facts.left_out, _missing(facts))
 
 
 def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
-    """Return what an admin should know of a reading: GPUs that are missing from it and from the current machine.
+    """Return what an admin should know about a reading: GPUs that are missing from it and from the current machine.
 
     A GPU that was there before and is lost now is a device with a fault, which its health reports.
     """
@@ -89,7 +89,7 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
     missing = tuple(
         trouble(
             TroubleKind.GPU_MISSING,
-            f"the GPU at {address} is on the PCI bus and cannot be used through the driver{why}: it is not published",
+            f"the GPU at {address} is on the PCI bus but cannot be used through the driver{why}: it is not published",
             address,
         )
         for address in reading.missing
@@ -108,9 +108,9 @@ def _missing(facts: MachineFacts) -> tuple[str, ...]:
 
 
 def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machine:
-    """Return the node's GPUs by PCI address, with their links. Raises TopologyError for facts that contradict.
+    """Return the node's GPUs by PCI address, with their links. Raises TopologyError for contradictory facts.
 
-    Two GPUs with one UUID or PCI address are such a contradiction: no choice may be built on them.
+    Two GPUs with one UUID or PCI address are such a contradiction: no choice may be based on them.
     """
     gpus = sorted(facts.gpus, key=lambda gpu: (gpu.address or _LAST, gpu.index))
     pci = {device.address: device for device in facts.pci}
@@ -137,7 +137,7 @@ def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machin
 
 
 def _mig_devices(gpus: Sequence[GpuFacts], migs: Iterable[MigFacts]) -> tuple[MigDevice, ...]:
-    """Return those that can be named, by parent in ordinal order, then by GPU and compute instance."""
+    """Return the MIG devices that can be named, by parent in ordinal order, then by GPU and compute instance."""
     ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(gpus)}
     devices = (_mig_device(facts) for facts in migs)
     return tuple(
@@ -209,10 +209,10 @@ def _passthrough_gpu(facts: PassthroughFacts) -> PassthroughGpu:
 
 
 def _all_pairs(gpus: Sequence[GpuFacts], places: Sequence[PciFacts | None], facts: MachineFacts) -> tuple[Link, ...]:
-    """Return the links of all pairs; `places` are those of the GPUs, then of the ones that are handed through.
+    """Return the links of all pairs; `places` are those of the GPUs, then of the passthrough GPUs.
 
-    Of a GPU with a VFIO driver only its place on the PCI bus is known. No program reaches it and one of the others, so
-    between those there is no NVLink that anybody could use.
+    Of a GPU with a VFIO driver only its place on the PCI bus is known. No program can use it together with a GPU of the
+    NVIDIA driver, so there are no usable NVLinks between the two kinds.
     """
     known = iter(_pairs(gpus, facts))
     return tuple(

@@ -1,4 +1,4 @@
-"""What NVIDIA's program for the modes of confidential computing says (gpu-admin-tools, `nvidia_gpu_tools.py`).
+"""The output of NVIDIA's program for the modes of confidential computing (gpu-admin-tools, `nvidia_gpu_tools.py`).
 
 It prints the bus first and then lines of a log, each with its time, its level and the device that it is about:
 
@@ -16,7 +16,7 @@ from typing import Final
 from dracaena.api.confidential import CC_MODES
 
 MOST_SHOWN: Final = 300
-"""Characters of what the program said that go into a trouble and an Event."""
+"""Most characters of the program's output that go into a trouble and an Event."""
 
 _MODE: Final = re.compile(r"\bGPU (\S+) .*\bCC mode is (\w+)\s*$", re.ASCII | re.MULTILINE)
 _PPCIE: Final = re.compile(r"\bhas PPCIe mode (\w+)\b", re.ASCII)
@@ -24,41 +24,41 @@ _UNSUPPORTED: Final = (
     *("CC mode is not supported on", "Configuring CC not supported on", "Enabling CC not supported on"),
     "Matching for",
 )
-"""Beginnings of what it says of a GPU that cannot have a mode, and of an address at which it finds no GPU."""
+"""Prefixes of its messages about a GPU that cannot have a mode, and about an address at which it finds no GPU."""
 _LOG_LINE: Final = re.compile(r"^\S+ +(?:ERROR|CRITICAL) +(.*)$", re.ASCII | re.MULTILINE)
 
 
 def query_options(address: str) -> tuple[str, ...]:
-    """Return the words that ask for the mode of one GPU."""
+    """Return the arguments that query the mode of one GPU."""
     return (f"--gpu-bdf={address}", "--query-cc-mode")
 
 
 def switch_options(address: str, mode: str) -> tuple[str, ...]:
-    """Return the words that switch one GPU. The mode is active after the reset, which the program sees to and after
-    which it looks at the mode itself.
+    """Return the arguments that switch one GPU. The mode is active after a reset; the program does the reset and then
+    checks the mode itself.
     """
     return (f"--gpu-bdf={address}", f"--set-cc-mode={mode}", "--reset-after-cc-mode-switch")
 
 
 def mode_in(said: str, address: str) -> str | None:
-    """Return the mode of a GPU in the answer to query_options(), None where it says none, another GPU's, or two."""
+    """Return the mode of a GPU in the output for query_options(); None if it has none, another GPU's, or two."""
     found = {mode for of, mode in _MODE.findall(said) if of == address}
     mode = found.pop() if len(found) == 1 else None
     return mode if mode in CC_MODES else None
 
 
 def protected_pcie_in(said: str) -> bool:
-    """Whether the GPU is in the mode of protected PCIe, in which there is no mode of confidential computing."""
+    """Whether the GPU is in protected PCIe mode, which excludes modes of confidential computing."""
     return any(mode != "off" for mode in _PPCIE.findall(said))
 
 
 def is_unsupported(said: str) -> bool:
-    """Whether it says that the GPU, its firmware or the address cannot be had in a mode: no second try helps."""
+    """Whether it says that the GPU, its firmware or the address does not support a mode: no retry helps."""
     return any(words in line for line in _LOG_LINE.findall(said) for words in _UNSUPPORTED)
 
 
 def shown(said: str) -> str:
-    """Return what of an answer tells an admin most: its errors, else its end."""
+    """Return the part of the output that tells an admin most: its errors, otherwise its end."""
     lines: Sequence[str] = _LOG_LINE.findall(said) or [line for line in said.splitlines() if line.strip()][-2:]
     text = "; ".join(" ".join(line.split()) for line in lines) or "nothing"
     return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"

@@ -1,4 +1,4 @@
-"""What NVML says of confidential computing, and labels of the Node, in our words. What is not known is not guessed."""
+"""What NVML and labels of the Node say about confidential computing, in our terms. Unknown values are not guessed."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
 
 _CAPABLE = {0: False, 1: True}
 _MODES = {(0, 0): CC_OFF, (0, 1): CC_OFF, (1, 0): CC_ON, (1, 1): CC_DEVTOOLS}
-"""Feature and tools for developers, as numbers of NVML → mode. The tools count only where the feature is enabled."""
+"""Feature and developer tools, as NVML's numbers → mode. The tools count only if the feature is enabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidentialState:
-    """How the GPUs of a node are at one moment, all of them together. None: that is not told."""
+    """The state of all GPUs of a node together at one moment. None: not known."""
 
     mode: str | None = None
     """One of dracaena.api.confidential.CC_MODES."""
     ready: bool | None = None
-    """Whether they take work; None also in a mode in which nobody has to say so."""
+    """Whether they accept work; None also in a mode in which that needs no permission."""
 
 
 def cc_capable(facts: ConfidentialFacts) -> bool | None:
-    """Return whether the GPUs can compute confidentially, None where that is not told."""
+    """Return whether the GPUs can compute confidentially, None if that is not known."""
     return None if facts.gpus_capable is None else _CAPABLE.get(facts.gpus_capable)
 
 
 def cc_mode(facts: ConfidentialFacts) -> str | None:
-    """Return the mode that all GPUs are in, None where it is not told or not one that we know."""
+    """Return the mode that all GPUs are in, None if it is not reported or unknown to us."""
     if facts.feature is None or facts.dev_tools is None:
         return None
     return _MODES.get((facts.feature, facts.dev_tools))
 
 
 def state_by_labels(labels: Mapping[str, str]) -> ConfidentialState:
-    """Return the state of the GPUs for virtual machines, as NVIDIA's manager of the modes says it in labels of the
-    Node: the driver does not see these GPUs, and their guest is what attests them.
+    """Return the state of the GPUs for virtual machines, as NVIDIA's manager of the modes reports it in labels of the
+    Node: the driver does not see these GPUs, and their guest attests them.
     """
     mode, ready = labels.get(MODE_STATE_LABEL), labels.get(READY_STATE_LABEL)
     return ConfidentialState(
@@ -56,8 +56,8 @@ def state_by_labels(labels: Mapping[str, str]) -> ConfidentialState:
 
 
 def with_modes_of_guests(machine: Machine, labels: Mapping[str, str], known: Mapping[str, str]) -> Machine:
-    """Return a machine whose GPUs for virtual machines have the mode that is known of them, by PCI address, or else
-    the one that the labels say.
+    """Return a machine whose GPUs for virtual machines have their known mode, by PCI address, or otherwise the one in
+    the labels.
     """
     by_labels = state_by_labels(labels).mode
     gpus = (replace(gpu, cc_mode=known.get(gpu.pci_bus_id, by_labels)) for gpu in machine.passthrough)
@@ -65,7 +65,7 @@ def with_modes_of_guests(machine: Machine, labels: Mapping[str, str], known: Map
 
 
 def mode_troubles(machine: Machine, labels: Mapping[str, str], driver: str) -> tuple[Trouble, ...]:
-    """Return that GPUs are not in the mode that an admin wants for the node; with_modes_of_guests() comes before."""
+    """Return a trouble if GPUs are not in the mode that an admin wants; call with_modes_of_guests() first."""
     label = cc_mode_label(driver)
     wanted = labels.get(label)
     if wanted is None:

@@ -25,11 +25,11 @@ class ToldGpu:
     """As Fabric Manager writes it, `00000000:1B:00.0`."""
     nvlinks: int = 0
     most_nvlinks: int = 0
-    """0: it says nothing of NVLinks, or the partition has none."""
+    """0: its NVLinks are not reported, or the partition has none."""
 
     @property
     def address(self) -> str:
-        """Return its PCI address as ours are written, "" where it is not told."""
+        """Return its PCI address in our form, "" if it is not reported."""
         found = PciAddress.parse(self.pci_bus_id)
         return "" if found is None or (found.domain, found.bus, found.device) == (0, 0, 0) else str(found)
 
@@ -57,7 +57,7 @@ class FabricAnswer:
     """Ids of partitions that cannot be activated as the hardware is now."""
 
     def partition(self, number: int) -> ToldPartition | None:
-        """Return the partition with an id, None where there is none."""
+        """Return the partition with an id, None if there is none."""
         return next((each for each in self.partitions if each.id == number), None)
 
     @property
@@ -73,10 +73,10 @@ class FabricAnswer:
 def with_partitions(
     machine: Machine, answer: FabricAnswer, remembered: Mapping[str, int], foreign: Collection[int] = ()
 ) -> Machine:
-    """Return the machine as its partitions link it. Links that no partition has are no links.
+    """Return the machine as its partitions link it. Links outside of partitions do not count.
 
-    `remembered` are module ids by PCI address, of GPUs that the NVIDIA driver had since the node came up; `foreign` the
-    ids of active partitions that no claim has.
+    `remembered` are module ids by PCI address, of GPUs that the NVIDIA driver had since the node came up; `foreign` are
+    the ids of active partitions that no claim has.
     """
     fabric = PartitionedFabric(_supported(answer), foreign=answer.gpus_of(foreign))
     modules = _certain(machine, _modules(machine, answer, remembered))
@@ -93,23 +93,23 @@ def with_partitions(
 
 
 def without_partitions(machine: Machine, problem: str) -> Machine:
-    """Return the machine as it is while nothing says what its partitions are: without NVLinks."""
+    """Return the machine while its partitions are not known: without NVLinks."""
     pairs = tuple(dataclasses.replace(link, nvlinks=0) for link in machine.topology.pairs)
     return _linked(dataclasses.replace(machine, fabric=PartitionedFabric(problem=problem)), pairs)
 
 
 def without_places(machine: Machine) -> Machine:
-    """Return the machine of a node without partitions: there are no places either."""
+    """Return the machine of a node without partitions: without places."""
     return dataclasses.replace(machine, gpus=tuple(dataclasses.replace(gpu, module_id=None) for gpu in machine.gpus))
 
 
 def places_read(machine: Machine) -> Mapping[str, int]:
-    """Return the module ids that the NVIDIA driver told, by PCI address."""
+    """Return the module ids that the NVIDIA driver reported, by PCI address."""
     return {gpu.pci_bus_id: gpu.module_id for gpu in machine.gpus if gpu.pci_bus_id and gpu.module_id is not None}
 
 
 def place_troubles(machine: Machine) -> tuple[Trouble, ...]:
-    """Return which GPUs of a machine with partitions have no place that is known: no claim gets them."""
+    """Return a trouble for each GPU of a machine with partitions whose place is not known: no claim gets these."""
     rows = [(gpu.pci_bus_id or gpu.uuid, gpu.module_id) for gpu in machine.gpus]
     seen = {address for address, _ in rows}
     rows += [(gpu.pci_bus_id, gpu.module_id) for gpu in machine.passthrough if gpu.pci_bus_id not in seen]
@@ -132,7 +132,7 @@ def _supported(answer: FabricAnswer) -> tuple[FabricPartition, ...]:
 
 
 def _nvlinks(partition: ToldPartition) -> int | None:
-    """Return how many NVLinks each of its GPUs has, None where that is not told of each."""
+    """Return how many NVLinks each of its GPUs has, None unless all report that."""
     if len(partition.gpus) == 1:
         return 0
     if not all(gpu.most_nvlinks for gpu in partition.gpus):
@@ -141,7 +141,7 @@ def _nvlinks(partition: ToldPartition) -> int | None:
 
 
 def _modules(machine: Machine, answer: FabricAnswer, remembered: Mapping[str, int]) -> Sequence[int | None]:
-    """Return the place of each row of the topology. What Fabric Manager says of a GPU itself comes first."""
+    """Return the place of each row of the topology. Fabric Manager's own statement about a GPU takes precedence."""
     told = [gpu for partition in answer.partitions for gpu in partition.gpus]
     by_uuid = {gpu.uuid: gpu.module for gpu in told if gpu.uuid}
     by_address = {gpu.address: gpu.module for gpu in told if gpu.address}
@@ -158,7 +158,7 @@ def _modules(machine: Machine, answer: FabricAnswer, remembered: Mapping[str, in
 
 
 def _certain(machine: Machine, modules: Sequence[int | None]) -> Sequence[int | None]:
-    """Return the places without those that two GPUs have: nobody could say whose partition it is."""
+    """Return the places without those that two GPUs claim: it is not known whose partition that is."""
     names = [*(gpu.pci_bus_id or gpu.uuid for gpu in machine.gpus), *(gpu.pci_bus_id for gpu in machine.passthrough)]
     claimed = Counter(module for _, module in set(zip(names, modules, strict=True)) if module is not None)
     return tuple(module if module is not None and claimed[module] == 1 else None for module in modules)

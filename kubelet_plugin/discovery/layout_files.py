@@ -8,8 +8,8 @@
           …
 
 `devices` is `all` or a list of indices. `device-filter` holds PCI IDs as NVML has them: the device in the upper half,
-its vendor in the lower. Of a file all layouts are checked, not only the one that is chosen: a mistake must not wait
-for the node that uses it. All of it raises BadInputError that names the place and what was expected there.
+its vendor in the lower. All layouts of a file are checked, not only the chosen one: a mistake must not stay hidden
+until a node uses it. Everything here raises BadInputError naming the place and what was expected there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dracaena.api.errors import BadInputError
 VERSION: Final = "v1"
 ALL: Final = "all"
 MOST_OF_A_KIND: Final = 1000
-"""A larger number of parts is refused before anybody counts with it; no GPU has room for a hundred of one kind."""
+"""A larger number of parts is refused before it is used; no GPU has room for a hundred of one kind."""
 
 _DEVICE_ID = re.compile("0x[0-9A-Fa-f]{8}")
 
@@ -31,7 +31,7 @@ E = TypeVar("E")
 
 
 def entries_of_layouts(document: object, key: str, entry: Callable[[object, str], E]) -> Mapping[str, tuple[E, ...]]:
-    """Return the entries of each layout of a file, by name. `entry` reads one, given the place where it stands."""
+    """Return the entries of each layout of a file, by name. `entry` reads one, given its place in the file."""
     given = map_of(document, "the file", ("version", key))
     if given.get("version") != VERSION:
         raise BadInputError(f"version: {seen(given.get('version'))}, expected {VERSION!r}")
@@ -100,7 +100,7 @@ def kind(value: object) -> str:
 
 
 def seen(value: object) -> str:
-    """Return a value as it is shown: short, on one line, and without a walk through what it holds."""
+    """Return a value for a message: short, on one line, without traversing its contents."""
     if isinstance(value, int) and abs(value) > 10**18:
         return "a number beyond all bounds"
     text = repr(value) if isinstance(value, str | int | float) else kind(value)
@@ -108,6 +108,6 @@ def seen(value: object) -> str:
 
 
 def listed(names: Sequence[object]) -> str:
-    """Return names as a message has them, of many the first."""
+    """Return names for a message; of many only the first."""
     shown = ", ".join(str(name)[:60] for name in names[:20]) or "none"
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown

@@ -1,6 +1,6 @@
-"""What the driver and the kernel say about one node, unjudged: numbers and texts.
+"""What the driver and the kernel report about one node, unjudged: numbers and texts.
 
-None always means that they did not say; MachineFacts.left_out says why.
+None always means that they did not report it; MachineFacts.left_out says why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOT_SUPPORTED = "NOT_SUPPORTED"
 FUNCTION_NOT_FOUND = "FUNCTION_NOT_FOUND"
 NO_PERMISSION = "NO_PERMISSION"
 LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION, "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"})
-"""Reasons that stay until hardware, driver or rights change. Any other may pass, so reading again is worth it."""
+"""Reasons that last until hardware, driver or rights change. Any other may pass, so reading again is worth it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +32,7 @@ class LeftOut:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same call may be answered later without anybody acting."""
+        """Whether the same call may succeed later by itself."""
         return self.reason not in LASTING
 
     def __str__(self) -> str:
@@ -78,16 +78,16 @@ class GpuFacts:
     cuda_compute_capability: tuple[int, int] | None = None
     memory_bytes: int | None = None
     pcie_generation: int | None = None
-    """Highest that GPU and slot can do together: the current one falls while the GPU idles."""
+    """The highest that GPU and slot support together: the current one drops while the GPU idles."""
     pcie_width: int | None = None
     nvlinks: tuple[NvLinkFacts, ...] | None = None
     """Empty: the GPU has none. None: the driver cannot say."""
     fabric: FabricFacts | None = None
     mig_enabled: bool | None = None
     mig_profiles: tuple[MigProfile, ...] = ()
-    """How it can be divided; empty: not at all, not told, or not asked."""
+    """How it can be divided; empty: not at all, not reported, or not asked."""
     module_id: int | None = None
-    """nvmlDeviceGetModuleId; also None where it was not asked."""
+    """nvmlDeviceGetModuleId; also None if it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ class PassthroughFacts:
 
     gpu: PassthroughGpu
     pci: PciFacts | None
-    """None: it went between two looks."""
+    """None: it disappeared between two reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidentialFacts:
-    """What NVML says of confidential computing. It speaks of all GPUs of a node together. Numbers are NVML's."""
+    """What NVML reports about confidential computing, for all GPUs of a node together. Numbers are NVML's."""
 
     gpus_capable: int | None = None
     """NVML_CC_SYSTEM_GPUS_CC_*: 0 not capable, 1 capable."""
@@ -160,7 +160,7 @@ class MachineFacts:
     cuda_driver_version: int | None = None
     """1000 × major + 10 × minor (nvmlSystemGetCudaDriverVersion)."""
     pci: tuple[PciFacts, ...] = ()
-    """What sysfs tells about the GPUs."""
+    """What sysfs reports about the GPUs."""
     pci_gpus: tuple[PciAddress, ...] = ()
     """NVIDIA's GPUs on the PCI bus that no other driver has, whether NVML lists them or not."""
     nics: tuple[NicFacts, ...] = ()

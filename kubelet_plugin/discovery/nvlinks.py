@@ -1,11 +1,11 @@
-"""How many NVLinks join a pair of GPUs, from what each GPU tells about its own links.
+"""How many NVLinks join a pair of GPUs, from what each GPU reports about its own links.
 
 On a direct mesh a pair has the links between the two. Behind NVSwitches every pair shows the whole count of switch
-links of a GPU, as `nvidia-smi topo -m` does: one shared uplink, no sum.
+links of a GPU, as `nvidia-smi topo -m` does: one shared uplink, not a sum.
 
-When the two ends disagree: a link works only if both ends have it, so of two complete reports the lower count wins. A
-report with gaps (a state or a remote end that the driver would not tell) gives way to a complete one from the other
-end. Two reports with gaps leave the pair unknown.
+If the two ends disagree: a link works only if both ends have it, so of two complete reports the lower count wins. A
+complete report overrides one with gaps (a state or a remote end that the driver did not report) from the other end. Two
+reports with gaps leave the pair unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_CLUSTER = frozenset("0-")
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """What one GPU tells about its active links, by what is at their other end."""
+    """What one GPU reports about its active links, by what is at their other end."""
 
     address: PciAddress | None
     clique: str | None
@@ -41,7 +41,7 @@ class LinkReport:
 
 
 def active_count(gpu: GpuFacts) -> int | None:
-    """Return the number of a GPU's active NVLinks to anywhere; None if the state of any link is unknown."""
+    """Return the number of all active NVLinks of a GPU; None if the state of any link is unknown."""
     if gpu.nvlinks is None or any(link.active is None for link in gpu.nvlinks):
         return None
     return sum(1 for link in gpu.nvlinks if link.active)
@@ -64,7 +64,7 @@ def fabric_clique(gpu: GpuFacts) -> str | None:
 
 
 def link_reports(gpus: Sequence[GpuFacts]) -> tuple[LinkReport, ...]:
-    """Return what each GPU tells, in the same order."""
+    """Return the report of each GPU, in the same order."""
     here = frozenset(gpu.address for gpu in gpus if gpu.address is not None)
     return tuple(_report(gpu, here) for gpu in gpus)
 
@@ -109,7 +109,7 @@ def _report(gpu: GpuFacts, here: AbstractSet[PciAddress]) -> LinkReport:
 
 
 def _end_told(link: NvLinkFacts, here: AbstractSet[PciAddress]) -> bool:
-    """Whether it is known where an active link leads. Without a type, the address of a GPU of this node tells it."""
+    """Whether it is known where an active link leads. Without a type, the address of a GPU of this node shows it."""
     if not link.active:
         return False
     if link.remote_type in (REMOTE_CPU, REMOTE_SWITCH):

@@ -41,7 +41,7 @@ ARCHITECTURES: Mapping[int, str] = MappingProxyType(
         13: "Rubin",
     }
 )
-"""nvmlDeviceArchitecture_t. 11, 12 and 15 are accelerators that are no GPUs."""
+"""nvmlDeviceArchitecture_t. 11, 12 and 15 are accelerators other than GPUs."""
 
 NVLINK_GENERATIONS: Mapping[int, int] = MappingProxyType({1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6})
 """nvmlNvlinkVersion_t: 3 is version 2.2, 5 is version 3.1."""
@@ -66,6 +66,6 @@ FABRIC_HEALTH: Mapping[str, tuple[int, int, frozenset[int]]] = MappingProxyType(
         "fabric manager disconnected": (14, 0x3, frozenset({2})),
     }
 )
-"""What is wrong → shift and width of its bits in NVML_GPU_FABRIC_HEALTH_MASK, and the values that say so."""
+"""Fault → shift and width of its bits in NVML_GPU_FABRIC_HEALTH_MASK, and the values that mean it."""
 SUCCESS = 0
 """nvmlReturn_t."""

@@ -1,4 +1,4 @@
-"""PCI addresses, and how near two PCI devices are by their paths in sysfs."""
+"""PCI addresses, and how close two PCI devices are by their paths in sysfs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", r
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 
 MAX_SHORT_DOMAIN = 0xFFFF
-"""Largest PCI domain that fits the form `dddd:bb:dd.f`. Domains that the kernel makes up (VMD) can be larger."""
+"""Largest PCI domain that fits the form `dddd:bb:dd.f`. Domains that the kernel invents (VMD) can be larger."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +36,7 @@ class PciAddress:
 
     @property
     def is_short(self) -> bool:
-        """Whether the text has the form that resource.kubernetes.io/pciBusID asks for."""
+        """Whether the text has the form that resource.kubernetes.io/pciBusID requires."""
         return self.domain <= MAX_SHORT_DOMAIN
 
     def same_card(self, other: PciAddress) -> bool:
@@ -46,13 +46,13 @@ class PciAddress:
 
 @dataclass(frozen=True, slots=True)
 class PciFacts:
-    """What sysfs tells about one PCI device."""
+    """What sysfs reports about one PCI device."""
 
     address: PciAddress
     path: tuple[str, ...] = ()
     """Parts of the resolved path below /sys/devices, from the outermost `pci<domain>:<bus>` to the device itself."""
     under_devices: bool = False
-    """Whether that root stands directly below /sys/devices, not below a platform device."""
+    """Whether that root is directly below /sys/devices, not below a platform device."""
     numa_node: int | None = None
 
     @property
@@ -62,7 +62,7 @@ class PciFacts:
 
 
 def path_from_root(parts: Iterable[str]) -> tuple[tuple[str, ...], bool]:
-    """Cut the parts of a path below /sys/devices to those from the PCIe root on, and say if it came first.
+    """Cut the parts of a path below /sys/devices to those from the PCIe root on, and return whether it came first.
 
     Without a root the path is empty.
     """
@@ -76,9 +76,9 @@ def path_from_root(parts: Iterable[str]) -> tuple[tuple[str, ...], bool]:
 def pci_level(one: PciFacts, other: PciFacts) -> LinkLevel | None:
     """Return the nearest common ancestor of two devices, in the words of `nvidia-smi topo`; None: sysfs does not say.
 
-    A path reads root, root port, then per switch one upstream and one downstream port, then the device. Below one
-    upstream port with nothing but its downstream ports between is PIX; deeper is PXB; the same root is PHB; other
-    roots are NODE or SYS by NUMA node.
+    A path is root, root port, then per switch one upstream and one downstream port, then the device. Two devices below
+    the same upstream port with only its downstream ports between them are PIX; with more between them PXB; with only
+    the root in common PHB; with different roots NODE or SYS, by NUMA node.
     """
     if not one.path or not other.path or one.path[0] != other.path[0]:
         return _across_roots(one.numa_node, other.numa_node)
@@ -99,7 +99,7 @@ def _across_roots(one: int | None, other: int | None) -> LinkLevel | None:
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """Count the parts that both paths begin with."""
+    """Return the length of the common prefix of two paths."""
     count = 0
     for left, right in zip(one, other, strict=False):
         if left != right:

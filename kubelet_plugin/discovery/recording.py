@@ -1,4 +1,4 @@
-"""A machine in a form that can be given away: all that a choice depends on, nothing that says whose it is."""
+"""A machine in a form that can be shared: all that a choice depends on, nothing that identifies its owner."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SOURCE = (
 _SPACE = uuid.UUID("0f9a1c52-6c0e-5b1c-9a53-1f6f0c6f2c11")
 """Our own namespace of UUIDs (RFC 9562, version 5)."""
 _KERNEL_CARD = re.compile(r"(?:mlx[45]_|bnxt_re|irdma|efa_)[0-9]{1,3}", re.ASCII)
-"""Names that the kernel counts out. Others hold addresses or are given by people."""
+"""Names that the kernel numbers. Others contain addresses or are chosen by people."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
 
 
 def recording(machine: Machine, *, name: str = "") -> Machine:
-    """Return the machine under another name with new identities; equal ones stay equal, and order stays.
+    """Return the machine under another name with new identities; equal ones stay equal, and the order stays.
 
-    The new UUIDs depend on name and ordinal alone: nobody can test whether one stands for a UUID that they know.
-    PCI addresses stay: they say which slot, not whose machine.
+    The new UUIDs depend only on name and ordinal: nobody can test whether one replaces a UUID that they know. PCI
+    addresses stay: they identify a slot, not a machine.
     """
     name = name or default_name(machine)
     clusters = _clusters(machine, name)
@@ -48,7 +48,7 @@ def recording(machine: Machine, *, name: str = "") -> Machine:
 
 
 def default_name(machine: Machine) -> str:
-    """Return a name that says what the machine is: count and product, for example `8x-nvidia-h200`."""
+    """Return a descriptive name: count and product, for example `8x-nvidia-h200`."""
     products = sorted({gpu.product_name for gpu in machine.gpus if gpu.product_name is not None})
     words = _NOT_IN_NAMES.sub("-", "-".join(products).lower()).strip("-")
     return f"{len(machine.gpus)}x-{words or 'gpu'}"
@@ -63,7 +63,7 @@ def _gpu(gpu: Gpu, identity: str, clusters: Mapping[str, str]) -> Gpu:
 
 
 def _clusters(machine: Machine, name: str) -> Mapping[str, str]:
-    """Return for each cluster of the fabric its new UUID, counted in ordinal order."""
+    """Return the new UUID of each cluster of the fabric, numbered in ordinal order."""
     cliques = [gpu.fabric_clique for gpu in machine.gpus if gpu.fabric_clique is not None]
     found = dict.fromkeys(clique.rpartition(".")[0] for clique in cliques)
     return {cluster: str(uuid.uuid5(_SPACE, f"{name}/cluster/{place}")) for place, cluster in enumerate(found)}

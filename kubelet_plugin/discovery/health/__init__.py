@@ -1,1 +1,1 @@
-"""What is wrong with GPUs and their driver, and what it means."""
+"""Faults of GPUs and their driver, and what they mean."""

@@ -1,4 +1,4 @@
-"""What the driver says about the health of GPUs, unjudged. None always means that it did not say."""
+"""What the driver reports about the health of GPUs, unjudged. None always means that it did not report it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GpuState:
     unwatched: str | None = None
     """Why the driver does not report its events."""
     recovery_action: int | None = None
-    """NVML_GPU_RECOVERY_ACTION_*: 0 is none. Drivers from about release 565 tell it."""
+    """NVML_GPU_RECOVERY_ACTION_*: 0 is none. Drivers from about release 565 on report it."""
     uncorrected_ecc: int | None = None
     """Uncorrectable errors since the last reset."""
     remap_pending: bool | None = None
@@ -38,14 +38,14 @@ class GpuState:
     clock_reasons: int | None = None
     """nvmlClocksEventReasons bits."""
     fabric_state: int | None = None
-    """nvmlGpuFabricState_t: 0 where there is no NVSwitch fabric."""
+    """nvmlGpuFabricState_t: 0 without an NVSwitch fabric."""
     fabric_status: int | None = None
     """nvmlReturn_t of the registration, meaningful when the state is completed."""
     fabric_health: int | None = None
     """NVML_GPU_FABRIC_HEALTH_MASK bits, meaningful when the state is completed."""
     cc_ready: bool | None = None
-    """Of a GPU that computes confidentially: whether it takes work (nvmlSystemGetConfComputeGpusReadyState). None: it
-    does not, or nothing is told."""
+    """Whether a GPU that computes confidentially accepts work (nvmlSystemGetConfComputeGpusReadyState). None: it does
+    not compute confidentially, or that is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Poll:
     """One poll of all GPUs that the driver lists."""
 
     states: tuple[GpuState, ...] = ()
-    """Of those that could be named."""
+    """The GPUs that could be named."""
     lost: str | None = None
-    """There was a GPU that could not be named because it is lost: the refusal."""
+    """The error for a GPU that could not be named because it is lost."""
     refused: str | None = None
-    """There was a GPU that could not be named for another reason: the refusal."""
+    """The error for a GPU that could not be named for another reason."""
 
     def of(self, uuid: str) -> GpuState:
-        """Return the state of a GPU that was there before."""
+        """Return the state of a GPU that was listed before."""
         found = next((state for state in self.states if state.uuid == uuid), None)
         if found is not None:
             return found

@@ -1,8 +1,8 @@
-"""What is wrong with a GPU, judged by what its driver says: faults by class, how long each holds, what it means.
+"""What is wrong with a GPU, judged from what its driver reports: faults by class, how long each lasts, what it means.
 
 Values in, values out. Time is counted in polls, which come every POLL_S (health_monitor). A fault that the driver
-shows as a state (lost, a reset that is due, a row waiting to be remapped) holds while it shows. An XID shows only once:
-it holds until the driver says that nothing needs to be done. Both are cleared only after several good polls in a row.
+shows as a state (lost, a reset that is due, a row waiting to be remapped) lasts while it shows. An XID shows only once:
+it lasts until the driver says that nothing needs to be done. Both are cleared only after several good polls in a row.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of programs themselves: the same six that NVIDIA's device plugin and DRA driver ignore."""
 
 CONTAINED_XIDS = frozenset({63, 94})
-"""A row remap was recorded; an uncorrectable memory error was contained to its program. What remains, a remap
-that waits for a reset, the driver shows as a state."""
+"""A row remap was recorded; an uncorrectable memory error was contained to its program. If a remap still waits for a
+reset, the driver shows that as a state."""
 
 EVICTING_XIDS = frozenset({79, 95, 119})
-"""Off the bus, uncontained memory error, GSP firmware silent: no program on this GPU can go on."""
+"""Off the bus, uncontained memory error, GSP firmware silent: no program on this GPU can continue."""
 
 CLEAR_POLLS = 4
 """Good polls in a row that clear a fault: 60 s. A reset takes tens of seconds, in which a GPU answers now and then."""
 
 LASTS_POLLS = 4
-"""Polls in a row before a slowdown or a silence counts: 60 s. Both pass by themselves all the time: a burst of load, a
-driver that brings up another GPU."""
+"""Polls in a row before a slowdown or a silence counts: 60 s. Both often pass by themselves: a burst of load, a driver
+that brings up another GPU."""
 
 INFORMED_POLLS = 40
-"""How long a harmless fault is reported: 10 minutes, so that whoever asks why a program crashed sees it."""
+"""How long a harmless fault is reported: 10 minutes, so that it is seen by whoever investigates a crashed program."""
 
 RELAPSE_POLLS = 240
-"""A blocking fault within so many polls after the last was cleared, an hour, is a relapse: each doubles the polls that
-clear it, so that a GPU that fails under each new pod does not get one a minute."""
+"""A blocking fault within this many polls (an hour) after the last one was cleared is a relapse. Each relapse doubles
+the polls that clear it, so that a GPU that fails under each new pod does not get a pod every minute."""
 
 MAX_DOUBLINGS = 4
-"""At most 16 times CLEAR_POLLS, 16 minutes: an admin who has mended a GPU must not wait for longer."""
+"""At most 16 times CLEAR_POLLS, 16 minutes: an admin who has repaired a GPU must not wait longer."""
 
 MAX_MESSAGE = 1024
 """Characters of a health message that kubelet keeps (KEP-4680)."""
@@ -64,15 +64,15 @@ _ACTIONS = {
 """NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
 
 FABRIC = "fabric"
-"""Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they are
-no sign of a GPU that keeps failing."""
+"""Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they do
+not count as relapses of a GPU."""
 
 CONFIDENTIAL = "confidential"
-"""Key of the fault of a GPU that computes confidentially and was not attested yet. As with the fabric: it is none of
-the GPU's own, and gone with the first good poll."""
+"""Key of the fault of a GPU that computes confidentially and is not attested yet. Like those of the fabric it is not
+the GPU's own, and the first good poll clears it."""
 
 _NOT_ITS_OWN = frozenset({FABRIC, CONFIDENTIAL})
-"""Keys of faults that all GPUs of a node mostly have together, and that somebody else than the GPU ends."""
+"""Keys of faults that all GPUs of a node usually have together, and whose end does not depend on the GPU."""
 
 _SLOWDOWNS = {0x40: "thermal", 0x80: "power-brake"}
 """nvmlClocksEventReasonHwThermalSlowdown and …HwPowerBrakeSlowdown: the board protects itself. Software caps, which an
@@ -91,9 +91,9 @@ class HealthClass(enum.IntEnum):
     UNREADY = 4
     """Nothing is broken, but programs cannot use it yet, or not now."""
     SILENT = 5
-    """The driver gives no answer about this GPU: nobody knows its state."""
+    """The driver gives no answer about this GPU: its state is unknown."""
     FATAL = 6
-    """To be reset or replaced; XIDs that are not listed count as such."""
+    """Needs a reset or a replacement; XIDs that are not listed count as such."""
     LOST = 7
     """Off the bus, or gone from the driver's list."""
 
@@ -122,7 +122,7 @@ class Fault:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether it stays until somebody acts."""
+        """Whether it lasts until somebody acts."""
         return self.health_class >= HealthClass.FATAL
 
     @property
@@ -132,7 +132,7 @@ class Fault:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is of what the GPUs of a node have together, not of the GPU."""
+        """Whether it is a fault of something that the GPUs of a node share, not of the GPU."""
         return self.key in _NOT_ITS_OWN
 
 
@@ -141,10 +141,10 @@ class Rules:
     """What an admin can set."""
 
     ignored_xids: AbstractSet[int] = frozenset()
-    """XIDs that count as a program's own, beside APPLICATION_XIDS."""
+    """XIDs that count as a program's own fault, besides APPLICATION_XIDS."""
     ignore_all: bool = False
     fatal_xids: AbstractSet[int] = frozenset()
-    """XIDs that count as fatal, whatever else says otherwise."""
+    """XIDs that count as fatal, overriding everything else."""
     all_fatal: bool = False
     fabric: bool = True
     """Whether the state of the NVSwitch fabric counts."""
@@ -164,7 +164,7 @@ class Held:
     clear_after: int = CLEAR_POLLS
     raised: bool = True
     away: bool = False
-    """The GPU was lost or silent meanwhile, so what came back has been reset."""
+    """Whether the GPU was lost meanwhile: then it has been reset when it is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class GpuHealth:
 
 
 def xid_fault(event: GpuEvent, rules: Rules) -> Fault | None:
-    """Return what an event means by itself; None for one that only calls for a look."""
+    """Return what an event means by itself; None for one that only calls for a poll."""
     if event.xid is None:
         return None
     health_class = xid_class(event.xid, rules)
@@ -202,7 +202,7 @@ def xid_class(xid: int, rules: Rules) -> HealthClass:
 
 
 def shown_faults(state: GpuState) -> tuple[Fault, ...]:
-    """Return the faults that a poll shows. A value that is missing is no fault."""
+    """Return the faults that a poll shows. A missing value is not a fault."""
     if state.lost is not None:
         return (Fault(HealthClass.LOST, "gpu-lost", message=state.lost),)
     if state.silent is not None:
@@ -219,7 +219,7 @@ def shown_faults(state: GpuState) -> tuple[Fault, ...]:
         found.append(Fault(HealthClass.FATAL, "page-retirement", "pending", message="a page waits to be retired"))
     found += _fabric_faults(state)
     if state.cc_ready is False:
-        text = "it computes confidentially and takes no work: nobody has said that it was attested"
+        text = "it computes confidentially and accepts no work: it has not been declared attested"
         found.append(Fault(HealthClass.UNREADY, CONFIDENTIAL, "not-ready", message=text))
     for bit, word in _SLOWDOWNS.items():
         if (state.clock_reasons or 0) & bit:
@@ -230,7 +230,7 @@ def shown_faults(state: GpuState) -> tuple[Fault, ...]:
 
 
 def _fabric_faults(state: GpuState) -> tuple[Fault, ...]:
-    """Return what is wrong with the NVSwitch fabric of a GPU; nothing where there is none.
+    """Return what is wrong with the NVSwitch fabric of a GPU; nothing if it has none.
 
     Until it is complete CUDA fails with error 802 (system not yet initialized) on such a GPU; after a failed
     registration NVLink does not work.
@@ -265,7 +265,7 @@ def ecc_fault(before: GpuState | None, now: GpuState) -> Fault | None:
 
 
 def noted(health: GpuHealth, fault: Fault) -> GpuHealth:
-    """Return the health after an event. A repeated event restarts its fault; it takes no other fault away."""
+    """Return the health after an event. A repeated event restarts its fault; other faults stay."""
     kept = tuple(held for held in health.held if _identity(held.fault) != _identity(fault))
     return _with(replace(health, held=kept), Held(fault), renewed=len(kept) < len(health.held))
 
@@ -289,10 +289,10 @@ def polled(health: GpuHealth, state: GpuState) -> GpuHealth:
 
 
 def on_device(faults: Iterable[Fault], gpu_instance: int | None) -> tuple[Fault, ...]:
-    """Return a GPU's faults that touch one of its devices. The whole GPU (None) has them all, a MIG device those of the
-    GPU and of its own GPU instance: the compute instances of one share its memory and engines.
+    """Return a GPU's faults that affect one of its devices. The whole GPU (None) has them all, a MIG device those of
+    the GPU and of its own GPU instance, whose compute instances share memory and engines.
 
-    The driver fills an event's instances in for GPUs that are not divided too; so they count for MIG devices only.
+    The driver fills in an event's instances even for undivided GPUs, so they count only for MIG devices.
     """
     return tuple(f for f in faults if gpu_instance is None or f.gpu_instance in {None, gpu_instance})
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the driver of a node, as an admin reads it, each with the command that shows or mends it."""
+"""What can be wrong with the driver of a node, in words for admins, each with the command that shows or fixes it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ MENDING = {
     TroubleKind.FABRIC_PARTITION: "on the node: `nvidia-smi -q | grep -e 'Module Id' -e 'Bus Id'`, `fmpm -l` "
     "(docs/vm.md)",
 }
-"""What to do; {subject} stands for what the trouble is about."""
+"""What to do; {subject} is what the trouble is about."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,12 +97,12 @@ class Trouble:
     reason: str
     """A TroubleKind's value."""
     subject: str = ""
-    """What it is about, where there may be several: a PCI address, a device."""
+    """What it is about, if there may be several: a PCI address, a device."""
     text: str = ""
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Return what makes it the same trouble when its words change."""
+        """Return what identifies the trouble even if its text changes."""
         return (self.reason, self.subject)
 
     @property
@@ -117,7 +117,7 @@ def trouble(reason: TroubleKind, text: str, subject: str = "") -> Trouble:
 
 
 class GpuDriverTroubleError(TemporaryError):
-    """The driver does not do what was asked of it. The text names the call and what came of it."""
+    """The driver did not do what it was asked. The text names the call and its result."""
 
     def __init__(self, message: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class GpuDriverTroubleError(TemporaryError):
 
 
 class GpuDriverReleasedError(GpuDriverTroubleError):
-    """Somebody asked that the driver be let go of: nothing is asked of it until it is given back."""
+    """The driver was released on request: it is not called until it is given back."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, TroubleKind.RELEASED)

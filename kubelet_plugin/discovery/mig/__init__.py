@@ -1,1 +1,1 @@
-"""How GPUs are divided by MIG, and how they are to be."""
+"""How GPUs are divided by MIG, and how they should be."""

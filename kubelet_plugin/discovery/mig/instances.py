@@ -1,4 +1,4 @@
-"""GPU instances as the driver has them, and what it answers when it does not change them."""
+"""GPU instances as the driver has them, and its errors when it refuses to change them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REMEDIES = {
 """NVML's error → who must act, on what."""
 
 _MAY_HAVE_BEEN_DONE = frozenset({"TIMEOUT", "UNKNOWN", GPU_IS_LOST, "IRQ_ISSUE", "MEMORY"})
-"""Errors after which nobody knows how far the driver got."""
+"""Errors that leave open how far the driver got."""
 
 
 class MigRefusedError(TemporaryError):
@@ -39,12 +39,12 @@ class MigRefusedError(TemporaryError):
 
     @property
     def did_nothing(self) -> bool:
-        """Whether it is certain that all is as it was."""
+        """Whether it is certain that nothing changed."""
         return self.reason not in _MAY_HAVE_BEEN_DONE
 
     @property
     def instance_is_gone(self) -> bool:
-        """Whether there is no GPU instance of the number that was asked for."""
+        """Whether there is no GPU instance with the given number."""
         return (self.call, self.reason) == (GET_INSTANCE, NOT_FOUND)
 
     @property
@@ -68,7 +68,7 @@ class GpuInstance:
     """One GPU instance, with or without a compute instance: without one there is no MIG device, and no handle of it."""
 
     number: int
-    """The driver's; given to another one after this one is gone."""
+    """The driver's number, which it reuses once this instance is gone."""
     profile: str
     placement: MigPlacement
     has_compute: bool

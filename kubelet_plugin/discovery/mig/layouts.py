@@ -1,4 +1,4 @@
-"""A file of MIG layouts, as NVIDIA's mig-parted has it, and the GPUs of a node → how each of them is to be divided.
+"""A file of MIG layouts in the form of NVIDIA's mig-parted, and the GPUs of a node → how to divide each of them.
 
     version: v1
     mig-configs:
@@ -8,7 +8,7 @@
           mig-enabled: true
           mig-devices: {"1g.10gb": 7}
 
-What its parts mean is in layout_files.
+layout_files says what its parts mean.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES
 
 _ENTRY_KEYS = ("devices", "device-filter", "mig-enabled", "mig-devices")
 _SHARED = re.compile(r"^[0-9]+c\.")
-"""Begins the name of a compute instance that shares its GPU instance with others."""
+"""Prefix of a compute instance that shares its GPU instance with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLayout:
-    """What one GPU is to be."""
+    """The target of one GPU."""
 
     name: str
-    """Of the layout that says so."""
+    """Name of the layout that says so."""
     enabled: bool
-    """Whether it is to be in MIG mode; else it is whole."""
+    """Whether it should be in MIG mode; otherwise it is whole."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Profile → how many instances; none is 0."""
 
@@ -68,12 +68,12 @@ Layouts = Mapping[str, tuple[LayoutEntry, ...]]
 
 
 def read_layouts(document: object) -> Layouts:
-    """Read a file. Raises BadInputError that names the place and what was expected there."""
+    """Read a file. Raises BadInputError naming the place and what was expected there."""
     return entries_of_layouts(document, "mig-configs", _entry)
 
 
 def asks_for_device_ids(name: str, layouts: Layouts) -> bool:
-    """Whether the PCI IDs of the GPUs have to be known to apply a layout."""
+    """Whether a layout can only be applied if the PCI IDs of the GPUs are known."""
     return any(entry.device_ids for entry in layouts.get(name, ()))
 
 
@@ -86,10 +86,10 @@ def gpu_layouts(
 ) -> Mapping[str, GpuLayout]:
     """Return what a layout makes of the GPUs of a node, by UUID; GPUs that it does not name stay as they are.
 
-    `device_ids` by UUID, see asks_for_device_ids(). `first` tells which UUID each index had first, see listed_gpus():
-    an index of a GPU that was lost since names nothing, whoever has moved up to it. `all` passes over GPUs without MIG.
-    Raises BadInputError where the layout cannot be had here as it stands: then nothing is to be changed, not in part
-    either.
+    `device_ids` by UUID, see asks_for_device_ids(). `first` says which UUID each index had first, see listed_gpus(): an
+    index of a GPU that was lost since means no GPU, even if another one has moved up to it. `all` skips GPUs without
+    MIG. Raises BadInputError if the layout is not possible here as written: then nothing may be changed, not even in
+    part.
     """
     if name not in layouts:
         raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
@@ -114,7 +114,7 @@ def gpu_layouts(
 
 
 def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
-    """Return why a GPU can never be divided so, as a sentence; None where it can, or where its profiles are unknown."""
+    """Return why a GPU can never be divided like this, as a sentence; None if it can, or its profiles are unknown."""
     if not layout.enabled or not gpu.mig_profiles:
         return None
     known = {profile.name: profile for profile in gpu.mig_profiles}
@@ -134,7 +134,7 @@ def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
 
 
 def has_layout(machine: Machine, gpu: Gpu, layout: GpuLayout) -> bool:
-    """Whether a GPU is as its layout says, whoever made it so and wherever its instances lie."""
+    """Whether a GPU matches its layout, whoever divided it and wherever its instances are."""
     if bool(gpu.mig_enabled) != layout.enabled:
         return False
     return Counter(profile for profile, _ in mig_instances(machine, gpu)) == Counter(layout.counts)
@@ -147,7 +147,7 @@ def mig_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
 
 
 def mode_obstacle(gpu: Gpu, layout: GpuLayout) -> str | None:
-    """Return what keeps the plugin from changing the MIG mode of a GPU, None where it can or need not."""
+    """Return what keeps the plugin from changing the MIG mode of a GPU, None if it can or need not."""
     if gpu.mig_enabled == layout.enabled or changes_mode_at_once(gpu):
         return None
     state = "on" if layout.enabled else "off"
@@ -166,7 +166,7 @@ def _gpus(entry: LayoutEntry, where: str, machine: Machine, first: Mapping[int, 
     by_index = {**{gpu.index: gpu.uuid for gpu in machine.gpus}, **first}
     for index in entry.indices:
         if index in first and first[index] not in by_uuid:
-            continue  # lost: those that are there get their layout
+            continue  # lost: the remaining GPUs get their layout
         gpu = by_uuid.get(by_index.get(index, ""))
         if gpu is None:
             raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")

@@ -19,12 +19,12 @@ _WITH_A_RESET: Final = ("Ampere",)
 
 @dataclass(frozen=True, slots=True)
 class DividedGpus:
-    """What the settings come to on one machine."""
+    """What the settings mean on one machine."""
 
     uuids: frozenset[str] = frozenset()
     """GPUs whose places for MIG devices are published."""
     switched: frozenset[str] = frozenset()
-    """Those of them whose MIG mode the plugin changes: they are published whole as well."""
+    """Those of them whose MIG mode the plugin changes: they are also published whole."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Word of the setting, or UUID of a GPU that cannot be divided → what is wrong, as a sentence."""
 
@@ -35,8 +35,8 @@ NOT_DIVIDED: Final = DividedGpus()
 def divided_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> DividedGpus:
     """Read a list of GPUs as listed_gpus() does.
 
-    With `all`, GPUs without MIG are passed over, and those of Ampere that are not in MIG mode: they stay whole. One
-    that is named and cannot be divided is a problem.
+    `all` skips GPUs without MIG, and Ampere GPUs that are not in MIG mode: they stay whole. A GPU that is named but
+    cannot be divided is a problem.
     """
     listed = listed_gpus(setting, machine, first, "divided")
     problems = dict(listed.problems)
@@ -52,7 +52,7 @@ def divided_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_I
 
 
 def changes_mode_at_once(gpu: Gpu) -> bool:
-    """Whether MIG mode of a GPU can be changed while the node runs. Not known: no."""
+    """Whether MIG mode of a GPU can be changed without a reset. False if that is not known."""
     return gpu.architecture is not None and gpu.architecture not in _WITH_A_RESET
 
 
@@ -62,8 +62,8 @@ def places_of(gpu: Gpu) -> tuple[MigPlace, ...]:
 
 
 def as_published(machine: Machine, divided: DividedGpus) -> Machine:
-    """Return a machine without what MIG devices of divided GPUs exist now, and which of those are in MIG mode for it:
-    what is published of a GPU must not change with each claim.
+    """Return a machine without the current MIG devices of divided GPUs, and with MIG mode off where the plugin changes
+    it: what is published of a GPU must not change with each claim.
     """
     if not divided.uuids:
         return machine
@@ -75,9 +75,9 @@ def as_published(machine: Machine, divided: DividedGpus) -> Machine:
 def taken_by_others(
     machine: Machine, divided: DividedGpus, own: Collection[DeviceName]
 ) -> Mapping[str, Mapping[str, int]]:
-    """Return what MIG devices that no claim made take of the counters of each divided GPU, by UUID.
+    """Return how much MIG devices that no claim made take of the counters of each divided GPU, by UUID.
 
-    `own` names the places of claims. A device of a profile that is not known takes its memory slices.
+    `own` names the places of claims. A device of an unknown profile takes its memory slices.
     """
     strangers: dict[str, set[tuple[str, MigPlacement]]] = {}
     for mig in machine.mig_devices:
@@ -88,7 +88,7 @@ def taken_by_others(
 
 
 def vanished(machine: Machine, made: Mapping[DeviceName, MadeDevice]) -> Mapping[DeviceName, str]:
-    """Return place and UUID of those MIG devices that are not there any more, on GPUs that tell what they have."""
+    """Return place and UUID of those MIG devices that are gone, from GPUs whose MIG devices could be read."""
     told = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled is not None}
     there = {mig.uuid for mig in machine.mig_devices}
     return {p: device.uuid for p, device in made.items() if device.gpu in told and device.uuid not in there}
@@ -107,7 +107,7 @@ def _taken(gpu: Gpu, strangers: Collection[tuple[str, MigPlacement]]) -> Mapping
 
 
 def _is_unknown(gpu: Gpu) -> bool:
-    """Whether a GPU has MIG, and only how it can be divided is not told."""
+    """Whether a GPU has MIG, and only its possible divisions are not reported."""
     return gpu.mig_enabled is not None and not gpu.mig_profiles
 
 
@@ -116,7 +116,7 @@ def _obstacle(gpu: Gpu) -> str | None:
         return f"GPU {gpu.uuid} has no MIG, or its driver does not say"
     if not gpu.mig_profiles:
         return (
-            f"the driver does not tell how GPU {gpu.uuid} can be divided; some tell it in MIG mode only: turn that on "
+            f"the driver does not report how GPU {gpu.uuid} can be divided; some do so only in MIG mode: turn that on "
             "once (`nvidia-smi -mig 1`)"
         )
     if not gpu.mig_enabled and not changes_mode_at_once(gpu):

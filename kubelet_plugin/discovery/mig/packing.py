@@ -1,4 +1,4 @@
-"""Numbers of MIG profiles → the places where they lie on one GPU, or that there are none."""
+"""Counts of MIG profiles → where to place them on one GPU, or None if they do not fit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consum
 Placed = tuple[MigProfile, MigPlacement]
 
 _Rest = tuple[tuple[str, int], ...]
-"""What is left of the counters of a GPU, by name."""
+"""The rest of the counters of a GPU, by name."""
 
 
 def packed(counts: Mapping[str, int], profiles: Sequence[MigProfile]) -> tuple[Placed, ...] | None:
-    """Return where so many instances of each profile lie together, in the order of their starts; None: nowhere.
+    """Return places for this many instances of each profile together, in the order of their starts; None: no room.
 
     Exact: all places are tried, the largest profiles first and each from its lowest start, so the same input gives the
-    same answer. Raises KeyError for a profile that the GPU does not have. A GPU has eight memory slices, so that the
-    search is short: what was found not to fit is remembered by what was left of the GPU.
+    same answer. Raises KeyError for a profile that the GPU does not have. The search is short: a GPU has eight memory
+    slices, and dead ends are remembered by what was left of the GPU.
     """
     known = {profile.name: profile for profile in profiles}
     wanted = [known[name] for name, count in sorted(counts.items()) if count > 0]

@@ -16,22 +16,22 @@ from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED
 
 DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES
-"""Whether devices have taints depends on the node's allocator. The smaller number always: a node that changes its
-allocator would otherwise need another number of slices."""
+"""Whether devices have taints depends on the node's allocator. Always the smaller number: otherwise a node that changes
+its allocator would need another number of slices."""
 
 SETS_PER_SLICE = limits.SLICE_COUNTER_SETS
 
 FIRST_GENERATION = 1
-"""Generation of a pool that nobody has published yet."""
+"""Generation of a pool that was never published."""
 
 
 def allocatable(
     machine: Machine, *, driver: str, tainted: bool, roles: GpuRoles = NO_ROLES
 ) -> tuple[tuple[Device, ...], ...]:
-    """Return the devices of the node's pool in pages, one a slice: those of each kind in turn, GPUs in ordinal order.
+    """Return the devices of the node's pool in pages, one per slice: kind by kind, GPUs in ordinal order.
 
-    `tainted` puts the taint on each device that keeps kube-scheduler from allocating it by itself. A machine without
-    GPUs has one empty page: an empty pool is a statement too. Equal input gives equal pages.
+    `tainted` adds to each device the taint that keeps kube-scheduler from allocating it. A machine without GPUs has one
+    empty page, to state that its pool is empty. Equal input gives equal pages.
     """
     taints = [Taint(taint_key(driver), TAINT_VALUE, TAINT_EFFECT)] if tainted else []
     devices = tuple(
@@ -44,9 +44,9 @@ def allocatable(
 def counter_pages(
     machine: Machine, roles: GpuRoles, taken: Mapping[str, Mapping[str, int]]
 ) -> tuple[tuple[CounterSet, ...], ...]:
-    """Return the counter sets of the GPUs that several devices are in pages, one a slice, GPUs in ordinal order.
+    """Return the counter sets of GPUs with several devices in pages, one per slice, GPUs in ordinal order.
 
-    `taken` is what of each GPU, by UUID, is not there for claims (mig_on_demand.taken_by_others).
+    `taken` is how much of each GPU, by UUID, is not available to claims (mig.on_demand.taken_by_others).
     """
     sets = tuple(
         mig_counter_set(gpu, taken.get(gpu.uuid, {})) if gpu.uuid in roles.divided else whole_counter_set(gpu)
@@ -59,10 +59,10 @@ def counter_pages(
 def slice_specs(
     machine: Machine, *, driver: str, node_name: str, tainted: bool, roles: GpuRoles = NO_ROLES
 ) -> tuple[ResourceSliceSpec, ...]:
-    """Return the specs of all slices of the node's pool, in page order, as of its first generation.
+    """Return the specs of all slices of the node's pool, in page order, in its first generation.
 
-    The pool is called like the node. A publisher decides the generation by what is published already. GPUs in MIG mode
-    are left out, as a node leaves them out: nobody can be given one as a whole. Pages keep their place.
+    The pool is named like the node. A publisher sets the generation by what is published already. GPUs in MIG mode are
+    left out, as on a real node: no claim can get one as a whole. Pages keep their place.
     """
     divided = {gpu_device_name(gpu.uuid) for gpu in machine.gpus if gpu.mig_enabled}
     every = allocatable(machine, driver=driver, tainted=tainted, roles=roles)

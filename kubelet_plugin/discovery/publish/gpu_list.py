@@ -14,23 +14,23 @@ NO_INDICES: Final[Mapping[int, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ListedGpus:
-    """What a list comes to on one machine."""
+    """What a list means on one machine."""
 
     gpus: tuple[Gpu, ...]
     """In the order of the words, each once."""
     is_all: bool
-    """Whether `all` stands there, and so none of them by name."""
+    """Whether the list is `all`, so that no GPU is named."""
     problems: Mapping[str, str]
     """Word → what is wrong with it, as a sentence."""
 
 
 def listed_gpus(setting: str, machine: Machine, first: Mapping[int, str], done: str) -> ListedGpus:
-    """Read a list: `all`, or indices, UUIDs and product names with commas between them; empty: none.
+    """Read a list: `all`, or comma-separated indices, UUIDs and product names; empty: none.
 
-    A product name stands for all GPUs of that name, whatever its case. `done` says what becomes of them: `shared`.
+    A product name means all GPUs of that name, ignoring case. `done` says what happens to them, such as `shared`.
 
-    `first` tells which UUID each index had first: it stands for that GPU from then on. NVML counts the GPUs that are
-    there, so when one is lost, those behind it move up, and nobody meant them. That is a problem as well.
+    `first` says which UUID each index had first: the index means that GPU from then on. NVML numbers the present GPUs,
+    so when one is lost, those after it move up although the setting did not mean them. That is a problem as well.
     """
     words = [word for part in setting.split(",") if (word := part.strip().lower())]
     listed: dict[str, Gpu] = {}

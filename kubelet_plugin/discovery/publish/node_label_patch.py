@@ -1,7 +1,7 @@
-"""What to change on a Node so that it has these labels, and none that we once gave it and no longer say.
+"""What to change on a Node so that it has these labels, and none that we set earlier and that no longer apply.
 
-An annotation records which labels we gave. Labels of others under the same names, such as those that GPU feature
-discovery left behind, are replaced where their value is wrong, and never taken away.
+An annotation records which labels we set. Labels of others under the same names, such as those that GPU feature
+discovery left behind, are replaced if their value is wrong, but never removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from dracaena.kubelet_plugin.discovery.publish.node_labels import PREFIX
 
 ANNOTATION: Final = "node-labels"
-"""After the driver's name: the names of the labels that we gave, sorted, joined by commas."""
+"""After the driver's name: the names of the labels that we set, sorted, joined by commas."""
 
 NVIDIA_LABELS: Final = (
     r"^nvidia\.com/(cuda\.(driver|driver-version|runtime|runtime-version)\.(major|minor|rev|revision|full)"
@@ -21,19 +21,19 @@ NVIDIA_LABELS: Final = (
     r"|gpu\.(machine|mode|family|clique|compute\.major|compute\.minor)"
     r"|(gpu|mig-[0-9a-z.-]+)\.(product|count|memory|replicas|sharing-strategy|multiprocessors|slices\.gi|slices\.ci))$"
 )
-"""Names of GPU feature discovery that node_labels() may say, as a regular expression of RE2 and of Python alike: the
-chart's admission policy has the same. Orders to other programs are not among them, such as `nvidia.com/gpu.deploy.*`
-and `nvidia.com/mig.config` of the GPU operator. It acts on `mig.capable` too; of `mps.capable`, which would start
-NVIDIA's MPS daemon, the policy lets nothing but `false` through, and nothing else is said."""
+"""Names of GPU feature discovery that node_labels() may set, as a regular expression for both RE2 and Python: the
+chart's admission policy has the same. It excludes labels that control other programs, such as `nvidia.com/gpu.deploy.*`
+and `nvidia.com/mig.config` of the GPU operator. The operator also acts on `mig.capable`. For `mps.capable`, which can
+start NVIDIA's MPS daemon, the policy allows only `false`, the only value that we set."""
 
 OWN_LABELS: Final = ("topology", "nvlink-group-size")
-"""After the driver's name. Never `settings` and `release-driver`, by which an admin steers the plugin."""
+"""After the driver's name. Never `settings` and `release-driver`, with which an admin controls the plugin."""
 
 _NVIDIA = re.compile(NVIDIA_LABELS)
 
 
 def may_write(label: str, driver: str) -> bool:
-    """Return whether a label of a Node is one that we may give and take away."""
+    """Return whether we may set and remove a label of a Node."""
     if label.startswith(PREFIX):
         return _NVIDIA.fullmatch(label) is not None
     return label in {f"{driver}/{name}" for name in OWN_LABELS}
@@ -42,11 +42,11 @@ def may_write(label: str, driver: str) -> bool:
 def label_patch(
     wanted: Mapping[str, str], labels: Mapping[str, str], annotations: Mapping[str, str], driver: str
 ) -> dict[str, Any] | None:
-    """Return an RFC 7386 patch of the Node, or None where it is as wanted.
+    """Return an RFC 7386 patch of the Node, or None if it is as wanted.
 
-    `labels` and `annotations` are those that it has. A label counts as given by us from the first time that we changed
-    its value: one that said the same before we came stays when we no longer say it. An annotation that somebody wrote
-    over takes no other labels away than those that may_write() allows.
+    `labels` and `annotations` are those that it has. A label counts as ours once we have changed its value: one that
+    already had the wanted value stays even after it no longer applies. A forged annotation cannot make us remove labels
+    other than those that may_write() allows.
     """
     annotation = f"{driver}/{ANNOTATION}"
     given = frozenset(annotations.get(annotation, "").split(","))

@@ -1,7 +1,7 @@
-"""Labels of a node that say which GPUs it has: names and values of GPU feature discovery, and a few of our own.
+"""Labels of a node that describe its GPUs: names and values of GPU feature discovery, and a few of our own.
 
-Both follow from the machine alone, so nothing here changes when pods come and go. A label whose value the driver does
-not tell is left out.
+All follow from the machine alone, so none changes when pods come and go. A label whose value the driver does not report
+is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX: Final = "nvidia.com/"
 
 MigStrategy = Literal["none", "single", "mixed"]
 MIG_STRATEGIES: Final[tuple[MigStrategy, ...]] = ("none", "single", "mixed")
-"""`--mig-strategy` of GPU feature discovery: whether MIG devices stand for GPUs, or beside them."""
+"""`--mig-strategy` of GPU feature discovery: whether MIG devices are labelled as the GPUs, or besides them."""
 
 MODES: Final[Mapping[str, str]] = {"0x0300": "graphics", "0x0302": "compute"}
 """First digits of a PCI class, as sysfs writes it → `gpu.mode`."""
@@ -40,7 +40,7 @@ _OF_NO_LABEL: Final = frozenset(
         "nvmlDeviceGetTopologyCommonAncestor",  # where a virtual machine hides the bus NVML never tells it
     }
 )
-"""Calls of NVML whose answers no label says."""
+"""NVML calls whose answers appear in no label."""
 
 _MIB = 1 << 20
 _NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9-_. ]")
@@ -58,15 +58,15 @@ _FAMILIES: Final[tuple[tuple[tuple[int, int], str], ...]] = (
     ((6, 0), "pascal"),
     ((5, 0), "maxwell"),
 )
-"""Least compute capability → family, falling. There is none below 5.0, and 11 and 14 have no name yet."""
+"""Lowest compute capability → family, descending. Below 5.0 there is none, and 11 and 14 have no name yet."""
 _NAMELESS = frozenset({11})
 _WITH_MIG = frozenset({"8.0", "9.0", "10.0", "10.3", "12.0"})
-"""Compute capabilities of which some products can be divided."""
+"""Compute capabilities with products that can be divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelFacts:
-    """What the labels say beside the machine."""
+    """What the labels need besides the machine."""
 
     machine_type: str = UNKNOWN
     """Product name of the node's firmware."""
@@ -78,7 +78,7 @@ class LabelFacts:
 
 
 def node_labels(machine: Machine, facts: LabelFacts, driver: str) -> Mapping[str, str]:
-    """Return all labels, sorted; none for a node without GPUs for containers, so that those of yesterday go."""
+    """Return all labels, sorted; none for a node without GPUs for containers, so that outdated ones are removed."""
     machine = _of_containers(machine)
     if not machine.gpus:
         return {}
@@ -89,7 +89,7 @@ def node_labels(machine: Machine, facts: LabelFacts, driver: str) -> Mapping[str
 
 
 def _of_containers(machine: Machine) -> Machine:
-    """Return a machine without the GPUs of which virtual machines get vGPUs, and nobody anything else."""
+    """Return a machine without the GPUs that the vGPU manager divides for virtual machines."""
     kept = [place for place, gpu in enumerate(machine.gpus) if gpu.pci_bus_id not in machine.vgpu_parents]
     if len(kept) == len(machine.gpus):
         return machine
@@ -111,17 +111,17 @@ def _of_containers(machine: Machine) -> Machine:
 
 
 def open_questions(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return what may still be answered, and may change the labels then."""
+    """Return the questions that may still be answered, and then may change the labels."""
     return tuple(each for each in left_out if each.may_pass and each.call not in _OF_NO_LABEL)
 
 
 def feature_file(labels: Mapping[str, str]) -> bytes:
-    """Return the labels as a feature file of node-feature-discovery: `name=value`, one a line."""
+    """Return the labels as a feature file of node-feature-discovery: one `name=value` per line."""
     return "".join(f"{name}={value}\n" for name, value in sorted(labels.items())).encode()
 
 
 def label_value(text: str) -> str:
-    """Return a text as GPU feature discovery makes a label of it, cut to what a label may hold."""
+    """Convert a text to a label value as GPU feature discovery does, cut to the length limit of labels."""
     words = "-".join(_NOT_IN_VALUES.sub("", text).split())
     return words[:DNS_LABEL_BYTES].strip(_EDGES)
 
@@ -164,7 +164,7 @@ def _gpus(machine: Machine, facts: LabelFacts) -> dict[str, str]:
 
 
 def _mig_capable(machine: Machine) -> dict[str, str]:
-    """Return nothing where the GPUs may be divided and nobody says so: a recorded machine is no reading of NVML."""
+    """Return nothing if it is not known whether the GPUs can be divided: a recording may lack what NVML would say."""
     if any(gpu.mig_enabled is not None for gpu in machine.gpus):
         return {"mig.capable": "true"}
     if any(gpu.cuda_compute_capability is None or gpu.cuda_compute_capability in _WITH_MIG for gpu in machine.gpus):
@@ -173,7 +173,7 @@ def _mig_capable(machine: Machine) -> dict[str, str]:
 
 
 def _majority(gpus: Sequence[Gpu]) -> Gpu:
-    """Return a GPU of the model that there is most of; of equally many the first. One label can say one model."""
+    """Return a GPU of the most frequent model, in a tie of the first: one label can only name one model."""
     counts = Counter(gpu.product_name for gpu in gpus)
     return max(gpus, key=lambda gpu: counts[gpu.product_name])
 
@@ -198,12 +198,12 @@ def _family(major: int, minor: int) -> str:
 
 
 def _counted(count: int, prefix: str = "gpu") -> dict[str, str]:
-    """Return how many there are. Our shares are no replicas: nobody can ask for one of them by count."""
+    """Return how many there are. Our shares do not count as replicas: they cannot be requested by count."""
     return {f"{prefix}.count": str(count), f"{prefix}.replicas": "1", f"{prefix}.sharing-strategy": "none"}
 
 
 def _single(machine: Machine) -> dict[str, str]:
-    """Return MIG devices that stand for GPUs; all GPUs must be divided, and into one profile."""
+    """Return the labels that describe MIG devices as GPUs; all GPUs must be divided, and into one profile."""
     profiles = {mig.profile for mig in machine.mig_devices}
     model = _model(_majority(machine.gpus))
     product = model.get("gpu.product", UNKNOWN)
@@ -216,7 +216,7 @@ def _single(machine: Machine) -> dict[str, str]:
 
 
 def _mixed(machine: Machine) -> dict[str, str]:
-    """Return MIG devices beside GPUs, by profile."""
+    """Return the labels that describe MIG devices besides GPUs, by profile."""
     products = {gpu.uuid: label_value(gpu.product_name or "") or UNKNOWN for gpu in machine.gpus}
     labels: dict[str, str] = {}
     for profile in sorted({mig.profile for mig in machine.mig_devices}):
@@ -229,7 +229,7 @@ def _mixed(machine: Machine) -> dict[str, str]:
 
 
 def _part(prefix: str, mig: MigDevice) -> dict[str, str]:
-    """Return what one MIG device has. Its engines are not read."""
+    """Return the labels of one MIG device. Its engines are not read."""
     labels = {}
     if mig.memory_bytes is not None:
         labels[f"{prefix}.memory"] = str(mig.memory_bytes // _MIB)
@@ -242,7 +242,7 @@ def _part(prefix: str, mig: MigDevice) -> dict[str, str]:
 
 
 def _own(machine: Machine, driver: str) -> dict[str, str]:
-    """Return how the GPUs are linked: what a node selector may ask for, and no name of GPU feature discovery says."""
+    """Return how the GPUs are linked: useful for node selectors, but without a name in GPU feature discovery."""
     count = len(machine.gpus)
     linked = [(a, b) for a, b in combinations(range(count), 2) if (machine.topology.link(a, b).nvlinks or 0) > 0]
     largest = max(Counter(lowest_in_group(count, linked)).values())

@@ -1,8 +1,8 @@
-"""This node's pool: the pages that should be published against the ResourceSlices that are → what to write.
+"""This node's pool: the wanted pages and the published ResourceSlices → what to write.
 
-A pool is read by others while it is written. Its generation and slice count let them tell a whole state from a half
-one (resource.k8s.io/v1, ResourcePool), so the rules here are those of the Kubernetes publishing library: the
-generation stays when one existing slice changes, and grows when more than that has to be seen together.
+A pool is read by others while it is written. Its generation and slice count show them whether a state is complete
+(resource.k8s.io/v1, ResourcePool), so the rules here are those of the Kubernetes publishing library: the generation
+stays if one existing slice changes, and grows if more must become visible together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Creation:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A slice that is there and differs."""
+    """A slice that exists and differs."""
 
     index: int
     published: ResourceSlice
@@ -57,7 +57,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class PoolWrites:
-    """What brings the published pool to the wanted one; to be done in this order."""
+    """The writes that turn the published pool into the wanted one, in this order."""
 
     generation: int
     delete: tuple[ResourceSlice, ...]
@@ -76,12 +76,12 @@ def plan_pool(
     missing: int = 0,
     may_land: int | None = None,
 ) -> PoolWrites:
-    """Compare and return the writes; nothing to write when both say the same.
+    """Compare and return the writes; none if both are the same.
 
-    Without a page one empty slice is published: the pool is there and has nothing. With `missing` the slices count
-    that many more than there are: the pool is incomplete for every reader, so that nothing of it is allocated yet.
-    `may_land` is the highest generation of what somebody has sent and that may still land, 0 where that is not known,
-    None where nothing may: else all is written anew, beyond it, because readers pass over older generations.
+    Without pages one empty slice is published: the pool exists and is empty. With `missing` the slices announce that
+    many more than there are: the pool is incomplete for every reader, so that nothing of it is allocated yet.
+    `may_land` is the highest generation of writes that were sent and may still be stored, 0 if it is not known, None if
+    there are none. Unless it is None, everything is rewritten beyond it, because readers ignore older generations.
     Slices of another pool of this driver and node, of an older generation or with a foreign name are deleted.
     """
     pages = pages or ((),)
@@ -99,7 +99,7 @@ def plan_pool(
     one_state = may_land is not None or bool(created) or len(changed) > 1
     generation = newest + 1 if one_state else newest
     if may_land is not None:
-        # Where it is not known, it was planned from these slices.
+        # If it is not known, the writes were planned from these slices.
         generation = max(generation, may_land) + 1
     return PoolWrites(
         generation=generation,
@@ -129,12 +129,12 @@ def devices_of(page: Page) -> tuple[Device, ...]:
 
 
 def page_of(stored: ResourceSlice) -> Page:
-    """Return what a slice holds."""
+    """Return the content of a slice."""
     return (*stored.spec.devices, *stored.spec.shared_counters)
 
 
 def same_page(wanted: Page, stored: ResourceSlice) -> bool:
-    """Whether a slice says what a page does. The order counts; when a taint was added does not: the server sets it."""
+    """Whether a slice equals a page. The order counts; the times of taints do not: the server sets them."""
     found = page_of(stored)
     return len(wanted) == len(found) and all(
         _without_times(a) == _without_times(b) for a, b in zip(wanted, found, strict=True)
@@ -161,7 +161,7 @@ def uncounted(wanted: Page, stored: ResourceSlice) -> bool:
 def with_known_times(wanted: Page, published: Sequence[ResourceSlice]) -> Page:
     """Return the page with the times of those taints that are published already: they were not added just now.
 
-    On whatever page: a device moves to another one when those before it become more or fewer.
+    All published pages count: a device moves to another page when devices before it come or go.
     """
     times = {
         (device.name, _taint_key(taint)): taint.time_added
@@ -199,12 +199,12 @@ def _taint_key(taint: Taint) -> tuple[str, str, str]:
 
 
 def _generate_name(pool: PoolIdentity, index: int) -> str:
-    """Return the name before its random end. The index leads, so that it survives the server's cut of long names."""
+    """Return the name without its random suffix. The index leads, so that truncation by the server spares it."""
     return f"{index:05x}-{pool.driver}-{pool.node_name}-"
 
 
 def _index(pool: PoolIdentity, name: str) -> int | None:
-    """Return which page a name stands for, None for a name that is not of our making."""
+    """Return which page a name is for, None for a name that we did not generate."""
     match = _INDEX.match(name)
     if match is None:
         return None
@@ -215,7 +215,7 @@ def _index(pool: PoolIdentity, name: str) -> int | None:
 def _spec(
     pool: PoolIdentity, page: Page, generation: int, count: int, *, over: ResourceSlice | None = None
 ) -> dict[str, Any]:
-    """Return the spec of a page, as a patch of the slice `over` that it goes over: what that held must go."""
+    """Return the spec of a page; for an existing slice `over`, as a patch that also clears what that held."""
     spec = ResourceSliceSpec(
         driver=pool.driver,
         pool=ResourcePool(pool.name, generation, count),

@@ -1,4 +1,4 @@
-"""The setting `sharing` and the GPUs of a machine → which GPUs several claims may have at a time."""
+"""The setting `sharing` and the GPUs of a machine → which GPUs several claims may have at once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
 
 LEAST_MEMORY_BYTES: Final = 2 << 20
-"""The least share and one step more: what the API wants of a range with a step (resource.k8s.io/v1, validRange)."""
+"""The least share plus one step: what the API requires of a range with a step (resource.k8s.io/v1, validRange)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
-    """What a setting comes to on one machine."""
+    """What a setting means on one machine."""
 
     uuids: frozenset[str] = frozenset()
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Word of the setting, or UUID of a GPU that cannot be shared → what is wrong, as a sentence. What is unclear is
-    shared by nobody."""
+    """Word of the setting, or UUID of a GPU that cannot be shared → what is wrong, as a sentence. Such GPUs are not
+    shared."""
 
 
 def shared_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> SharedGpus:
-    """Read a setting as listed_gpus() does. With `all`, GPUs that are divided are passed over; one that is named and
-    cannot be shared is a problem.
+    """Read a setting as listed_gpus() does. `all` skips divided GPUs; a GPU that is named but cannot be shared is a
+    problem.
     """
     listed = listed_gpus(setting, machine, first, "shared")
     problems, uuids = dict(listed.problems), set()

@@ -1,1 +1,1 @@
-"""The text of `nvidia-smi topo -m`, in the forms in which people pass it on."""
+"""The text of `nvidia-smi topo -m`, in the forms in which people share it."""

@@ -1,6 +1,6 @@
-"""The two layouts in which people pass on `nvidia-smi topo -m`: columns of blanks and tabs, and Markdown tables.
+"""The two layouts in which people share `nvidia-smi topo -m`: columns of blanks and tabs, and Markdown tables.
 
-One line in, one header or row out. Which lines belong together is up to topo_table.
+One line in, one header or row out. Which lines belong together is up to topo.table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dracaena.api.errors import BadInputError
 
 
 class TopoTextError(BadInputError):
-    """A text is no GPU matrix that can be read: which line, what stands there, what was expected."""
+    """A text is not a readable GPU matrix: which line, what it has, what was expected."""
 
     def __init__(self, line: int, seen: str, expected: str) -> None:
         self.line = line
@@ -34,7 +34,7 @@ class Affinity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PipeColumns:
-    """Where the columns of a Markdown table stand: people reorder them."""
+    """The positions of the columns of a Markdown table: people reorder them."""
 
     width: int
     links: tuple[int, ...]
@@ -106,7 +106,7 @@ def clean(line: str) -> str:
 
 
 def is_pipe_line(line: str) -> bool:
-    """Tell a line of a Markdown table."""
+    """Whether this is a line of a Markdown table."""
     return line.count("|") > 1
 
 
@@ -121,12 +121,12 @@ def pipe_cells(line: str) -> list[str]:
 
 
 def is_separator(line: str) -> bool:
-    """Tell an empty line or the rule below the header of a Markdown table."""
+    """Whether this is an empty line or the rule below the header of a Markdown table."""
     return not line.strip(" \t\r|:-=+#*>/`")
 
 
 def is_header(line: str) -> bool:
-    """Tell a line that starts with GPU numbers and shows no links: it is a header if a row follows."""
+    """Whether a line starts with GPU numbers and shows no links: it is a header if a row follows."""
     if is_pipe_line(line):
         cells = pipe_cells(line)
         return any(_GPU.fullmatch(cell) for cell in cells) and not any(map(is_link, cells))
@@ -138,7 +138,7 @@ def is_header(line: str) -> bool:
 
 
 def is_link(word: str) -> bool:
-    """Tell a link token, or several glued together."""
+    """Whether this is a link token, or several glued together."""
     return _LINK_RUN.fullmatch(word) is not None
 
 
@@ -151,7 +151,7 @@ def row_label(line: str) -> str | None:
 
 
 def is_gpu_row(line: str) -> bool:
-    """Tell a line that may be a row of a GPU: its label is a GPU, and it is no header."""
+    """Whether a line may be a row of a GPU: its label is a GPU, and it is no header."""
     label = row_label(line)
     return label is not None and _GPU.fullmatch(label) is not None and not is_header(line)
 
@@ -239,7 +239,7 @@ def _read_pipe_header(number: int, line: str) -> Header:
 
 
 def _read_links(number: int, line: str, position: int, header: Header) -> tuple[tuple[str, ...], int]:
-    """Read one token a column; cells may be glued (`SYSSYS`). Return them and where the next text starts."""
+    """Read one token per column; cells may be glued (`SYSSYS`). Return them and where the next text starts."""
     links: list[str] = []
     columns = header.columns
     for column in columns:
@@ -266,7 +266,7 @@ def _skip_blanks(line: str, position: int) -> int:
 
 
 def _seen(line: str, position: int) -> str:
-    """Return the whole word around a place in a line, or that the line ends there."""
+    """Return the whole word around a position in a line, or a note that the line ends there."""
     if position >= len(line):
         return "the line ends"
     start = position
@@ -291,7 +291,7 @@ def _read_affinity(rest: str, columns: tuple[Affinity, ...]) -> tuple[tuple[str,
 
 
 def _place(rest: str, cells: list[str], columns: tuple[Affinity, ...]) -> Mapping[Affinity, str]:
-    """Tell which cell belongs to which column: by order if none is empty, by tabs if there are, else not at all.
+    """Assign cells to columns: by order if none is empty, by tabs if there are any, otherwise not at all.
 
     nvidia-smi prints one tab too many before its last column.
     """

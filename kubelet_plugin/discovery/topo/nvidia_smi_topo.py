@@ -1,4 +1,4 @@
-"""Reads the text of `nvidia-smi topo -m` as people pass it on. For files and examples; a node asks NVML itself.
+"""Reads the text of `nvidia-smi topo -m` as people share it. For files and examples; a node asks NVML itself.
 
 The text hides the PCIe level of a pair behind its NVLinks (NV#): then the level stays unknown.
 """
@@ -23,7 +23,7 @@ _NUMBER_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _MAX_NUMA_NODES = 1024
 """Linux knows no more (CONFIG_NODES_SHIFT is at most 10), and resource.kubernetes.io/numaNode allows no more."""
 _PLACEHOLDER_UUIDS = uuid.UUID("0d6b4b8e-6d0c-5a57-9c0f-6a6f1f4f8b5e")
-"""Namespace of the UUIDs that stand in for the ones a matrix does not show. A number picked once."""
+"""Namespace of the UUIDs that replace the ones a matrix does not show. Picked once, at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TopoMatrix:
     """What a matrix says, as printed and as understood. Sequences are in the order of the printed columns."""
 
     topology: Topology
-    """The links by place in the matrix; SOC is read as SYS, the level behind NV# is unknown."""
+    """The links by position in the matrix; SOC is read as SYS, the level behind NV# is unknown."""
     gpus: tuple[int, ...]
     """GPU numbers as printed: 3 for `GPU3`."""
     matrix: tuple[tuple[str, ...], ...]
@@ -39,7 +39,7 @@ class TopoMatrix:
     nics: tuple[str, ...]
     """Labels of the NIC columns as printed."""
     nic_legend: tuple[tuple[str, str], ...]
-    """Device names of NICs where the text has a legend: (`NIC0`, `mlx5_0`)."""
+    """Device names of NICs if the text has a legend: (`NIC0`, `mlx5_0`)."""
     gpu_nic: tuple[tuple[str, ...], ...]
     """GPU×NIC tokens as printed."""
     affinity_cells: tuple[tuple[str, ...], ...]
@@ -66,10 +66,10 @@ def decode_text(content: bytes) -> str:
 
 
 def parse_topo_matrix(text: str) -> TopoMatrix:
-    """Read the first link matrix of a text and whatever legend it has.
+    """Read the first link matrix of a text and its legend, if any.
 
-    Raises TopoTextError, naming the line, when there is no matrix, when it is cut off, when a token or column is not
-    known, or when the matrix contradicts itself. Nothing in the matrix is ever skipped. Cost: linear in the text.
+    Raises TopoTextError, naming the line, if there is no matrix, it is cut off, a token or column is unknown, or the
+    matrix contradicts itself. Never skips anything in the matrix. Cost: linear in the text.
     """
     lines = split_lines(text)
     table = read_table(lines)
@@ -152,7 +152,7 @@ def _level(row: Row, nic: str, token: str) -> LinkLevel:
 
 
 def _check_nic_rows(table: Table) -> None:
-    """A NIC's row must say what the GPUs' rows say of it."""
+    """A NIC's row must agree with the GPUs' rows."""
     count = len(table.header.gpus)
     for place, nic_row in enumerate(table.nic_rows):
         if nic_row.links[count + place] != SELF:
@@ -197,11 +197,11 @@ def _legend_lines(lines: Sequence[tuple[int, str]]) -> dict[str, str]:
 
 
 def _numa_nodes(cells: Sequence[str | None], gpu_numa_ids: Sequence[str | None]) -> tuple[int | None, ...]:
-    """Return the NUMA node of each GPU where its cell names exactly one.
+    """Return the NUMA node of each GPU whose cell names exactly one.
 
-    GPUs with memory of their own in the kernel's map (GPU NUMA ID is a number: Grace systems) print a list: the node
-    of their CPU, then the nodes set aside for GPU memory, which the firmware numbers after all CPUs. There the lowest
-    is the CPU's, provided that the lists of different CPUs share nothing. Any other list leaves the node unknown.
+    GPUs whose memory is in the kernel's map (GPU NUMA ID is a number: Grace systems) print a list: the node of their
+    CPU, then the nodes reserved for GPU memory, which the firmware numbers after all CPUs. In such a list the lowest is
+    the CPU's, provided that the lists of different CPUs do not overlap. Any other list leaves the node unknown.
     """
     coherent = all(cell is not None and cell.isascii() and cell.isdigit() for cell in gpu_numa_ids)
     lists = [_numbers(cell) for cell in cells]

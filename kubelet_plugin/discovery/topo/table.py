@@ -1,4 +1,4 @@
-"""Finds the link matrix in a text and reads its lines: header, GPU rows, NIC rows. Judges nothing but completeness."""
+"""Finds the link matrix in a text and reads its lines: header, GPU rows, NIC rows. Checks only completeness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPECTED_MATRIX = "the output of `nvidia-smi topo -m`: a header GPU0 GPU1 … an
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A matrix as it stands in a text: one row for each GPU of the header, in its order."""
+    """A matrix as printed: one row for each GPU of the header, in its order."""
 
     header: Header
     gpu_rows: tuple[Row, ...]
@@ -26,7 +26,7 @@ class Table:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text without terminal codes. Raises TopoTextError where it is no text."""
+    """Return the lines of a text without terminal codes. Raises TopoTextError if it is not text."""
     lines = _LINE_END.split(text)
     for number, line in enumerate(lines, 1):
         if "\0" in line:
@@ -37,10 +37,10 @@ def split_lines(text: str) -> list[str]:
 
 
 def read_table(lines: Sequence[str]) -> Table:
-    """Return the first link matrix among the lines; whatever stands around it is ignored.
+    """Return the first link matrix among the lines; everything around it is ignored.
 
-    Raises TopoTextError when there is none, or when a line of it is cut off, doubled or not understood. Cost: linear
-    in the length of the text.
+    Raises TopoTextError if there is none, or a line of it is cut off, doubled or not understood. Cost: linear in the
+    length of the text.
     """
     header_at, row_at = _find(lines)
     header = layouts.read_header(header_at + 1, lines[header_at])
@@ -58,12 +58,12 @@ def read_table(lines: Sequence[str]) -> Table:
 
 
 def is_header_line(line: str) -> bool:
-    """Tell a line that looks like the header of another matrix."""
+    """Whether a line looks like the header of another matrix."""
     return layouts.is_header(line)
 
 
 def _find(lines: Sequence[str]) -> tuple[int, int]:
-    """Return the places of the header and of the first row: the first header that a row follows."""
+    """Return the positions of the header and of the first row: the first header that a row follows."""
     header_at: int | None = None
     stray: tuple[int, str] | None = None
     for at, line in enumerate(lines):
@@ -90,7 +90,7 @@ def _is_p2p(words: Sequence[str]) -> bool:
 
 
 def _row_lines(lines: Sequence[str], start: int, header: Header, rows: dict[str, Row]) -> Iterator[tuple[int, str]]:
-    """Yield place and label of each row from `start` on, up to the first line that is none.
+    """Yield position and label of each row from `start` on, up to the first line that is not a row.
 
     A line directly below the rows that carries a row's label must be a row; after an empty line it may be prose.
     """

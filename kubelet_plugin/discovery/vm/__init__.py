@@ -1,1 +1,1 @@
-"""What virtual machines can get of a node: GPUs by VFIO, and vGPUs."""
+"""What virtual machines can get from a node: GPUs by VFIO, and vGPUs."""

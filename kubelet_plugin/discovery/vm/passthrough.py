@@ -1,4 +1,4 @@
-"""Which GPUs of a PCI bus can be handed through to virtual machines, and why others that look like it cannot."""
+"""Which GPUs of a PCI bus can be passed through to virtual machines, and why others that seem to qualify cannot."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 """Names of vfio-pci and of its variants (nvgrace-gpu-vfio-pci): the module's name, with dashes or underscores."""
 
 NO_IOMMU: Final = "vfio-noiommu"
-"""Name of a group that VFIO makes up where there is no IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""
+"""Name of a group that VFIO invents without an IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""
 
 _NO_GPU: Final = "setting passthrough-gpus names it, and this node has no GPU of NVIDIA's at that address"
 
 _GPU_CLASSES: Final = (0x0300, 0x0302)
 """VGA and 3D controllers."""
 _BRIDGE: Final = 0x0604
-"""PCI to PCI bridges stay with the host, whatever has their group (Linux, driver-api/vfio)."""
+"""PCI to PCI bridges stay with the host, whoever has their group (Linux, driver-api/vfio)."""
 
 _PRODUCTS: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ _PRODUCTS: Final[Mapping[int, str]] = MappingProxyType(
         0x2901: "NVIDIA B200",
     }
 )  # fmt: skip
-"""Device id → what NVML calls the product. Nobody can ask it: the NVIDIA driver does not have these GPUs."""
+"""Device id → NVML's name of the product. NVML cannot be asked: the NVIDIA driver does not have these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class PciFunction:
     virtual_functions: int = 0
     """How many virtual functions of it there are (sriov_numvfs)."""
     has_console: bool = False
-    """Whether the firmware shows its text there (boot_vga), and the kernel after it."""
+    """Whether firmware and kernel use it as the console (boot_vga)."""
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a physical GPU of NVIDIA's."""
+        """Whether it is a physical NVIDIA GPU."""
         return self.vendor_id == NVIDIA_VENDOR_ID and self.pci_class in _GPU_CLASSES and not self.is_virtual
 
     @property
@@ -69,7 +69,7 @@ class PciFunction:
         return self.driver is not None and VFIO_DRIVER.fullmatch(self.driver) is not None
 
     def __str__(self) -> str:
-        """Return it as an admin looks for it, `0000:18:00.1 (0x10de:0x22ba, driver snd_hda_intel)`."""
+        """Return it in a form that admins can search for, `0000:18:00.1 (0x10de:0x22ba, driver snd_hda_intel)`."""
         ids = f"{hexadecimal_id(self.vendor_id)}:{hexadecimal_id(self.device_id)}"
         return f"{self.address} ({ids}, {f'driver {self.driver}' if self.driver else 'no driver'})"
 
@@ -81,7 +81,7 @@ class IommuGroup:
     members: tuple[str, ...]
     """Names of its devices, sorted; on the PCI bus that is their address."""
     name: str | None = None
-    """What its maker called it; groups of an IOMMU mostly have none."""
+    """The name that its creator gave it; groups of an IOMMU usually have none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,7 +94,7 @@ class RefusedGpu:
 
 @dataclass(frozen=True, slots=True)
 class PciBus:
-    """The GPUs of NVIDIA's, what shares a group with them, and those that could not be read."""
+    """NVIDIA's GPUs, what shares a group with them, and those that could not be read."""
 
     functions: Mapping[PciAddress, PciFunction] = field(default_factory=dict)
     groups: Mapping[int, IommuGroup] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class PciBus:
 
 @dataclass(frozen=True, slots=True)
 class OnDemandGpus:
-    """Which GPUs are bound to VFIO when a claim gets them, whatever drivers they have now."""
+    """Which GPUs are bound to VFIO when a claim gets them, regardless of their current drivers."""
 
     every: bool = False
     addresses: frozenset[str] = frozenset()
@@ -129,12 +129,12 @@ class HandedThrough:
 def handed_through(
     bus: PciBus, on_demand: OnDemandGpus = NONE_ON_DEMAND, *, but: Collection[str] = ()
 ) -> HandedThrough:
-    """Return the GPUs that a VFIO driver has, or may be given on demand, and which of them nobody may have.
+    """Return the GPUs that a VFIO driver has or may get on demand, and those of them that are refused.
 
     A virtual machine gets a whole IOMMU group, since the devices in it can reach each other's memory. So a group may
-    hold the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs `on_demand`
-    are bound when a claim gets them; `but` are addresses of GPUs that something else has, which are not. An address
-    that the settings name and no GPU has is refused too: whoever wrote it waits for a GPU.
+    hold only the functions of one GPU, each with a VFIO driver or with none, and bridges. The functions of GPUs
+    `on_demand` are bound when a claim gets them, except GPUs at the addresses `but`, which something else has. An
+    address in the settings without a GPU is refused too, because whoever set it expects a GPU there.
     """
     gpus, refused = [], list(bus.unreadable)
     for address in sorted(bus.functions):
@@ -168,8 +168,8 @@ def _gpu(function: PciFunction, *, on_demand: bool) -> PassthroughGpu:
 
 
 def why_not_on_demand(gpu: PciFunction, bus: PciBus) -> str | None:
-    """Return why a GPU cannot be bound to a VFIO driver, whatever driver it has now, None when it can: with all other
-    functions of its group, which must be the GPU's own.
+    """Return why a GPU cannot be bound to a VFIO driver, whatever driver it has now, together with all other functions
+    of its group, which must be its own; None if it can.
     """
     if gpu.virtual_functions:
         return f"it has {gpu.virtual_functions} virtual functions: write 0 to its sriov_numvfs first"
@@ -179,8 +179,8 @@ def why_not_on_demand(gpu: PciFunction, bus: PciBus) -> str | None:
 
 
 def divided_by_mig(machine: Machine) -> tuple[RefusedGpu, ...]:
-    """Return the GPUs that would be bound on demand and are in MIG mode, which nobody but an admin ends: all parts of
-    one would go to the virtual machine, and the admin's MIG devices would be gone. By PCI address.
+    """Return the GPUs that would be bound on demand but are in MIG mode, by PCI address. Only an admin may end that
+    mode: the virtual machine would get the whole GPU, and the admin's MIG devices would be lost.
     """
     gpus = {gpu.pci_bus_id: gpu for gpu in machine.gpus}
     handed = (gpus.get(each.pci_bus_id) for each in machine.passthrough if each.on_demand and not each.is_bound)
@@ -189,13 +189,13 @@ def divided_by_mig(machine: Machine) -> tuple[RefusedGpu, ...]:
 
 
 def passthrough_trouble(refused: RefusedGpu) -> Trouble:
-    """Return what an admin is told of a GPU that is not offered."""
+    """Return what an admin is told about a GPU that is not offered."""
     text = f"the GPU at {refused.address} is not published for virtual machines: {refused.reason}"
     return trouble(TroubleKind.PASSTHROUGH_REFUSED, text, refused.address)
 
 
 def why_divided_by_mig(gpu: Gpu) -> str | None:
-    """Return why a GPU cannot be bound while it is divided, as it was last read, None when it is not."""
+    """Return why a GPU cannot be bound because it is divided, as last read; None if it is not."""
     if not gpu.mig_enabled:
         return None
     return (
@@ -205,7 +205,7 @@ def why_divided_by_mig(gpu: Gpu) -> str | None:
 
 
 def functions_of_gpu(gpu: PciFunction, bus: PciBus) -> tuple[PciFunction, ...]:
-    """Return what a virtual machine gets with a GPU: all functions of its group but bridges, the GPU first."""
+    """Return what a virtual machine gets with a GPU: all functions of its group except bridges, the GPU first."""
     group = None if gpu.iommu_group is None else bus.groups.get(gpu.iommu_group)
     members = () if group is None else members_of([group])
     found = (bus.functions.get(address) for address in members if address != gpu.address)
@@ -230,7 +230,7 @@ def _why_refused(gpu: PciFunction, bus: PciBus, *, on_demand: bool) -> str | Non
 
 
 def _why_not_with(gpu: PciFunction, member: str, bus: PciBus, *, on_demand: bool) -> str | None:
-    """Return why a GPU cannot be given away together with one device of its group, None when it can."""
+    """Return why a GPU cannot be given away together with one device of its group, None if it can."""
     address = PciAddress.parse(member)
     other = None if address is None else bus.functions.get(address)
     if other is None:
@@ -248,6 +248,6 @@ def _why_not_with(gpu: PciFunction, member: str, bus: PciBus, *, on_demand: bool
 
 
 def members_of(bus_groups: Iterable[IommuGroup]) -> Sequence[PciAddress]:
-    """Return the addresses of all devices of some groups that are on the PCI bus, sorted, each once."""
+    """Return the PCI addresses of all devices in these groups, sorted, each once."""
     found = (PciAddress.parse(member) for group in bus_groups for member in group.members)
     return sorted({address for address in found if address is not None})

@@ -1,4 +1,4 @@
-"""Which VFIO driver a PCI function needs: the one that modules.alias names for it most exactly."""
+"""Which VFIO driver a PCI function needs: the best match in modules.alias."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _VFIO: Final = "vfio_pci:"
 
 @dataclass(frozen=True, slots=True)
 class VfioDriver:
-    """A driver by both of its names."""
+    """A driver with both of its names."""
 
     module: str
-    """As modprobe takes it: `nvgrace_gpu_vfio_pci`."""
+    """The name for modprobe: `nvgrace_gpu_vfio_pci`."""
 
     @property
     def name(self) -> str:
@@ -30,8 +30,8 @@ class VfioDriver:
 
 
 def best_vfio_driver(modalias: str, lines: Iterable[str]) -> VfioDriver:
-    """Return the driver for a function: of the `vfio_pci:` lines of modules.alias that match its modalias, the one with
-    the fewest wildcards, and of equal ones the first by name. Without any that is vfio-pci itself.
+    """Return the driver for a function: among the `vfio_pci:` lines of modules.alias that match its modalias, the one
+    with the fewest wildcards, in a tie the first by name. Without a match it is vfio-pci itself.
     """
     wanted = _VFIO + modalias.removeprefix(_PCI)
     found = [(PLAIN_MODULE, "*" * len(wanted))]

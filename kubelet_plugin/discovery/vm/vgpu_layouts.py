@@ -1,4 +1,4 @@
-"""A file of vGPU layouts, as NVIDIA's vgpu-device-manager has it, and a node's GPUs → which vGPUs each is to have.
+"""A file of vGPU layouts in the form of NVIDIA's vgpu-device-manager, and a node's GPUs → the vGPUs of each.
 
     version: v1
     vgpu-configs:
@@ -7,7 +7,8 @@
           device-filter: ["0x20B010DE"]
           vgpu-devices: {"A100-10C": 4}
 
-What its parts mean is in layout_files. An index is the place of a GPU among all of NVIDIA's by PCI address, as there.
+layout_files says what its parts mean. An index is the position of a GPU among all of NVIDIA's by PCI address, as in
+vgpu-device-manager.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _ENTRY_KEYS = ("devices", "device-filter", "vgpu-devices")
 
 @dataclass(frozen=True, slots=True)
 class VgpuLayout:
-    """Which vGPUs one GPU is to have."""
+    """Which vGPUs one GPU should have."""
 
     name: str
-    """Of the layout that says so."""
+    """Name of the layout that says so."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Type, the last word of what the driver calls it → how many; none is 0."""
+    """Type, by the last word of the driver's name for it → how many; none is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class OfferedType:
     type_id: str
     """As the kernel's files have it: `nvidia-222`, or `1414`."""
     most: int | None = None
-    """How many of it the GPU has room for while nothing else is on it; None: not known."""
+    """How many of it the GPU has room for if nothing else is on it; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,15 @@ class VgpuFunction:
 
     address: str
     room: Mapping[str, int] = field(default_factory=dict)
-    """Number of a type, as OfferedType has it → how many more can be made here now; those with no room may be left
+    """Number of a type, as OfferedType has it → how many more can be made here now; types without room may be left
     out."""
     has_type_file: bool = False
-    """Whether it becomes a vGPU by a number in its current_vgpu_type; else mediated devices are made on it."""
+    """Whether it becomes a vGPU by a number in its current_vgpu_type; otherwise mediated devices are made on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuOnGpu:
-    """A vGPU that is there."""
+    """An existing vGPU."""
 
     identity: str
     """UUID of a mediated device, or the address of the virtual function that it is."""
@@ -102,7 +103,7 @@ class VgpuGpu:
     types: Mapping[str, OfferedType] = field(default_factory=dict)
     """By the last word of the name."""
     knows_all_types: bool = True
-    """Whether these are all. Virtual functions list only what they have room for, and NVML may not tell more."""
+    """Whether these are all. Virtual functions list only types that they have room for, and NVML may not know more."""
 
     def __str__(self) -> str:
         """Return it as admins find it in the file and on the node."""
@@ -118,7 +119,7 @@ class OurVgpu:
     type_id: str
 
     def may_be(self, found: VgpuOnGpu) -> bool:
-        """Whether a vGPU is this one. A virtual function with another type is somebody else's by now."""
+        """Whether a vGPU may be this one. A virtual function with another type is somebody else's by now."""
         return (self.identity, self.type_id) == (found.identity, found.type_id)
 
 
@@ -132,9 +133,9 @@ def vgpu_layouts(
 ) -> Mapping[str, VgpuLayout]:
     """Return what a layout makes of the GPUs of a node, by address; GPUs that it does not name stay as they are.
 
-    `first` tells which address each index had first: an index of a GPU that is gone since names nothing. `all` passes
-    over GPUs on which the vGPU manager offers nothing. Raises BadInputError where the layout cannot be had here as it
-    stands: then nothing is to be changed, not in part either.
+    `first` says which address each index had first: an index of a GPU that is gone since means no GPU. `all` skips GPUs
+    on which the vGPU manager offers nothing. Raises BadInputError if the layout is not possible here as written: then
+    nothing may be changed, not even in part.
     """
     if name not in layouts:
         raise BadInputError(f"there is no layout {seen(name)}; the file has {listed(sorted(layouts))}")
@@ -157,8 +158,8 @@ def vgpu_layouts(
 
 
 def vgpu_layout_problem(gpu: VgpuGpu, layout: VgpuLayout) -> str | None:
-    """Return why a GPU can never have these vGPUs, or why that is not known, as a sentence; None where it can, as far
-    as can be told before they are made: of MIG-backed types beside each other only the driver knows.
+    """Return why a GPU can never have these vGPUs, or why that is not known, as a sentence; None if it can, as far as
+    that is known before they are made: only the driver knows which MIG-backed types fit together.
     """
     if not layout.counts:
         return None
@@ -187,7 +188,7 @@ def vgpu_layout_problem(gpu: VgpuGpu, layout: VgpuLayout) -> str | None:
 
 
 def has_vgpu_layout(gpu: VgpuGpu, layout: VgpuLayout, ours: Collection[OurVgpu]) -> bool:
-    """Whether a GPU has the vGPUs that its layout says, whoever made them."""
+    """Whether a GPU has the vGPUs of its layout, whoever made them."""
     names = {offered.type_id: name for name, offered in gpu.types.items()}
     names |= {each.type_id: each.type_name for each in ours}
     return Counter(names.get(each.type_id, each.type_id) for each in gpu.vgpus) == Counter(layout.counts)
@@ -200,17 +201,17 @@ def made_by_others(gpu: VgpuGpu, ours: Collection[OurVgpu]) -> tuple[VgpuOnGpu, 
 
 @dataclass(frozen=True, slots=True)
 class VgpuSteps:
-    """What is to be done to a GPU all of whose vGPUs are ours."""
+    """What to do to a GPU all of whose vGPUs are ours."""
 
     kept: tuple[OurVgpu, ...]
     removed: tuple[OurVgpu, ...]
     made: tuple[str, ...]
-    """Types, in the order in which they are made: the largest MIG-backed ones first, or small ones could lie in their
-    way."""
+    """Types, in the order in which they are made: the largest MIG-backed ones first, so that small ones do not block
+    them."""
 
 
 def vgpu_steps(gpu: VgpuGpu, layout: VgpuLayout, ours: Sequence[OurVgpu]) -> VgpuSteps:
-    """Return what brings a GPU into a layout; what both have stays."""
+    """Return the steps that bring a GPU into a layout; vGPUs that fit it stay."""
     left, kept, removed = Counter(layout.counts), [], []
     for mine in ours:
         if not any(mine.may_be(each) for each in gpu.vgpus):
@@ -225,8 +226,8 @@ def vgpu_steps(gpu: VgpuGpu, layout: VgpuLayout, ours: Sequence[OurVgpu]) -> Vgp
 
 
 def function_with_room(gpu: VgpuGpu, type_name: str) -> tuple[VgpuFunction, OfferedType] | None:
-    """Return where another vGPU of a type can be made now, and the type; None: nowhere. The first of the functions that
-    have the most room: vGPUs are spread over them.
+    """Return where another vGPU of a type can be made now, and the type; None: nowhere. To spread vGPUs, this is the
+    first of the functions with the most room.
     """
     offered = gpu.types.get(type_name)
     if offered is None:
@@ -245,7 +246,7 @@ def _gpus(entry: VgpuLayoutEntry, where: str, gpus: Sequence[VgpuGpu], first: Ma
     by_index = {**{gpu.index: gpu.address for gpu in gpus}, **first}
     for index in entry.indices:
         if index in first and first[index] not in by_address:
-            continue  # gone: those that are there get their layout
+            continue  # gone: the remaining GPUs get their layout
         gpu = by_address.get(by_index.get(index, ""))
         if gpu is None:
             raise BadInputError(f"{where}: this node has no GPU {index}, it has {listed(sorted(by_index))}")
@@ -253,8 +254,8 @@ def _gpus(entry: VgpuLayoutEntry, where: str, gpus: Sequence[VgpuGpu], first: Ma
 
 
 def _as_offered(counts: Mapping[str, int], gpu: VgpuGpu) -> Mapping[str, int]:
-    """Return counts by types as a GPU has them: where it has one without its MIG attribute (`ME`) alone, that is meant,
-    as in vgpu-device-manager.
+    """Return counts by the GPU's own type names: if it offers a type only without the MIG attribute (`ME`), that is
+    meant, as in vgpu-device-manager.
     """
     found: Counter[str] = Counter()
     for name, count in counts.items():
@@ -272,8 +273,8 @@ def _entry(document: object, where: str) -> VgpuLayoutEntry:
 
 
 def _check_beside_each_other(counts: Mapping[str, int], where: str) -> None:
-    """Refuse types that no GPU can have together. Time-sliced vGPUs of a GPU are of one type: what the driver allows
-    beside that (heterogeneous sizes) is a mode of the GPU that it forgets.
+    """Refuse types that no GPU can have together. Time-sliced vGPUs of a GPU must have one type: mixing them
+    (heterogeneous sizes) needs a mode of the GPU that the driver forgets.
     """
     for name in counts:
         read = vgpu_type(name)

@@ -1,4 +1,4 @@
-"""Which vGPUs of a node can be given to virtual machines, and why others that look like it cannot."""
+"""Which vGPUs of a node can be given to virtual machines, and why others that seem to qualify cannot."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dracaena.kubelet_plugin.discovery.vm.passthrough import NO_IOMMU, IommuGrou
 _FRAMEBUFFER: Final = re.compile(r"(?:^|[ ,])framebuffer=([1-9][0-9]{0,7})M(?:$|[ ,])", re.ASCII)
 """In the description of a type of mediated devices: mebibytes."""
 _CREATABLE: Final = re.compile(r"\s*([1-9][0-9]{0,9})\s*:\s*(\S(?:.*\S)?)\s*", re.ASCII)
-"""A line of creatable_vgpu_types: `1428 : NVIDIA H200X-141C`. Above them stands a header."""
+"""A line of creatable_vgpu_types: `1428 : NVIDIA H200X-141C`. A header precedes them."""
 _MIB: Final = 1 << 20
 _MDEV_DRIVERS: Final = frozenset({"vfio_mdev", "nvidia-vgpu-vfio"})
-"""Who serves NVIDIA's mediated devices: the kernel's module up to Linux 5.15, the vGPU manager's since then."""
+"""Drivers of NVIDIA's mediated devices: the kernel's module up to Linux 5.15, the vGPU manager's since then."""
 _GPU_DRIVER: Final = "nvidia"
-"""Has the virtual functions themselves where they are not vfio-pci's: it is its own VFIO driver for them."""
+"""Driver of virtual functions that vfio-pci does not have: NVIDIA's driver then is the VFIO driver for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class VgpuFacts:
     """The physical GPU."""
     type_id: str
     type_name: str | None = None
-    """Of a mediated device; a virtual function has the number alone."""
+    """Name of a mediated device's type; a virtual function has only the number."""
     description: str | None = None
     """Of the type of a mediated device."""
     driver: str | None = None
@@ -47,7 +47,7 @@ class VgpuTypeFacts:
     name: str
     framebuffer_bytes: int | None = None
     most: int | None = None
-    """How many of it a GPU has room for while nothing else is on it."""
+    """How many of it a GPU has room for if nothing else is on it."""
 
 
 TypesOfGpus = Mapping[PciAddress, Mapping[str, VgpuTypeFacts]]
@@ -61,7 +61,7 @@ class VgpuBus:
     vgpus: tuple[VgpuFacts, ...] = ()
     groups: Mapping[int, IommuGroup] = field(default_factory=dict)
     types: TypesOfGpus = field(default_factory=dict)
-    """As the lists of what can be made name them: without those for which there is no room."""
+    """Types by the lists of what can be made now, which leave out types without room."""
     parents: frozenset[PciAddress] = frozenset()
     """Physical GPUs that the vGPU manager offers types on, whether or not there are vGPUs of them."""
     unreadable: tuple[RefusedGpu, ...] = ()
@@ -80,16 +80,16 @@ class ExistingVgpus:
 
 
 def gpus_with_numbered_types(bus: VgpuBus) -> tuple[PciAddress, ...]:
-    """Return the GPUs of whose types sysfs has numbers, sorted. The driver knows names, sizes, and how many there is
-    room for; the lists in sysfs have names alone, and while there is room for another one.
+    """Return the GPUs whose types sysfs knows by number, sorted. The driver knows their names, sizes and maximum
+    counts; the lists in sysfs only have names, and only while there is room for another one.
     """
     return tuple(sorted({one.parent for one in bus.vgpus if one.type_name is None}.union(bus.types)))
 
 
 def existing_vgpus(bus: VgpuBus, told: TypesOfGpus | None = None) -> ExistingVgpus:
-    """Return the vGPUs that a virtual machine can be given, and those that nobody may be given, with the reason.
+    """Return the vGPUs that can be given to virtual machines, and those that cannot, with the reason.
 
-    `told` are types that the driver told, which count before what sysfs lists.
+    `told` are the types that the driver reported, which take precedence over those that sysfs lists.
     """
     vgpus, refused = [], list(bus.unreadable)
     twice = {identity for identity, count in Counter(one.identity for one in bus.vgpus).items() if count > 1}
@@ -105,13 +105,13 @@ def existing_vgpus(bus: VgpuBus, told: TypesOfGpus | None = None) -> ExistingVgp
 
 
 def creatable_types(text: str) -> Mapping[str, str]:
-    """Return number → name of the types in a creatable_vgpu_types. Lines of another form say nothing."""
+    """Return number → name of the types in a creatable_vgpu_types. Lines of another form are ignored."""
     lines = map(_CREATABLE.fullmatch, text.splitlines())
     return {match[1]: match[2] for match in lines if match is not None}
 
 
 def _vgpu(facts: VgpuFacts, bus: VgpuBus, told: TypesOfGpus) -> Vgpu | str:
-    """Return a vGPU, or why nobody may have it."""
+    """Return a vGPU, or why it is refused."""
     reason = _why_refused(facts, bus)
     if reason is not None:
         return reason
@@ -140,7 +140,7 @@ def _type_of(facts: VgpuFacts, bus: VgpuBus, told: TypesOfGpus) -> VgpuTypeFacts
     if facts.type_name is not None:
         match = _FRAMEBUFFER.search(facts.description or "")
         return VgpuTypeFacts(facts.type_name, None if match is None else int(match[1]) * _MIB)
-    # The driver first, though sysfs may list it: what is published must not change when the last place is taken.
+    # The driver first, even if sysfs lists it: what is published must not change when the last place is taken.
     return _known(facts, told) or _known(facts, bus.types)
 
 
@@ -160,7 +160,7 @@ def _why_refused(facts: VgpuFacts, bus: VgpuBus) -> str | None:
     group = None if facts.iommu_group is None else bus.groups.get(facts.iommu_group)
     if group is None:
         return "it is in no IOMMU group: turn the IOMMU on in the firmware and for the kernel (intel_iommu=on on Intel)"
-    # The kernel calls the groups of mediated devices so, too: their pages are pinned by the driver of the GPU.
+    # The kernel also gives this name to groups of mediated devices, whose pages are pinned by the GPU's driver.
     if group.name == NO_IOMMU and not is_mediated:
         return (
             f"IOMMU group {facts.iommu_group} is one of VFIO without an IOMMU: its virtual machine could write to all "
