@@ -1,12 +1,12 @@
 """The hardware of one node as far as a choice depends on it: the class of a node. Nodes of one model share one Box.
 
-First the box with the links and rates of its GPUs (nominal_rates looks them up), then which GPUs can change places,
-last which sets a policy lets a request have (meanings: api.config.v1alpha1).
+First comes the box with the links and rates of its GPUs (nominal_rates looks them up), then which GPUs can change
+places, last which sets a policy lets a request have (meanings: api.config.v1alpha1).
 
 Two GPUs are interchangeable when every third GPU, and all else that counts, is the same to both: most boxes are built
-of a few kinds. Only how many of each kind a set holds tells its worth, and of all sets that are equal in this the one
-with the lowest ordinals stands for the others. That makes switched boxes and PCIe trees of any size cheap, exactly and
-without a case of their own.
+of a few kinds. A set's worth depends only on how many GPUs of each kind it holds, and of all sets with equal numbers
+the one with the lowest ordinals stands for the others. That makes switched boxes and PCIe trees of any size cheap, and
+exact, without special cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dracaena.api.topology import Topology
 KB_S_PER_GB_S: Final = 1_000_000
 
 MAX_LINKED: Final = 1_024
-"""Boxes of which one partition is active: 16 for each of 64 models. An HGX of 8 has 7 of several GPUs."""
+"""Boxes with one active partition: 16 for each of 64 models. An HGX of 8 has 7 partitions of several GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class GpuRates:
     pcie_kb_s: int
     """Of all its PCIe lanes."""
     nvlinks: int
-    """Its NVLinks to anywhere; where that is not known, the most that it can have."""
+    """Its NVLinks to anywhere; if unknown, the most that it can have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
-    """Links and rates by ordinal (rank by PCI address). Equal boxes: every choice among their GPUs is worth the same.
+    """Links and rates by ordinal (rank by PCI address). In equal boxes every choice is worth the same.
 
     Canonical: names and numbers that no choice depends on are gone. Boxes whose GPUs are linked alike but numbered
-    differently stay two boxes. Sets of GPUs are bit masks over ordinals. The hash is computed once, because boxes are
+    differently remain two boxes. Sets of GPUs are bit masks over ordinals. The hash is computed once, because boxes are
     keys of tables that are looked up for every node.
     """
 
@@ -55,15 +55,15 @@ class Box:
     nic_levels: tuple[LinkLevel | None, ...]
     """Level from each GPU to its nearest NIC; None: no NIC, or unknown."""
     partitions: tuple[int, ...] = ()
-    """The sets of GPUs that Fabric Manager can link, those of one GPU among them, ascending. GPUs that one claim has
-    are linked if they are one of these, and by PCIe alone if not: `topology` has no NVLinks then. Empty: the links of
-    `topology` are there whoever has the GPUs (docs/design/0042-fabric-partitions.md)."""
+    """The sets of GPUs that Fabric Manager can link, including those of one GPU, ascending. The GPUs of one claim are
+    linked if they are one of these sets, and only by PCIe if not; `topology` then has no NVLinks. Empty: the links of
+    `topology` exist whoever has the GPUs (docs/design/0042-fabric-partitions.md)."""
     wired: Topology | None = None
-    """With `partitions` what `topology` is with the NVLinks that there are inside of them."""
+    """With `partitions`: `topology` plus the NVLinks inside them."""
     switched: int = field(init=False)
     """The GPUs whose NVLinks end at switches: each pair of them shows a GPU's whole count, one uplink for all peers."""
     nvlink_peers: tuple[int, ...] = field(init=False)
-    """For each GPU the mask of those that NVLinks join to it."""
+    """For each GPU the mask of the GPUs that NVLinks join to it."""
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,13 +91,14 @@ class Box:
         return self.topology, self.gpus, self.nic_levels, self.partitions, self.wired
 
     def linked(self, mask: int) -> Box:
-        """Return the box as its GPUs are linked where one claim has just this set: this box, but for `partitions`."""
+        """Return the box as its GPUs are linked when one claim has exactly this set: this box, except with
+        `partitions`."""
         if self.wired is None:
             return self
         return _linked(self, mask if mask in self.partitions else 0)
 
     def can_have(self, mask: int) -> bool:
-        """Return whether the GPUs of a set work together in one claim: as one partition, or each as one by itself."""
+        """Return whether the GPUs of a set work in one claim: as one partition, or each as a partition of its own."""
         partitions = self.partitions
         return not partitions or mask in partitions or all(1 << gpu in partitions for gpu in ordinals_of(mask))
 
@@ -115,7 +116,7 @@ class Box:
 
 @lru_cache(MAX_LINKED)
 def _linked(box: Box, active: int) -> Box:
-    """Return a box with `partitions` as one without, of which one partition is active; 0: none is."""
+    """Return a box with `partitions` as a box without them, while one partition is active; 0: none is."""
     assert box.wired is not None
     inside = [1 << a | 1 << b for a, b in combinations(range(box.gpu_count), 2)]
     pairs = zip(inside, box.wired.pairs, box.topology.pairs, strict=True)
@@ -124,12 +125,12 @@ def _linked(box: Box, active: int) -> Box:
 
 
 def without_nvlinks(topology: Topology) -> Topology:
-    """Return links with those of PCIe alone."""
+    """Return the links over PCIe only."""
     return replace(topology, pairs=tuple(replace(link, nvlinks=0) for link in topology.pairs))
 
 
 def canonical(topology: Topology) -> Topology:
-    """Return links without what no choice depends on: NICs, and the numbers of NUMA nodes."""
+    """Return links without what no choice depends on: NICs, and the numbering of NUMA nodes."""
     numbers: dict[int, int] = {}
     for numa_node in topology.numa_nodes:
         if numa_node is not None:
@@ -141,8 +142,8 @@ def canonical(topology: Topology) -> Topology:
 def _switched(topology: Topology, gpus: Sequence[GpuRates]) -> int:
     """Return the GPUs of each NVLink group in which the pairs of some GPU show more links than that GPU has.
 
-    Those cannot be separate links. A group is switched as a whole: a GPU with two peers left may show no more than it
-    has, though its links end at the same switches. A second group of the box may well be a mesh.
+    Those cannot be separate links. A group is switched as a whole: a GPU with two peers left may show no more links
+    than it has, though they end at the same switches. A second group of the box may well be a mesh.
     """
     ordinals = range(topology.gpu_count)
     joins = [(ordinal, peer) for ordinal in ordinals for peer in topology.nvlink_peers(ordinal)]
@@ -175,21 +176,21 @@ _HIGH = tuple(tuple(bit + 8 for bit in ordinals) for ordinals in _LOW)
 
 def ordinals_of(mask: int) -> tuple[int, ...]:
     """Return the ordinals of a bit mask, ascending."""
-    if mask < 1 << 16:  # every box that is sold; asked for each candidate
+    if mask < 1 << 16:  # every box on sale; called for each candidate
         return _LOW[mask & 255] + _HIGH[mask >> 8]
     return tuple(ordinal for ordinal in range(mask.bit_length()) if mask >> ordinal & 1)
 
 
 def connected(near: Sequence[int], mask: int) -> bool:
-    """Return whether each GPU of a set can be reached from each other through GPUs of the set alone. Cost: O(k).
+    """Return whether each GPU of a set can be reached from every other through GPUs of the set alone. Cost: O(k).
 
-    `near`: for each GPU the mask of those that are one step away.
+    `near`: for each GPU the mask of the GPUs one step away.
     """
     return reached_from(mask & -mask, near, mask) == mask
 
 
 def reached_from(first: int, near: Sequence[int], mask: int) -> int:
-    """Return the GPUs of a set that can be reached from some of it, themselves included, through GPUs of the set alone.
+    """Return the GPUs of a set that can be reached from some of them, these included, through GPUs of the set alone.
     Cost: O(k). `near` as in connected()."""
     reached = grown = first
     while grown:
@@ -236,7 +237,7 @@ def _can_swap_in_partitions(box: Box, wired: Topology, a: int, b: int) -> bool:
 
 
 def refined(kinds: Sequence[int], masks: Sequence[int]) -> tuple[int, ...]:
-    """Return kinds that are also alike in being inside or outside of each mask."""
+    """Split kinds so that the GPUs of one kind are all inside or all outside of each mask."""
     parts = tuple(kinds)
     for mask in masks:
         parts = tuple(part for kind in parts for part in (kind & mask, kind & ~mask) if part)
@@ -263,12 +264,12 @@ def lowest_of(mask: int, count: int) -> int:
 
 
 def representatives(kinds: Sequence[int], free: int, count: int) -> Iterator[int]:
-    """Yield one set of `count` free GPUs for each way to take so many of each kind: the lowest of each."""
+    """Yield one set of `count` free GPUs for each combination of numbers per kind: the lowest GPUs of each kind."""
     inside = [kind & free for kind in kinds if kind & free]
     singles = [kind for kind in inside if not kind & (kind - 1)]
     shared = [kind for kind in inside if kind & (kind - 1)]
     for taken, mask in _shares(shared, count):
-        # A set of different bits sums up to its mask; map and combinations do that without running our code.
+        # Distinct bits sum up to their mask; map and combinations do that without running our code.
         yield from (mask | rest for rest in map(sum, combinations(singles, count - taken)))
 
 
@@ -287,7 +288,7 @@ def _shares(kinds: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 def equals(kinds: Sequence[int], free: int, representative: int) -> Iterator[tuple[int, ...]]:
     """Yield the ordinals of every set that a representative stands for, itself first, in the order of the ordinals."""
     if not any(kind & free & representative and kind & free & ~representative for kind in kinds):
-        # Of each kind it has all or nothing.
+        # It has all or none of each kind.
         yield ordinals_of(representative)
         return
     kind_of = {ordinal: place for place, kind in enumerate(kinds) for ordinal in ordinals_of(kind & free)}
@@ -314,7 +315,7 @@ def equals(kinds: Sequence[int], free: int, representative: int) -> Iterator[tup
 
 
 class Bandwidths(Protocol):
-    """What sets of GPUs of one box can carry (class_table.ClassTable)."""
+    """What the sets of GPUs of one box can carry (class_table.ClassTable)."""
 
     @property
     def box(self) -> Box:
@@ -328,7 +329,7 @@ class Bandwidths(Protocol):
         """Return the bandwidth of a collective."""
 
     def most_kb_s(self, mask: int) -> int:
-        """Return a bandwidth that the one of a set does not exceed, at a fraction of its cost."""
+        """Return an upper bound of a set's bandwidth, at a fraction of its cost."""
 
 
 _WORST_ALLOWED: Final = {
@@ -353,7 +354,7 @@ class SetRule:
     eligible: int
     """GPUs that it may have at all."""
     peers: tuple[int, ...] | None
-    """For each GPU the mask of those it may be in one set with, itself included; None: any."""
+    """For each GPU the mask of the GPUs that it may share a set with, itself included; None: any."""
     nvlink: bool
     """Whether the NVLink graph of the set must be connected."""
     least_kb_s: int
@@ -361,15 +362,15 @@ class SetRule:
 
     @property
     def any_set(self) -> bool:
-        """Whether any set of eligible GPUs will do."""
+        """Whether any set of eligible GPUs is allowed."""
         return self.peers is None and not self.nvlink and not self.least_kb_s
 
     def whole(self, mask: int) -> tuple[int] | None:
-        """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
+        """Return the set as the part of a lone request, or None if it may not have the set (Splitter.split)."""
         return (mask,) if self.allows(mask) else None
 
     def allows(self, mask: int) -> bool:
-        """Return whether a set holds to the rule; one GPU alone needs only to be eligible. Cost: O(k) look-ups."""
+        """Return whether a set follows the rule; a single GPU only has to be eligible. Cost: O(k) look-ups."""
         if mask & ~self.eligible:
             return False
         if self.any_set or not mask & (mask - 1):
@@ -378,7 +379,7 @@ class SetRule:
             return False
         if self.nvlink and not nvlink_connected(self.table.box, mask):
             return False
-        # The bound costs less and mostly settles it.
+        # The bound costs less and mostly decides.
         return not self.least_kb_s or (
             self.table.most_kb_s(mask) >= self.least_kb_s and self.table.kb_s(mask) >= self.least_kb_s
         )
@@ -410,12 +411,12 @@ def make_rule(table: Bandwidths, policy: TopologyPolicy, eligible: int) -> SetRu
 
 
 def nvlink_connected(box: Box, mask: int) -> bool:
-    """Return whether the NVLink graph of the GPUs of a set alone is connected. Cost: O(k)."""
+    """Return whether the NVLink graph of just the GPUs of a set is connected. Cost: O(k)."""
     return connected(box.nvlink_peers, mask)
 
 
 def rule_words(policy: TopologyPolicy) -> str:
-    """Return what a policy demands as a user wrote it, for example `requirement NVLink, minBandwidth 100`."""
+    """Return what a policy demands as a user would write it, for example `requirement NVLink, minBandwidth 100`."""
     words = []
     if policy.requirement not in (None, Requirement.BEST_EFFORT):
         words.append(f"requirement {policy.requirement.value}")

@@ -1,7 +1,7 @@
-"""What is worked out once for one box under the figures of one policy: its pairs, its rings, what tells GPUs apart.
+"""What is worked out once for one box under the figures of one policy: its pairs, its rings, what distinguishes GPUs.
 
-And what of a set is not looked up: minimum cuts, and the rings of large boxes. What sets are worth is remembered in
-class_table. Bandwidths are whole kB/s, one way, as collective defines them.
+Also the figures of a set that are not looked up: minimum cuts, and the rings of large boxes. class_table remembers what
+sets are worth. Bandwidths are whole kB/s, one way, as collective defines them.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ STEP_BITS: Final = 3
 NVLINK_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
 
 STEP_SUM_BITS: Final = 16
-"""Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
+"""Room for the steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
 
 KB_S_BITS: Final = 52
-"""kB/s of a total: 61 links of 10,000 GB/s to each of some thousand GPUs are less."""
+"""Room for the kB/s of a total: 61 links of 10,000 GB/s to each of some thousand GPUs are less."""
 
 COLLECTIVE_SHIFT: Final = STEP_SUM_BITS + KB_S_BITS
 """Where the collective's kB/s start in a worth."""
 
 MAX_STATES: Final = 1 << 16
-"""Free sets of a box that differ in more than interchangeable GPUs: as many as 16 GPUs can have that are all unlike.
+"""Free sets of a box that differ in more than interchangeable GPUs: as many as 16 GPUs that are all unlike can have.
 Beyond it damage is not counted, and sets are grown instead of compared (choices.grown)."""
 
 FEW_STATES: Final = 1 << 12
-"""Up to as many free sets each is looked at alone; above, all subsets at once (subsets), at some 10 ms a table."""
+"""Up to this many free sets, each is looked at alone; above, all subsets at once (subsets), at some 10 ms per table."""
 
 MAX_AT_ONCE: Final = 16
-"""GPUs whose subsets are looked at all at once: 65,536; each GPU more doubles them."""
+"""The most GPUs whose subsets are looked at all at once: 65,536; each further GPU doubles them."""
 
 MAX_DIVIDED: Final = 8
-"""GPUs of a set of which all ways to divide it are compared for the lightest cut: 127; each GPU more doubles them."""
+"""The most GPUs of a set whose divisions are all compared for the lightest cut: 127; each further GPU doubles them."""
 
 MAX_COMPARED: Final = 3
-"""GPUs of which all sets are compared for their heaviest links: 560 of 16 GPUs, 1,820 if it were 4."""
+"""Size up to which all sets are compared for their heaviest links: 560 sets of 16 GPUs; with 4 it would be 1,820."""
 
 MAX_ENTRIES: Final = 1 << 17
-"""Entries of one memo of a table; a full one starts afresh. 65,536 sets of 16 GPUs fit, at about 100 bytes each."""
+"""Entries of one memo of a table; a full memo starts afresh. 65,536 sets of 16 GPUs fit, at about 100 bytes each."""
 
 
 class BoxTables:
@@ -81,7 +81,7 @@ class BoxTables:
         self.figures = figures
         self.fabric = make_fabric(box, figures)
         self.twins = interchangeable(box)
-        """Masks of GPUs of which any two can change places and nothing else changes; every GPU is in one."""
+        """Masks of GPUs of which any two can change places without changing anything else; every GPU is in one."""
         states = prod(twins.bit_count() + 1 for twins in self.twins)
         self.comparable = states <= MAX_STATES
         self.many_unlike = states > FEW_STATES and box.gpu_count <= MAX_AT_ONCE
@@ -98,7 +98,7 @@ class BoxTables:
         return self._hops[-1][0]
 
     def _nvlink_rate(self, mask: int, most: int) -> int:
-        """Return the rate over NVLinks alone, 0 where they do not connect the set."""
+        """Return the rate over NVLinks alone; 0 if they do not connect the set."""
         if self.box.switched & mask:
             return most
         ordinals = ordinals_of(mask)
@@ -112,23 +112,23 @@ class BoxTables:
         return least << STEP_BITS | NVLINK_STEPS if least else 0
 
     def _is_least_cut(self, count: int, least: int) -> bool:
-        """Whether the least sum of one GPU's links is the minimum cut of `count` GPUs for sure.
+        """Whether the least sum of one GPU's links is certainly the minimum cut of `count` GPUs.
 
-        Cutting off t GPUs, at most half of them, cuts their links less twice those among them: at least
-        t·least - 2·heaviest(t), where no t GPUs of the box have heavier links among them.
+        Cutting off t GPUs, at most half of them, cuts their links minus twice those among them: at least t·least -
+        2·heaviest(t), because no t GPUs of the box have heavier links among them.
         """
         return all((t - 1) * least >= 2 * self._heaviest(t) for t in range(2, count // 2 + 1))
 
     @cached_property
     def _degree_of(self) -> Sequence[int] | None:
-        """Least degree of every set in _degree_unit, on boxes where most sets are asked for; None on others."""
+        """Least degree of every set in _degree_unit, on boxes that need most sets; None on others."""
         if self._pcie_of is None or self.box.switched:
             return None
         return least_degree_of_subsets([[kb_s // self._degree_unit for kb_s in row] for row in self.fabric.nvlink_kb_s])
 
     @cached_property
     def _nvlinks_within(self) -> Sequence[int] | None:
-        """Total of the NVLinks inside every set in _degree_unit, where there is _degree_of."""
+        """Total of the NVLinks inside every set in _degree_unit, on boxes with _degree_of."""
         if self._degree_of is None:
             return None
         return total_of_subsets([[kb_s // self._degree_unit for kb_s in row] for row in self.fabric.nvlink_kb_s])
@@ -139,18 +139,18 @@ class BoxTables:
 
     @cached_property
     def _pcie_of(self) -> Sequence[int] | None:
-        """PCIe rate of every set, on boxes where most sets are asked for; None on others."""
+        """PCIe rate of every set, on boxes that need most sets; None on others."""
         return least_pair_of_subsets(self._pcie_rates) if self.many_unlike else None
 
     @cached_property
     def pairs_kb_s(self) -> tuple[tuple[int, ...], ...]:
-        """What each pair reaches by its better way, 0 on the diagonal."""
+        """What each pair reaches over its better network; 0 on the diagonal."""
         ordinals = range(self.box.gpu_count)
         return tuple(tuple(pair_kb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
 
     @cached_property
     def _hops(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """For each rate that a pair has, fastest first: the peers of each GPU at this rate or faster."""
+        """For each rate that some pair has, fastest first: the peers of each GPU at this rate or faster."""
         pairs, ordinals = self.pairs_kb_s, range(self.box.gpu_count)
         return tuple(
             (rate, tuple(mask_of(b for b in ordinals if b != a and pairs[a][b] >= rate) for a in ordinals))
@@ -160,7 +160,7 @@ class BoxTables:
     @cached_property
     def _rings(self) -> tuple[tuple[int, bytes], ...] | None:
         """For each rate of _hops but the last: which sets have a ring of such hops, mask by mask (subsets.with_ring);
-        None on boxes of too many GPUs. With the last rate all sets have.
+        None on boxes of too many GPUs. At the last rate all sets have a ring.
         """
         if self.box.gpu_count > MAX_AT_ONCE:
             return None
@@ -178,7 +178,7 @@ class BoxTables:
         )
 
     def _heaviest(self, count: int) -> int:
-        """Return what the NVLinks among `count` GPUs of the box weigh at most."""
+        """Return the most that the NVLinks among `count` GPUs of the box can weigh."""
         known = self._heaviest_of.get(count)
         if known is None:
             rows = self.fabric.nvlink_kb_s
@@ -213,7 +213,7 @@ class BoxTables:
 
 
 def _slowest_first(rates: Sequence[Sequence[int]]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return, for each rate of a pair that there is, (rate, GPUs that have such a pair, mask of each GPU's peers)."""
+    """Return (rate, GPUs with such a pair, mask of each GPU's peers) for each rate that some pair has."""
     ordinals = range(len(rates))
     found = []
     for rate in sorted({rates[a][b] for a, b in combinations(ordinals, 2)}):

@@ -1,6 +1,6 @@
-"""Which GPUs of one node a pod gets: every legal choice, best first. The other rooms come here for all scores.
+"""Which GPUs of one node a pod gets: every legal choice, best first. The other rooms get all scores from here.
 
-Several requests of a pod are served together: the set of all of them is chosen first, then dealt out (shares). Parts of
+Several requests of a pod are served together: the set for all of them is chosen first, then divided (shares). Parts of
 a score are computed only for sets that are equal in all earlier parts, so finding the best of thousands of sets costs
 little more than computing their bandwidths; and sets that cannot be the best only get an upper bound.
 """
@@ -37,16 +37,16 @@ from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Price
 from dracaena.controller.allocation.score.shares import RequestShare, Splitter, most_served
 
 MAX_SEEDS: Final = 64
-"""GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
+"""GPUs from which sets are grown on a box that is too large to compare all sets: one choice stays below a second."""
 
 NO_PARTITION: Final = "whose free GPUs are neither a partition together nor each one by itself"
 """Why a node with partitions gives nothing, in words that follow a count of nodes."""
 
 Rank = TypeVar("Rank", int, tuple[int, int, int], tuple[int, int, int, int])
-"""One part of a score, or some that are known together, as a key that sorts best first."""
+"""One part of a score, or several that are known together, as a key that sorts best first."""
 
 Stage = Callable[[Sequence[int]], Iterator[list[int]]]
-"""Splits sets by one part of the score: the best first, equal ones together and in the order in which they came."""
+"""Groups sets by one part of the score: the best first, equal sets together and in the order in which they came."""
 
 
 def best_first(
@@ -54,7 +54,7 @@ def best_first(
 ) -> Iterator[list[int]]:
     """Yield groups of sets that are equal in every part of the score, best first. Lazy.
 
-    `masks` are sets of one size inside `free`; `beside` are GPUs that the pod holds already: sets are compared together
+    `masks` are sets of one size inside `free`; `beside` are GPUs that the pod already holds: sets are compared together
     with them.
     """
     return _refine(list(masks), _stages(table, free, order, beside), 0)
@@ -102,7 +102,7 @@ def _nothing(_: int) -> int:
 
 
 def _by(key: Callable[[int], Rank]) -> Stage:
-    """Return a stage that puts the sets with the least key first."""
+    """Return a stage that puts the sets with the smallest key first."""
 
     def split(masks: Sequence[int]) -> Iterator[list[int]]:
         groups: dict[Rank, list[int]] = {}
@@ -129,7 +129,7 @@ def _by_worth_left(table: ClassTable | PodSets, free: int, masks: Sequence[int],
 
 
 def _by_bandwidth(table: ClassTable | PodSets, masks: Sequence[int], beside: int) -> Iterator[list[int]]:
-    """Group sets by whole GB/s. What a set has at most decides when it is worth a minimum cut."""
+    """Group sets by whole GB/s. A set's upper bound decides when it is worth a minimum cut."""
     groups: dict[int, list[int]] = {}
     for mask in masks:
         groups.setdefault(table.most_kb_s(mask | beside) // KB_S_PER_GB_S, []).append(mask)
@@ -147,8 +147,8 @@ def _by_bandwidth(table: ClassTable | PodSets, masks: Sequence[int], beside: int
 
 
 def grown(table: ClassTable, free: int, count: int) -> Iterator[int]:
-    """Yield sets grown from each free GPU by the one that is linked best to those taken, for boxes of too many unlike
-    GPUs to compare all sets. Good sets, not proven the best. Cost: O(seeds × count × GPUs).
+    """Yield sets grown from each free GPU by adding the GPU linked best to those taken, for boxes with too many unlike
+    GPUs to compare all sets. Good sets, but not proven to be the best. Cost: O(seeds × count × GPUs).
     """
     pairs = table.pairs_kb_s
     seen = set()
@@ -168,14 +168,14 @@ def grown(table: ClassTable, free: int, count: int) -> Iterator[int]:
 
 
 MAX_TABLES: Final = 64
-"""Node models (times linkBandwidth figures) whose tables are kept: clusters have a handful."""
+"""Node models (times linkBandwidth figures) whose tables are kept; clusters have a handful."""
 
 MAX_ORDERS: Final = 1_000
-"""Orders and figures that are kept by demands, some 500 bytes each."""
+"""Orders and figures kept by demands, some 500 bytes each."""
 
 MAX_ANSWERS: Final = 50_000
-"""Remembered answers by (box, free GPUs, held GPUs, demands): 256 free masks times the usual counts of some boxes. That
-is about 40 MB."""
+"""Remembered answers by (box, free GPUs, held GPUs, demands): 256 free masks times the usual counts of some boxes,
+about 40 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +189,9 @@ class Demand:
     eligible: int | None = None
     """Mask of the GPUs that it may have; None: any."""
     claim: int = 0
-    """Its claim, by a number. It only matters on a box with partitions, as does `base`. Demands of one claim follow
-    each other."""
+    """Number of its claim. Like `base`, it only matters on a box with partitions. Demands of one claim are adjacent."""
     base: int = 0
-    """Mask of the GPUs that the claim has beside those that are chosen; the same for all its demands."""
+    """Mask of the GPUs that the claim has besides the chosen ones; the same for all its demands."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -211,13 +210,13 @@ class Choice:
     """Mask of each request, in the order of the demands."""
     score: Score
     beside: int = 0
-    """GPUs of the same box that the pod holds already: score and links are about all together."""
+    """GPUs of the same box that the pod already holds: score and links are about all of them together."""
     claims: tuple[int, ...] = ()
-    """On a box with partitions the GPUs of each claim, where it is not one claim that has them all."""
+    """On a box with partitions the GPUs of each claim, unless one claim has them all."""
 
     @property
     def together(self) -> int:
-        """Mask of all GPUs that the pod has then."""
+        """Mask of all GPUs that the pod then has."""
         return self.mask | self.beside
 
 
@@ -237,22 +236,22 @@ class BestTwo:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """How the sets of one box compare for one pod, and how they are dealt out."""
+    """How the sets of one box compare for one pod, and how they are divided."""
 
     worths: ClassTable | PodSets
     split: Callable[[int], tuple[int, ...] | None]
-    """Gives the part of each request, None where the pod may not have the set."""
+    """Returns the part of each request; None if the pod may not have the set."""
     allows: Callable[[int], bool] | None
-    """Whether it may; None: that costs too much to be asked of all."""
+    """Returns whether it may; None: too costly to ask for all sets."""
     claims: Callable[[int], tuple[int, ...]] = _no_claims
-    """Gives Choice.claims."""
+    """Returns Choice.claims."""
 
 
 class Engine:
-    """Chooses. Holds only what it computed before, within bounds. One thread at a time."""
+    """Chooses. Holds only earlier results, within bounds. One thread at a time."""
 
     def __init__(self, prices: Prices | None = None, *, effort: Effort | None = None) -> None:
-        """Sets that are compared are charged to `effort`, whose OverdueError all that chooses may raise."""
+        """Compared sets are charged to `effort`, whose OverdueError every choosing method may raise."""
         self._effort = effort or Effort()
         self.prices = prices  # for reading; reprice() changes it
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
@@ -261,8 +260,8 @@ class Engine:
         self._answers: Memo[tuple[Box, int, int, tuple[Demand, ...]], BestTwo] = Memo(MAX_ANSWERS)
 
     def priced(self, shares: tuple[int, int, int], nodes: Counter[Box]) -> Prices | None:
-        """Return the prices where pods ask for these shares of GPUs (Prices.shares) and there are so many nodes of each
-        box; None where there is no node. Of more than MAX_TABLES boxes the most frequent ones count."""
+        """Return the prices when pods ask for these shares of GPUs (Prices.shares) and there are this many nodes of
+        each box; None when there is no node. Of more than MAX_TABLES boxes the most frequent ones count."""
         kinds = nodes.most_common(MAX_TABLES)
         total = sum(count for _, count in kinds)
         if not total:
@@ -278,13 +277,13 @@ class Engine:
         return tuple(map(self.table(box).ideal_gb_s, GROUP_SIZES))
 
     def reprice(self, prices: Prices | None) -> None:
-        """Score with other prices from now on. Tables stay, what was chosen is worked out anew."""
+        """Score with other prices from now on. Tables stay; choices are worked out anew."""
         self.prices = prices
         self._orders.clear()
         self._answers.clear()
 
     def best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int = 0) -> BestTwo:
-        """Return the first two of choices(), or why there is none. Cost: a look-up, once the state was seen."""
+        """Return the first two of choices(), or why there is none. Cost: a look-up, once the state has been seen."""
         return self._answers.get(
             (box, free, beside, demands), lambda: self._compute_best_two(box, free, demands, beside)
         )
@@ -292,8 +291,8 @@ class Engine:
     def choices(self, box: Box, free: int, demands: Sequence[Demand], beside: int = 0) -> Iterator[Choice]:
         """Yield every set that may be taken, best first; equal ones by their ordinals. Lazy.
 
-        What the policies demand holds for the part of each request; the score is about all of them together with the
-        GPUs `beside`, that the pod holds already and that are not in `free`. Each set comes once, dealt out best.
+        The policies' demands apply to the part of each request; the score is about all of them together with the GPUs
+        `beside`, which the pod already holds and which are not in `free`. Each set comes once, divided in the best way.
         """
         count = sum(demand.count for demand in demands)
         if count == 0:
@@ -332,7 +331,7 @@ class Engine:
     def _pod_sets(
         self, table: PartitionedTable, free: int, demands: Sequence[Demand], beside: int
     ) -> ClaimGpus | PodSets:
-        """Return what deals sets out: to one claim that has nothing yet, or among the claims of the pod."""
+        """Return what divides sets: for one claim that has nothing yet, or among the claims of the pod."""
         claims = [
             ClaimGpus(table, partial(_shares, free=free, demands=tuple(of_claim)), base, self._effort)
             for (_, base), of_claim in groupby(demands, key=lambda demand: (demand.claim, demand.base))
@@ -340,7 +339,7 @@ class Engine:
         return claims[0] if len(claims) == 1 and not beside else PodSets(table, claims, beside, self._effort)
 
     def splits(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
-        """Yield the ways to deal one set out among the demands, best first (shares.Splitter.splits)."""
+        """Yield the ways to divide one set among the demands, best first (shares.Splitter.splits)."""
         table = self.table(box, demands)
         if isinstance(table, PartitionedTable):
             return self._pod_sets(table, free, demands, 0).splits(mask)
@@ -356,7 +355,7 @@ class Engine:
         claims: Sequence[int] = (),
     ) -> Score:
         """Return the score of taking any set out of the free GPUs, under the policies of the demands. `claims`: the
-        GPUs of each claim, where it is not one that has them all; it only matters on a box with partitions."""
+        GPUs of each claim, unless one has them all; it only matters on a box with partitions."""
         table, order = self.table(box, demands), self.order(demands)
         if isinstance(table, PartitionedTable) and claims:
             return score_of_claims(table, free, chosen, beside, claims, order)
@@ -417,7 +416,7 @@ class Engine:
 
 
 def link_bandwidth_of(policies: Iterable[TopologyPolicy]) -> LinkBandwidth:
-    """Return the figures for a pod: of each link the first of its requests' policies that says something."""
+    """Return the figures for a pod: for each link that of the first of its requests' policies that has one."""
     figures = NO_LINK_BANDWIDTH
     for policy in policies:
         if policy.link_bandwidth == NO_LINK_BANDWIDTH:
@@ -440,7 +439,7 @@ def _shares(table: Bandwidths, free: int, demands: Sequence[Demand]) -> tuple[Re
 def _candidates(
     table: ClassTable, kinds: Sequence[int], within: int, count: int, allows: Callable[[int], bool] | None
 ) -> Sequence[int]:
-    """Return the sets to compare. What one demand may not have is left out here, before anything is computed for it."""
+    """Return the sets to compare. Sets that a lone demand may not have are dropped here, before any computation."""
     if table.comparable:
         masks = representatives(kinds, within, count)
     elif isinstance(table, PartitionedTable):
@@ -451,11 +450,11 @@ def _candidates(
 
 
 def _members(table: ClassTable, kinds: Sequence[int], within: int, group: Sequence[int]) -> Iterator[int]:
-    """Yield all sets of a group of equal worth by their ordinals, also those that only had a representative."""
+    """Yield all sets of a group of equal worth by their ordinals, including those that had only a representative."""
     if not table.comparable:
         yield from sorted(group, key=ordinals_of)
     elif len(group) == 1:
-        # It is the first of those that it stands for; the others are mostly not asked for.
+        # It is the first of the sets that it stands for; the others are rarely needed.
         yield group[0]
         yield from map(mask_of, islice(equals(kinds, within, group[0]), 1, None))
     else:

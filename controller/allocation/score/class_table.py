@@ -1,9 +1,9 @@
 """What is remembered about one class of nodes: what every set of GPUs can carry and is worth, and what stays free.
 
-All of it is a memo of collective(): nothing here but speed. Bandwidths are whole kB/s, one way. Worths are whole
-numbers that add up part by part: kB/s of the collective in the upper bits, then those of the best ring, in the lowest
-what tells levels of equal bandwidth apart (collective.Collective.steps). Only a sum that is told or compared is brought
-to whole GB/s, never what is added.
+All of it is a memo of collective() and only serves speed. Bandwidths are whole kB/s, one way. Worths are whole numbers
+that add up part by part: kB/s of the collective in the upper bits, then those of the best ring, in the lowest bits what
+distinguishes levels of equal bandwidth (collective.Collective.steps). Only sums that are shown or compared are rounded
+to whole GB/s, never their addends.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ClassTable(BoxTables):
         self._pair_ranks: dict[int, tuple[int, int, int]] = {}
 
     def linked(self, mask: int) -> ClassTable:
-        """Return what sets are worth while just this one is in a claim: links do not depend on it."""
+        """Return the table that is valid while one claim has exactly this set: here links do not depend on it."""
         return self
 
-    # Rates: kB/s and steps of one set stand in one number, so that greater is better (Collective.steps).
+    # Rates: kB/s and steps of one set in one number, so that greater is better (Collective.steps).
 
     def rate(self, mask: int) -> int:
         """Return `kB/s << STEP_BITS | steps` of a collective over two or more GPUs.
@@ -72,8 +72,8 @@ class ClassTable(BoxTables):
         return known
 
     def most_rate(self, mask: int) -> int:
-        """Return a number that rate(mask) does not exceed, at a fraction of its cost: no cut is lighter than the links
-        of one GPU.
+        """Return an upper bound of rate(mask), at a fraction of its cost: no minimum cut is heavier than the links of
+        one GPU.
         """
         known = self._rates.get(mask)
         return max(self._pcie_rate(mask), self._most_nvlink_rate(mask)) if known is None else known
@@ -83,7 +83,7 @@ class ClassTable(BoxTables):
         return self.rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
 
     def most_kb_s(self, mask: int) -> int:
-        """Return a bandwidth that the one of a set does not exceed; 0 for fewer than two GPUs."""
+        """Return an upper bound of a set's bandwidth; 0 for fewer than two GPUs."""
         return self.most_rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
 
     def gb_s(self, mask: int) -> int:
@@ -91,11 +91,11 @@ class ClassTable(BoxTables):
         return self.kb_s(mask) // KB_S_PER_GB_S
 
     def ring_kb_s(self, mask: int) -> int:
-        """Return the slowest hop of the best ring through a set, each pair by its better way; 0 for one GPU.
+        """Return the slowest hop of the best ring through a set, each pair over its better network; 0 for one GPU.
 
-        Of two GPUs it is the pair. Exact on boxes of up to MAX_AT_ONCE GPUs. On larger ones an upper bound: the fastest
-        hops with which each GPU has two neighbours and all are connected, which on trees and behind switches is exact.
-        Cost: a step for each rate that a pair has; the first time for a box all its rings.
+        For two GPUs it is the pair. Exact on boxes of up to MAX_AT_ONCE GPUs. On larger ones an upper bound: the
+        fastest hops with which each GPU has two neighbours and all are connected, which is exact on trees and behind
+        switches. Cost: a step for each rate that some pair has; the first time for a box all its rings.
         """
         if not mask & (mask - 1):
             return 0
@@ -138,9 +138,9 @@ class ClassTable(BoxTables):
     # Worths.
 
     def worth(self, mask: int) -> int:
-        """Return kB/s of a collective and of the best ring, and steps, as one number; 0 for one GPU.
+        """Return the kB/s of a collective and of the best ring, and the steps, as one number; 0 for one GPU.
 
-        Worths of disjoint groups add up, and the greater worth is the better one.
+        Worths of disjoint groups add up; greater is better.
         """
         known = self._worths.get(mask)
         if known is None:
@@ -150,7 +150,7 @@ class ClassTable(BoxTables):
         return known
 
     def ideal_gb_s(self, count: int) -> int:
-        """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 where it cannot be compared."""
+        """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 if there are too many sets."""
         return whole_gb_s(self._ideal_worth(count))
 
     def _ideal_worth(self, count: int) -> int:
@@ -179,9 +179,9 @@ class ClassTable(BoxTables):
     # What stays free.
 
     def free_worth(self, free: int, size: int) -> int:
-        """Return the greatest total worth of disjoint groups of `size` among the free GPUs; 0 where it is not counted.
+        """Return the greatest total worth of disjoint groups of `size` among the free GPUs; 0 if it is not counted.
 
-        Exact. Cost: once a state it grows with the groups among the free GPUs, then a look-up.
+        Exact. Cost: once per state it grows with the groups among the free GPUs, then a look-up.
         """
         if not self.comparable:
             return 0
@@ -206,7 +206,7 @@ class ClassTable(BoxTables):
         totals[free] = total
 
     def free_worths(self, sets: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield (free_worth, sets) for sets of free GPUs, all of one count, greatest worth first; some with no set.
+        """Yield (free_worth, sets) for sets of free GPUs, all of one size, greatest worth first; some without any set.
 
         Lazy. Among many unlike GPUs thousands of sets cost little more than one, and the best are known before the
         others are looked at.
@@ -248,7 +248,7 @@ class ClassTable(BoxTables):
         taken = ~free
         for most, group in groups.by_lowest.get(lowest, ()):
             if most + most_of_the_others <= best:
-                break  # groups come in falling order: none of the next can be better
+                break  # groups come in descending order: none of the next can be better
             if not group & taken:
                 best = max(best, self.worth(group) + self.free_worth(free ^ group, size))
         return best
@@ -276,7 +276,7 @@ class ClassTable(BoxTables):
         return known
 
     def _most_worths(self, masks: Sequence[int]) -> list[int]:
-        """Return for each set of two or more GPUs a worth that it does not exceed (most_rate)."""
+        """Return an upper bound of the worth of each set of two or more GPUs (most_rate)."""
         if self._degree_of is None or self._pcie_of is None:
             return [_worth(self.most_rate(mask), self.ring_kb_s(mask)) for mask in masks]
         # Asked for 12,870 sets of 8 at once: most_rate without its calls.
@@ -294,7 +294,7 @@ class ClassTable(BoxTables):
     def _pairing_of(self, free: int) -> int:
         """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
         kb_s, steps = self._pairings.best(free)
-        return kb_s << COLLECTIVE_SHIFT | kb_s << STEP_SUM_BITS | steps  # of a pair, collective and ring are one
+        return kb_s << COLLECTIVE_SHIFT | kb_s << STEP_SUM_BITS | steps  # for a pair, collective and ring are the same
 
     @cached_property
     def _pairings(self) -> Pairings:
@@ -303,9 +303,9 @@ class ClassTable(BoxTables):
     # Scores.
 
     def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
-        """Return the score of taking `chosen` out of the free GPUs, for a pod that holds the GPUs `beside` already.
+        """Return the score of taking `chosen` out of the free GPUs, for a pod that already holds the GPUs `beside`.
 
-        All are masks; `free` holds `chosen`. Only what is taken now does damage; all else is about both together.
+        All are masks; `free` contains `chosen`. Only what is taken now does damage; all else is about both together.
         """
         left = free & ~chosen
         together = chosen | beside
@@ -332,8 +332,8 @@ class ClassTable(BoxTables):
         )
 
     def left_rank(self, free: int) -> tuple[int, int, int, int]:
-        """Return free_worth in whole GB/s for groups of 8, 4 and 2, then the rings of the groups of 8 and 4 in sum, all
-        negative: a key that sorts best first.
+        """Return free_worth in whole GB/s for groups of 8, 4 and 2, then the sum of the rings of the groups of 8 and 4,
+        all negative: a key that sorts best first.
         """
         return self._left(free)[0]
 
@@ -345,7 +345,7 @@ class ClassTable(BoxTables):
         known = self._left_known.get(free)
         if known is None:
             eights, fours, pairs = (self.free_worth(free, size) for size in GROUP_SIZES)
-            rings_gb_s = whole_ring_gb_s(eights) + whole_ring_gb_s(fours)  # of a pair it is the bandwidth
+            rings_gb_s = whole_ring_gb_s(eights) + whole_ring_gb_s(fours)  # for a pair it is the bandwidth
             known = (
                 (-whole_gb_s(eights), -whole_gb_s(fours), -whole_gb_s(pairs), -rings_gb_s),
                 whole_steps(eights) + whole_steps(fours) + whole_steps(pairs),
@@ -369,7 +369,7 @@ class ClassTable(BoxTables):
         return known
 
     def bound_level(self, mask: int) -> int:
-        """Return the LinkLevel that bounds a collective; 0 where NVLinks carry it, and for one GPU."""
+        """Return the LinkLevel that bounds a collective; 0 if NVLinks carry it, and for one GPU."""
         return LinkLevel.SYS - (self.worth(mask) & 7) * LEVEL_STEP if mask & (mask - 1) else 0
 
     def numa_nodes(self, mask: int) -> int:
@@ -381,7 +381,7 @@ class ClassTable(BoxTables):
         return sum(self._nic_steps[ordinal] for ordinal in ordinals_of(mask))
 
     def pair_sum_gb_s(self, mask: int) -> int:
-        """Return the sum over all pairs of what each reaches by its better way, in whole GB/s."""
+        """Return the sum over all pairs of what each reaches over its better network, in whole GB/s."""
         pairs = self.pairs_kb_s
         return sum(pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)) // KB_S_PER_GB_S
 
@@ -418,8 +418,8 @@ class PartitionedTable(ClassTable):
     """Worths of the sets of a box with partitions, each as if one claim had it. One thread at a time.
 
     A claim's GPUs are linked if they are exactly one partition (Box.partitions), so the links depend on the set. A box
-    of which one partition is active is a box like any other, and so is one of which none is: each has its own table,
-    and a set is asked of the one that it would find.
+    with one active partition is a box like any other, and so is one with none: each has its own table, and a set is
+    looked up in the table that would apply to it.
     """
 
     def __init__(self, box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> None:
@@ -428,7 +428,7 @@ class PartitionedTable(ClassTable):
         self._tables: dict[int, ClassTable] = {}
 
     def linked(self, mask: int) -> ClassTable:
-        """Return what sets are worth while just this one is in a claim: its partition is active, or none is."""
+        """Return the table that is valid while one claim has exactly this set: its partition is active, or none is."""
         active = mask if mask in self._linked_sets else 0
         known = self._tables.get(active)
         if known is None:
@@ -440,7 +440,7 @@ class PartitionedTable(ClassTable):
         return self.linked(mask).rate(mask) if mask in self._linked_sets else super().rate(mask)
 
     def most_rate(self, mask: int) -> int:
-        """Return a number that rate(mask) does not exceed."""
+        """Return an upper bound of rate(mask)."""
         return self.linked(mask).rate(mask) if mask in self._linked_sets else super().most_rate(mask)
 
     def ring_kb_s(self, mask: int) -> int:
@@ -452,7 +452,7 @@ class PartitionedTable(ClassTable):
         return self.linked(mask).pair_rank(mask) if mask in self._linked_sets else super().pair_rank(mask)
 
     def partitions_of(self, count: int, within: int) -> Iterator[int]:
-        """Yield the partitions of so many GPUs that lie inside of a set."""
+        """Yield the partitions of `count` GPUs that lie inside a set."""
         return (mask for mask in self.box.partitions if mask.bit_count() == count and not mask & ~within)
 
     def _most_worths(self, masks: Sequence[int]) -> list[int]:

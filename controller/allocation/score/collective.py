@@ -1,7 +1,7 @@
-"""What each pair of GPUs of one box can carry, and what a collective over a set of them can.
+"""What each pair of GPUs of one box can carry, and what a collective over a set of them can carry.
 
-Bandwidths are whole kB/s, one way. NVLink and PCIe are two networks: a collective runs over the better of both. This
-says what is meant; class_table finds the same faster, for every set.
+Bandwidths are whole kB/s, one way. NVLink and PCIe are two networks: a collective runs over the better one. This module
+is the definition; class_table finds the same faster, for every set.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ sockets measure 50-56, 53-56 and 38-51 of 63 GB/s (github.com/local-inference-la
 alike; scores keep them apart behind the figure (order.Score.bound_level)."""
 
 LEVEL_STEP: Final = 10
-"""Between two neighbouring values of LinkLevel."""
+"""Difference between two neighbouring values of LinkLevel."""
 UNKNOWN_NIC_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
-"""An unknown distance to a NIC, or no NIC: as far as it can be, so that an unknown one is never preferred."""
+"""For an unknown distance to a NIC, or no NIC: the farthest, so that an unknown NIC is never preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Fabric:
     pcie_kb_s: tuple[tuple[int, ...], ...]
     """Of each pair over PCIe, 0 on the diagonal."""
     nvlink_kb_s: tuple[tuple[int, ...], ...]
-    """Of each pair over NVLink: all its direct links, or behind switches the uplink; 0 where there are none."""
+    """Of each pair over NVLink: all its direct links, or the uplink behind switches; 0 if there are none."""
     levels: tuple[tuple[LinkLevel, ...], ...]
-    """PCIe level of each pair, assumed where unknown."""
+    """PCIe level of each pair, assumed if unknown."""
     nvlink_group: tuple[int, ...]
     """Mask of the GPUs that NVLinks connect to each GPU, itself included."""
 
@@ -85,11 +85,11 @@ class Collective:
 
     kb_s: int
     steps: int
-    """5 where NVLinks carry it, else 5 minus the steps from PSB to the level of the pair that bounds it."""
+    """5 if NVLinks carry it, else 5 minus the steps from PSB to the level of the pair that bounds it."""
 
 
 NO_COLLECTIVE: Final = Collective(0, LinkLevel.SYS // LEVEL_STEP)
-"""Of one GPU or none: nothing is bound by any level."""
+"""For one GPU or none: no level bounds it."""
 
 
 def collective(fabric: Fabric, mask: int) -> Collective:
@@ -97,13 +97,14 @@ def collective(fabric: Fabric, mask: int) -> Collective:
 
     NVLink: in a mesh the global minimum cut of the set's own link graph, which is the rate at which spanning trees can
     be packed into it (Edmonds); behind switches the narrowest uplink. PCIe: the slowest pair, because a ring crosses
-    each branch of the tree once each way. The better of both. Cost: O(k³) for k GPUs of one NVLink mesh, else O(k²).
+    each branch of the tree once each way. The result is the better of the two. Cost: O(k³) for k GPUs of one NVLink
+    mesh, else O(k²).
     """
     return max(pcie_collective(fabric, mask), nvlink_collective(fabric, mask)) if mask & (mask - 1) else NO_COLLECTIVE
 
 
 def pcie_collective(fabric: Fabric, mask: int) -> Collective:
-    """Return what bounds a collective of two or more GPUs over PCIe: of the slowest pairs the farthest."""
+    """Return what bounds a collective of two or more GPUs over PCIe: the farthest of the slowest pairs."""
     return min(
         Collective(fabric.pcie_kb_s[a][b], (LinkLevel.SYS - fabric.levels[a][b]) // LEVEL_STEP)
         for a, b in combinations(ordinals_of(mask), 2)
@@ -111,7 +112,7 @@ def pcie_collective(fabric: Fabric, mask: int) -> Collective:
 
 
 def nvlink_collective(fabric: Fabric, mask: int) -> Collective:
-    """Return the rate of a collective of two or more GPUs over NVLinks alone; nothing when they are not connected."""
+    """Return the rate of a collective of two or more GPUs over NVLinks alone; zero when these do not connect them."""
     ordinals = ordinals_of(mask)
     if mask & ~fabric.nvlink_group[ordinals[0]]:
         return Collective(0, 0)
@@ -123,12 +124,12 @@ def nvlink_collective(fabric: Fabric, mask: int) -> Collective:
 
 
 def pair_kb_s(fabric: Fabric, a: int, b: int) -> int:
-    """Return what a pair reaches by its better way."""
+    """Return what a pair reaches over its better network."""
     return max(fabric.nvlink_kb_s[a][b], fabric.pcie_kb_s[a][b])
 
 
 def pair_level(fabric: Fabric, a: int, b: int) -> LinkLevel:
-    """Return the level of a pair for its reader: PSB, the nearest, where NVLinks join it."""
+    """Return the level of a pair for people: PSB, the nearest, if NVLinks join it."""
     return LinkLevel.PSB if fabric.box.topology.link(a, b).nvlinks else fabric.levels[a][b]
 
 
@@ -160,7 +161,7 @@ def minimum_cut(weights: Sequence[Sequence[int]]) -> int:
 
 
 def lightest_division(within: Sequence[int], mask: int) -> int:
-    """Return the weight of the lightest cut of a set: what is inside of it less what is inside of its two sides.
+    """Return the weight of the lightest cut of a set: the weight inside it minus the weights inside its two sides.
 
     `within`: the weight inside of every set. Cost: O(2ᵏ) look-ups, for 8 GPUs half of what minimum_cut takes.
     """
@@ -170,7 +171,7 @@ def lightest_division(within: Sequence[int], mask: int) -> int:
         bit = left & -left
         sides += [side | bit for side in sides]
         left ^= bit
-    # In this order the side that a side leaves to the lowest GPU stands as far from the other end.
+    # In this order a side and its complement are equally far from the two ends.
     here = [within[side] for side in sides]
     there = [within[side | lowest] for side in reversed(sides)]
     heaviest: int = max(map(add, here[1:], there[1:]))

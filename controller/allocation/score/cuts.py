@@ -1,7 +1,8 @@
 """The best way to cut the parts that a pod wants out of several GPUs, exactly.
 
-A GPU loses what it is worth less afterwards, whichever parts were cut in which order, and losses add up over GPUs. So
-the best way for so many parts of each demand is worked out for each GPU by itself, and then over one GPU after another.
+A GPU's loss is the worth that it no longer has afterwards, whatever the order of the cuts, and losses add up over GPUs.
+So the best way for each number of parts of each demand is worked out for each GPU alone, and then over one GPU after
+another.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.score.partitions import PartitionTable
 
 MAX_WAYS: Final = 20_000
-"""Ways looked at for one GPU, or over all: seven parts of one profile are 128 of an H100, some thousands over eight
-GPUs. More come of claims for dozens of parts of several profiles; then what was found until there is taken, and that
-nothing was found proves nothing."""
+"""Ways looked at for one GPU, or over all: seven parts of one profile are 128 ways of an H100, some thousands over
+eight GPUs. Claims for dozens of parts of several profiles have more; the best way found so far is then taken, and
+finding none proves nothing."""
 
 MOST_WAYS: Final = 100_000
-"""Ways that are remembered together, some 700 bytes each: 70 MB; beyond, everything is forgotten. Of one GPU 8 to 14
-different requests have 250 to 1,470."""
+"""Ways remembered in total, some 700 bytes each: 70 MB; beyond that, everything is forgotten. For one GPU, 8 to 14
+different requests have 250 to 1,470 ways."""
 
 Wanted = tuple[int, ...]
-"""Parts of each demand."""
+"""Number of parts of each demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +35,23 @@ class CutGpu:
     table: PartitionTable
     left: Left
     allowed: tuple[int, ...]
-    """Of each demand a mask of the places that it may have."""
+    """For each demand a mask of the places that it may have."""
     is_fresh: bool = False
-    """Whether nobody uses it, and it could be had whole."""
+    """Whether no claim uses the GPU, and it could be given whole."""
 
 
 class CutKey(NamedTuple):
-    """What sorts ways, best first; a sum over GPUs."""
+    """The key that sorts ways, best first; a sum over GPUs."""
 
     fresh: int
-    """GPUs that nobody used before."""
+    """GPUs that no claim used before."""
     loss: int
     """Of worth (PartitionTable.worth)."""
     left: int
-    """What the GPUs that are cut have left of memory slices: the fuller GPU comes first."""
+    """Memory slices left on the GPUs that are cut: the fuller GPU comes first."""
 
     def plus(self, other: CutKey) -> CutKey:
-        """Return both together."""
+        """Return the sum of both."""
         return CutKey(self.fresh + other.fresh, self.loss + other.loss, self.left + other.left)
 
 
@@ -66,28 +67,28 @@ class Cut(NamedTuple):
 
 
 class BestCut(NamedTuple):
-    """The answer to which way is best."""
+    """The best way, as far as it was found."""
 
     cut: Cut | None
-    """None where there is none."""
+    """None when there is none."""
     cut_off: bool
-    """Whether ways were left out (MAX_WAYS): there may be a better one, or one at all."""
+    """Whether ways were left out (MAX_WAYS): there may be a better one, or one where none was found."""
 
 
 class _Given(NamedTuple):
     """What one GPU can give."""
 
     ways: Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]
-    """Of so many parts of each demand the loss, what is left, and demand and place of each part."""
+    """Number of parts of each demand → the loss, what is left, and demand and place of each part."""
     cut_off: bool
 
 
 NOTHING: Final = Cut(CutKey(0, 0, 0), ())
-"""What serves who wants no part."""
+"""The way that serves a demand for no parts."""
 
 
 class Cuts:
-    """Ways to cut, for any number of questions. Remembers what each state of a GPU can give. One thread at a time."""
+    """Ways to cut, for any number of requests. Remembers what each state of a GPU can give. One thread at a time."""
 
     def __init__(self, effort: Effort) -> None:
         self._effort = effort
@@ -96,9 +97,9 @@ class Cuts:
         self._way_count = 0
 
     def best(self, gpus: tuple[CutGpu | None, ...], wanted: Wanted, *, apart: bool = False) -> BestCut:
-        """Return the best way to cut so many parts of each demand; None stands for a GPU that gives none. `apart`: no
-        two parts out of one GPU. Exact up to MAX_WAYS. Of equal ways the first by GPUs, demands and places. Cost: a
-        look-up where the same was asked before.
+        """Return the best way to cut the wanted parts of each demand; None stands for a GPU that gives none. `apart`:
+        no two parts out of one GPU. Exact up to MAX_WAYS. Of equal ways, the first by GPUs, demands and places. Cost: a
+        look-up if the same was asked before.
         """
         key = gpus, wanted, apart
         if key not in self._bests:
@@ -133,7 +134,7 @@ class Cuts:
         return BestCut(found.get(wanted), cut_off)
 
     def _of_gpu(self, gpu: CutGpu, wanted: Wanted, most: int | None) -> _Given:
-        """Return what a GPU can give, `most` parts at most (None: any number)."""
+        """Return what a GPU can give, at most `most` parts (None: any number)."""
         key = (gpu.table, gpu.left, gpu.allowed, wanted, most)
         known = self._known.get(key)
         if known is None:
@@ -143,7 +144,7 @@ class Cuts:
         return known
 
     def _count(self, ways: int) -> None:
-        """Note that so many ways are to be remembered."""
+        """Count ways that will be remembered."""
         if self._way_count + ways > MOST_WAYS:
             self._known.clear()
             self._bests.clear()

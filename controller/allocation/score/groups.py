@@ -1,7 +1,7 @@
 """The best disjoint groups of one size inside many sets of GPUs at once, for boxes of up to 16 GPUs.
 
-A collection of sets is one big integer: bit number = mask of a set. Of 16 GPUs that is 8 kB, so all sets that hold two
-disjoint groups, or all that hold some set of a collection, take a few big steps where asking each set takes seconds.
+A collection of sets is one big integer: bit number = mask of a set. For 16 GPUs that is 8 kB, so finding all sets that
+contain two disjoint groups, or some set of a collection, takes a few big steps, where checking each set takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets, repeated
 
 MAX_GPUS: Final = 16
-"""GPUs whose subsets fit into a collection: 65,536; each GPU more doubles them."""
+"""The most GPUs whose subsets fit into a collection: 65,536; each further GPU doubles them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class _EqualGroups:
 
 
 class Groups:
-    """All groups of one size of a box. Exact worths are asked for only where upper bounds call for them."""
+    """All groups of one size of a box. Exact worths are computed only when upper bounds require them."""
 
     def __init__(self, bounds: Iterable[tuple[int, int]], worth: Callable[[int], int]) -> None:
-        """`bounds`: (what it is worth at most, mask) of each group; `worth` tells, and remembers, what it is worth."""
+        """`bounds`: (upper bound of its worth, mask) of each group; `worth` returns, and remembers, its exact worth."""
         self.worth = worth
         self._bounded: dict[int, list[int]] = {}
         for most, mask in bounds:
@@ -64,8 +64,8 @@ class Groups:
     def totals(self, sets: Sequence[int], count: int) -> Iterator[tuple[int, list[int]]]:
         """Yield (total, sets): the greatest total worth of `count` disjoint groups inside each set, greatest first.
 
-        Every set is large enough for so many. Each comes once, those of one total in the order in which they were
-        given; with some totals comes none, so that who waits for a certain total need not wait for the next set.
+        Every set is large enough for that many groups. Each set comes once, those of one total in the given order; some
+        totals come without sets, so that a caller that looks for a certain total need not wait for the next set.
         """
         within = 0
         for each in sets:
@@ -86,10 +86,10 @@ class Groups:
 
 
 class SortedGroups:
-    """Groups of one size by what they are worth at most, for boxes where each is looked at alone."""
+    """Groups of one size by upper bounds of their worth, for boxes where each is looked at alone."""
 
     def __init__(self, bounds: Iterable[tuple[int, int]]) -> None:
-        """`bounds`: (worth at most, mask) of each."""
+        """`bounds`: (upper bound of its worth, mask) of each group."""
         self.best_first = sorted(bounds, reverse=True)
         self.most = self.best_first[0][0] if self.best_first else 0
         self.by_lowest: dict[int, list[tuple[int, int]]] = {}
@@ -114,7 +114,7 @@ class Pairings:
         """`rate`: the kB/s of a pair, given as a mask, and its steps, which are at most `most_steps`."""
         ordinals = range(gpu_count)
         rates = [[rate(1 << a | 1 << b) if a != b else (0, 0) for b in ordinals] for a in ordinals]
-        # Above the steps that all pairs together can have: worths packed closer are half the work.
+        # Above the steps that all pairs together can have: tightly packed worths are half the work.
         self._steps = most_steps * (gpu_count // 2) + 1
         self._unit = gcd(*(kb_s for row in rates for kb_s, _ in row)) or 1
         self._worths = best_pairing_of_subsets(
@@ -122,7 +122,7 @@ class Pairings:
         )
 
     def best(self, free: int) -> tuple[int, int]:
-        """Return the kB/s and the steps of the best pairs inside of a set, in sum."""
+        """Return the sums of the kB/s and of the steps of the best pairs inside a set."""
         units, steps = divmod(self._worths[free], self._steps)
         return units * self._unit, steps
 
@@ -130,8 +130,8 @@ class Pairings:
 def best_halves(
     free: int, size: int, most_worths: Callable[[Sequence[int]], list[int]], worth: Callable[[int], int]
 ) -> int:
-    """Return the greatest worth of two groups that a set is divided into. `most_worths`: what sets are worth at most;
-    `worth`: what one is worth."""
+    """Return the greatest total worth of two groups that a set is divided into. `most_worths` returns upper bounds of
+    the worths of sets, `worth` the worth of one."""
     lowest = free & -free
     bits = [1 << ordinal for ordinal in ordinals_of(free ^ lowest)]
     halves = [lowest | other for other in map(sum, combinations(bits, size - 1))]
@@ -169,14 +169,15 @@ class _Unions:
                 found.append(heappop(heap)[1])
                 unions |= self._of(found[-1])
             yield -total, unions
-            # Only now: who has all that he looked for needs no groups of lower worth, whose exact worths cost most.
+            # Only now: a caller that has found all it looked for needs no groups of lower worth, whose exact worths
+            # cost most.
             for places in found:
                 for moved, place in enumerate(places):
                     if moved == count - 1 or place < places[moved + 1]:  # places never fall
                         push((*places[:moved], place + 1, *places[moved + 1 :]))
 
     def _is_place(self, place: int) -> bool:
-        """Whether there are groups of so many worths."""
+        """Whether there are groups of that many different worths."""
         while len(self._inside) <= place:
             groups = next(self._by_worth, None)
             if groups is None:
@@ -200,7 +201,7 @@ class _Unions:
 
 
 def _by_worth(groups: Groups, within: int) -> Iterator[_EqualGroups]:
-    """Yield the groups inside a set by what they are worth exactly, best first. Lazy."""
+    """Yield the groups inside a set by their exact worths, best first. Lazy."""
     exact: dict[int, list[int]] = {}
     for most, masks in groups.inside(within):
         for worth in sorted((worth for worth in exact if worth > most), reverse=True):
@@ -215,8 +216,8 @@ def _by_worth(groups: Groups, within: int) -> Iterator[_EqualGroups]:
 def _joined(groups: Sequence[int], sets: int, *, alike: bool) -> int:
     """Return the unions of each group with each set of a collection that is disjoint from it.
 
-    `alike`: the sets are unions of the same groups, so that in each union some group has the highest member: only sets
-    below that member are joined, which are small numbers.
+    `alike`: the sets are unions of the same groups, so in each union some group has the highest member: only sets below
+    that member, which are small numbers, are joined.
     """
     unions = 0
     for group in groups if sets else ():
@@ -253,7 +254,7 @@ def members(collection: int) -> bytes:
 
 
 def supersets_within(collection: int, mask: int) -> int:
-    """Return the collection of all sets that hold a set of a collection and else only members of `mask`."""
+    """Return the collection of all sets that contain a set of a collection and otherwise only members of `mask`."""
     for ordinal in ordinals_of(mask):
         collection |= (collection & _without(ordinal)) << (1 << ordinal)
     return collection

@@ -1,4 +1,4 @@
-"""From the GPUs of a node to its Box: what the links of each product carry by its data sheet.
+"""From the GPUs of a node to its Box: what the links of each product carry according to its data sheet.
 
 Rates are nominal figures, one way, that order sets of GPUs; no measurements. All are whole kB/s, so that sums and
 comparisons are exact. Sources:
@@ -24,12 +24,12 @@ from dracaena.controller.allocation.score.box import Box, GpuRates, canonical, m
 
 @dataclass(frozen=True, slots=True)
 class NvlinkFigures:
-    """What one product's NVLinks are."""
+    """The rate and number of one product's NVLinks."""
 
     kb_s: int
     """Of one link, one way."""
     links: int
-    """Most that a GPU of this kind has."""
+    """The most that a GPU of this kind has."""
 
 
 NVLINK_BY_GENERATION: Final = {
@@ -45,19 +45,18 @@ GA102_NVLINK: Final = NvlinkFigures(14_062_500, 4)
 """[GA102] These cards report generation 3 as the A100 does; product and compute capability tell them apart."""
 GA102_CAPABILITY: Final = "8.6"
 GA102_PRODUCTS: Final = frozenset({"A40", "3090", "A4500", "A5000", "A5500", "A6000"})
-"""Words by which the names of GA102 cards with NVLinks are known, for example `NVIDIA GeForce RTX 3090 Ti`."""
+"""Words that identify GA102 cards with NVLinks in product names such as `NVIDIA GeForce RTX 3090 Ti`."""
 
 GENERATION_BY_ARCHITECTURE: Final = {"Pascal": 1, "Volta": 2, "Turing": 2, "Ampere": 3, "Hopper": 4, "Blackwell": 5}
 """For a GPU whose driver does not report the generation."""
 
 USUAL_NVLINK: Final = NvlinkFigures(25_000_000, 18)
-"""For a GPU of which nothing is known: the rate of most generations, and the largest count that any GPU has in a mesh
-without switches."""
+"""For an unknown GPU: the rate of most generations, and the largest count of any GPU in a mesh without switches."""
 
 PCIE_LANE_KB_S: Final = {1: 250_000, 2: 500_000, 3: 984_615, 4: 1_969_230, 5: 3_938_461, 6: 7_562_500}
 """[PCIe] One lane, one way, by generation."""
 USUAL_PCIE_GENERATION: Final = 3
-"""For a GPU that does not report it: a slow one, so that an unknown machine is never preferred on a guess."""
+"""For a GPU that does not report it: a slow generation, so that an unknown machine is never preferred by a guess."""
 USUAL_PCIE_LANES: Final = 16
 PCIE_LANES: Final = frozenset({1, 2, 4, 8, 12, 16, 32})
 
@@ -76,7 +75,7 @@ def gpu_rates(gpu: Gpu) -> GpuRates:
 
 
 def nvlink_figures(gpu: Gpu) -> NvlinkFigures:
-    """Return what a GPU's NVLinks are by its product, its generation or its architecture, in this order."""
+    """Return a GPU's NVLink figures by its product, its generation or its architecture, in this order."""
     words = (gpu.product_name or "").replace("-", " ").split()
     if gpu.cuda_compute_capability == GA102_CAPABILITY or not GA102_PRODUCTS.isdisjoint(words):
         return GA102_NVLINK
@@ -85,14 +84,14 @@ def nvlink_figures(gpu: Gpu) -> NvlinkFigures:
 
 
 UNKNOWN_GPU_RATES: Final = gpu_rates(Gpu(uuid="", index=0))
-"""Of a GPU whose device is not published."""
+"""For a GPU whose device is not published."""
 
 
 def make_box(topology: Topology, gpus: Mapping[int, Gpu], partitions: Collection[frozenset[int]] = ()) -> Box:
     """Build the box of a node from its links and its GPUs by ordinal; an ordinal may be missing.
 
-    `partitions`: the sets that Fabric Manager can link, where nothing else links GPUs (Box.partitions). Where nobody
-    has said how many NVLinks two GPUs of one partition have, all of a GPU's links count: they end at switches.
+    `partitions`: the sets that Fabric Manager can link, if nothing else links GPUs (Box.partitions). If the number of
+    NVLinks of two GPUs of one partition is unknown, all of a GPU's links count: they end at switches.
     """
     ordinals = range(topology.gpu_count)
     rates = tuple(gpu_rates(gpus[ordinal]) if ordinal in gpus else UNKNOWN_GPU_RATES for ordinal in ordinals)
@@ -108,7 +107,7 @@ def make_box(topology: Topology, gpus: Mapping[int, Gpu], partitions: Collection
 
 
 def _wired(links: Topology, rates: Sequence[GpuRates], partitions: Collection[frozenset[int]]) -> Topology:
-    """Return the links that there are inside of partitions."""
+    """Return the links inside partitions."""
     joined = {pair for gpus in partitions for pair in combinations(sorted(gpus), 2)}
     pairs = []
     for (a, b), link in zip(combinations(range(links.gpu_count), 2), links.pairs, strict=True):
@@ -123,7 +122,7 @@ def _nearest_nic(topology: Topology, ordinal: int) -> LinkLevel | None:
 
 
 def _nic_level(nic: Nic, ordinal: int, numa_node: int | None) -> LinkLevel | None:
-    """Return the level of a NIC; SYS is wrong where both have one NUMA node (GB200: the CPU link hides that)."""
+    """Return the level of a NIC; SYS is wrong if both are on one NUMA node (GB200: the CPU link hides that)."""
     level = nic.levels[ordinal]
     same = numa_node is not None and numa_node == nic.numa_node
     return LinkLevel.NODE if same and level in (None, LinkLevel.SYS) else level

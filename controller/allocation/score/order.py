@@ -16,20 +16,20 @@ GROUP_SIZES: Final = (8, 4, 2)
 whole box is the hardest to get back."""
 
 SHARE_PARTS: Final = 1_000
-"""Resolution of bandwidth ÷ ideal between nodes: a job does not feel less."""
+"""Resolution of bandwidth ÷ ideal between nodes: a job does not notice less."""
 
 PRICE_UNITS: Final = 64
-"""All GPUs that pods ask for, as a share in Prices."""
+"""The share in Prices that stands for all GPUs that pods ask for."""
 
 NEAR_SHARE_UNITS: Final = 1
-"""Shares that differ by no more are about the same. A few percent of the GPUs that pods of 8 ask for decide whether
-pods of 4 leave NVSwitches to them."""
+"""Shares that differ by no more count as the same. A few percent of the GPUs that pods of 8 ask for decide whether pods
+of 4 leave NVSwitches to them."""
 
 NEAR_USUAL_UNITS: Final = 4
 """The same for the usual bandwidth, in 1 / PRICE_UNITS of it: a sixteenth."""
 
 LATER_BY_NAME: Final = "equal, and later by name"
-"""What is said of a node that is equal in all parts."""
+"""What is said about a node that is equal in all parts."""
 
 _PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
@@ -41,16 +41,16 @@ class Prices:
     """What GPUs are worth to other pods (docs/design/0006-mixed-clusters.md). By GROUP_SIZES."""
 
     shares: tuple[int, int, int]
-    """Of the GPUs that pods ask for, those of pods of this size; in PRICE_UNITS, together at most all of them."""
+    """The share of pods of this size in the GPUs that pods ask for; in PRICE_UNITS, together at most all of them."""
     usual_gb_s: tuple[int, int, int]
-    """The best bandwidth that an empty node has for such a pod, in the mean over all nodes; at least 1."""
+    """The best bandwidth that an empty node has for such a pod, averaged over all nodes; at least 1."""
 
     def usual_of(self, gpus: int) -> int:
-        """Return the usual bandwidth of a pod of any size: that of the next greater group, or of the greatest."""
+        """Return the usual bandwidth of a pod of any size: that of the next larger group, or of the largest."""
         return next((usual for size, usual in self._ascending() if gpus <= size), self.usual_gb_s[0])
 
     def is_near(self, other: Prices | None) -> bool:
-        """Return whether prices are about the same. Then those that are in use stay, and what was chosen by them."""
+        """Return whether prices are about the same; the current prices, and the choices made by them, then stay."""
         if other is None:
             return False
         shares = zip(self.shares, other.shares, strict=True)
@@ -69,23 +69,23 @@ ROOM_PODS: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the family of a pod finds in the NVLink domain of a node (docs/design/0023-siblings.md)."""
+    """What a pod's family finds in the NVLink domain of a node (docs/design/0023-siblings.md)."""
 
     sibling_pods: int = 0
-    """Other pods of the family that are there. More are better."""
+    """Other pods of the family in the domain. More are better."""
     room_pods: int = 0
     """Pods like this one that the domain has free GPUs for."""
     left_pods: int | None = None
-    """Pods of the family that are to be placed, this one among them; None: nobody says."""
+    """Pods of the family still to be placed, including this one; None: unknown."""
 
     @property
     def is_roomy(self) -> bool:
-        """Whether all that are to be placed are known to have room."""
+        """Whether all pods still to be placed are known to have room."""
         return self.left_pods is not None and self.room_pods >= self.left_pods
 
     def rank(self) -> tuple[int, int]:
-        """Return a key that sorts domains best first: most siblings; then the tightest of those with room for all that
-        are left; then the roomiest. One value for each of FAMILY_PARTS."""
+        """Return a key that sorts domains best first: most siblings; then the tightest of the domains with room for all
+        pods left; then the roomiest. One value for each of FAMILY_PARTS."""
         return -self.sibling_pods, self.room_pods - ROOM_PODS if self.is_roomy else -self.room_pods
 
 
@@ -97,26 +97,26 @@ FAMILY_PARTS: Final = ("sibling_pods", "room_pods")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order the parts of a score count, and which of them do."""
+    """Which parts of a score count, and in which order."""
 
     objective: Objective = Objective.BANDWIDTH
     node_strategy: NodeStrategy = NodeStrategy.PACK
     numa_counts: bool = True
     nic_counts: bool = True
     prices: Prices | None = None
-    """None: nodes compare as sets of one node do, at last by their free GPUs."""
+    """None: nodes compare as sets of one node do, and last by their free GPUs."""
     has_family: bool = False
-    """Whether FAMILY_PARTS count: after what the pod gains by itself, less what others lose by whole GPUs. What a
-    policy says about nodes comes first."""
+    """Whether FAMILY_PARTS count: after what the pod itself gains minus what others lose in whole GPUs. What a policy
+    says about nodes comes first."""
     node_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Of the parts that compare nodes, in the order in which they count. Nodes that are equal in all go by name."""
+    """Names of the parts that compare nodes, in the order in which they count. Equal nodes go by name."""
     set_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Of the parts that compare the sets of one node, in the order in which they count."""
+    """Names of the parts that compare the sets of one node, in the order in which they count."""
     of_node: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False, repr=False, compare=False)
-    """Picks what compares nodes out of one value for each of PARTS. Made once: every choice that is compared is
+    """Picks the values that compare nodes out of one value for each of PARTS. Made once: every compared choice is
     ranked."""
     of_set: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False, repr=False, compare=False)
-    """Picks what compares sets."""
+    """Picks the values that compare sets."""
 
     def __post_init__(self) -> None:
         set_names = self._set_names()
@@ -130,8 +130,8 @@ class Order:
         object.__setattr__(self, "of_node", itemgetter(*map(PARTS.index, node_names)))
 
     def _node_names(self) -> tuple[str, ...]:
-        """Return what compares nodes before the parts of their sets do, which under Pack they do not: pods that go to
-        the first of many nodes empty the last ones."""
+        """Return the parts that compare nodes before those of their sets do. Under Pack the latter do not count: pods
+        that go to the first of many nodes empty the last ones."""
         family = FAMILY_PARTS if self.has_family else ()
         if self.objective is Objective.PACK:
             return ("free_gpus", "net_gain_gpus", "bandwidth_percent_of_ideal", *family)
@@ -168,10 +168,10 @@ PARTS: Final = (
     "worst_level",
     "nic_levels",
 )
-"""Names of all parts of a score, each with its unit at the end; which of them count, and when, an Order says."""
+"""Names of all parts of a score, each ending with its unit. An Order says which of them count, and when."""
 
 _NODE_PARTS: Final = 4
-"""The first of them, that say what a set means for a node."""
+"""The first of these parts, which say what a set means for a node."""
 
 DEFAULT_ORDER: Final = Order()
 
@@ -183,12 +183,12 @@ def with_family(order: Order) -> Order:
 
 
 def follows_siblings(policies: Iterable[TopologyPolicy]) -> bool:
-    """Return whether siblings count for a pod: as the first of its requests' policies says that says something."""
+    """Return whether siblings count for a pod, according to the first of its requests' policies that says so or not."""
     return next((policy.siblings for policy in policies if policy.siblings), None) is not Siblings.IGNORED
 
 
 def order_of(policies: Iterable[TopologyPolicy], prices: Prices | None = None) -> Order:
-    """Return the order for a pod: of each field the first of its requests' policies that says something."""
+    """Return the order for a pod, each field according to the first of its requests' policies that sets it."""
     told = tuple(policies)
     objective = next((policy.objective for policy in told if policy.objective), Objective.BANDWIDTH)
     node_strategy = next((policy.node_strategy for policy in told if policy.node_strategy), NodeStrategy.PACK)
@@ -207,7 +207,7 @@ def order_of(policies: Iterable[TopologyPolicy], prices: Prices | None = None) -
 class Score:
     """What taking a set is worth on one node. Whole numbers, so equal sets never differ by rounding.
 
-    Compare with `>`: greater is better. Scores of one Order compare, between nodes too.
+    Compare with `>`: greater is better. Scores of one Order are comparable, even between nodes.
     """
 
     bandwidth_gb_s: int
@@ -216,44 +216,44 @@ class Score:
     """The slowest hop of the best ring through the set (ClassTable.ring_kb_s), whole GB/s one way. More is better; 0
     for one GPU."""
     ideal_gb_s: int
-    """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 for one GPU, and where
-    sets are too many to compare."""
+    """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 for one GPU, and if there
+    are too many sets to compare."""
     damage_gb_s: tuple[int, int, int]
     """For groups of 8, 4 and 2: by how much the greatest total bandwidth of disjoint groups among the free GPUs of the
     node falls when the set is taken. Less is better."""
     damage_ring_gb_s: int
-    """What the best rings of the groups of 8 and 4 lose in sum. Less is better."""
+    """The sum of what the best rings of the groups of 8 and 4 lose. Less is better."""
     bound_level: int
-    """LinkLevel of the pair that bounds the bandwidth, 0 where NVLinks carry it or there is one GPU: it tells levels of
-    equal bandwidth apart. Less is better."""
+    """LinkLevel of the pair that bounds the bandwidth, 0 if NVLinks carry it or there is one GPU: it distinguishes
+    levels of equal bandwidth. Less is better."""
     damage_levels: int
-    """The same damage in levels: steps of bound_level that the groups of 8, 4 and 2 lose in sum. Less is better."""
+    """The same damage in levels: all steps of bound_level that the groups of 8, 4 and 2 lose. Less is better."""
     numa_nodes: int
     """NUMA nodes spanned, unknown ones counting as one. Less is better."""
     nic_distance: int
     """Sum over the GPUs of the level to their nearest NIC in steps: PSB 0, PIX 1, … SYS and unknown 5. Less is
     better."""
     pair_sum_gb_s: int
-    """Sum over all pairs, each by its better way: what all-to-all traffic sees. More is better."""
+    """Sum over all pairs, each over its better network: what all-to-all traffic sees. More is better."""
     worst_pair_gb_s: int
-    """The slowest pair by its better way; 0 for one GPU. More is better."""
+    """The slowest pair over its better network; 0 for one GPU. More is better."""
     worst_level: int
     """LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU. Less is better."""
     gpus: int
-    """GPUs of the set. All sets that are compared have as many, but for those that the pod holds already."""
+    """GPUs of the set. All compared sets have the same number, except for those that the pod already holds."""
     taken_gpus: int
-    """Of these the ones that are taken now."""
+    """How many of them are taken now."""
     free_gpus: int
     """Free GPUs of the node before the set is taken. Fewer are better (nodeStrategy Spread: more)."""
     order: Order = DEFAULT_ORDER
     outlook: Outlook = NO_OUTLOOK
-    """Of the node's domain, for a pod of a family."""
+    """The outlook of the node's domain, for a pod of a family."""
 
     @property
     def net_gain_gpus(self) -> int:
-        """What the pod gains on this node less what others lose there (loss_milligpus), in GPUs at the bandwidth that
-        is usual in this cluster for its size, to the nearest whole one. More is better. Nothing is gained by one GPU. 0
-        without prices.
+        """What the pod gains on this node minus what others lose there (loss_milligpus), in GPUs at the bandwidth that
+        is usual in this cluster for its size, rounded to the nearest whole GPU. More is better. One GPU gains nothing.
+        0 without prices.
         """
         prices = self.order.prices
         if prices is None:
@@ -263,9 +263,9 @@ class Score:
 
     @property
     def loss_milligpus(self) -> int:
-        """What other pods can be expected to lose on this node, in thousandths of a GPU at the usual bandwidth: by the
-        shares of GPUs that pods of 8, 4 and 2 ask for, the bandwidth of the groups that can no longer be had, and the
-        places for such groups. Less is better. 0 without prices.
+        """What other pods can be expected to lose on this node, in thousandths of a GPU at the usual bandwidth: the
+        bandwidth of the groups that are no longer possible, and the places for such groups, weighted by the shares of
+        GPUs that pods of 8, 4 and 2 ask for. Less is better. 0 without prices.
         """
         prices = self.order.prices
         if prices is None:
@@ -287,7 +287,7 @@ class Score:
         return self.order.of_set(_values(self))
 
     def best_node_rank(self) -> tuple[int, ...]:
-        """Return a key that no set of the node's, of this bandwidth or less, comes before: as if it did no damage."""
+        """Return a key that no set of the node with at most this bandwidth sorts before: as if it did no damage."""
         unharmed = _values(replace(self, damage_gb_s=(0, 0, 0), taken_gpus=0))
         return self.order.of_node((*unharmed[:_NODE_PARTS], *_values(self)[_NODE_PARTS:]))
 
@@ -320,8 +320,8 @@ class Score:
         return tuple((name, values[name]) for name in dict.fromkeys((*self.order.node_names, *self.order.set_names)))
 
     def first_difference(self, other: Score, *, on_one_node: bool = False) -> str | None:
-        """Return the name of the first part in which two scores of one order differ, None when they are equal.
-        `on_one_node`: of those that compare sets."""
+        """Return the name of the first part in which two scores of one order differ; None when they are equal.
+        `on_one_node`: only among the parts that compare sets."""
         if on_one_node:
             compared = zip(self.order.set_names, self.rank(), other.rank(), strict=True)
         else:
@@ -330,7 +330,7 @@ class Score:
 
 
 def _values(score: Score) -> tuple[int, ...]:
-    """Return a value for each of PARTS that is less where it is better."""
+    """Return a value for each of PARTS; less is better."""
     is_spread = score.order.objective is not Objective.PACK and score.order.node_strategy is NodeStrategy.SPREAD
     return (
         -score.net_gain_gpus,
@@ -353,12 +353,12 @@ def _values(score: Score) -> tuple[int, ...]:
 
 
 def _share(gb_s: int, ideal_gb_s: int, whole: int) -> int:
-    """Return a bandwidth ÷ its ideal, `whole` being all of it; 0 where the ideal is not asked for."""
+    """Return a bandwidth ÷ its ideal, `whole` being all of it; 0 without an ideal."""
     return gb_s * whole // ideal_gb_s if ideal_gb_s else 0
 
 
 def one_number(rank: Iterable[int]) -> int:
-    """Return a number that sorts as the parts do, in their order; all ranks have to have as many parts."""
+    """Return a number that sorts as the parts do, in their order; all ranks must have the same number of parts."""
     number = 0
     for part in rank:
         assert abs(part) < _HALF, "a part of a rank is below 2^47"
@@ -373,15 +373,15 @@ def bits_behind_family(order: Order) -> int:
 
 
 def widened(number: int, bits_behind: int, outlook: int) -> int:
-    """Return what one_number() gives for a node's rank under with_family(order): `number` is what it gives under
-    `order`, `outlook` that of Outlook.rank(). Cost: a step, where ranking the score takes twenty."""
+    """Return one_number() of a node's rank under with_family(order): `number` is that under `order`, `outlook` that of
+    Outlook.rank(). Cost: a step, where ranking the score takes twenty."""
     before = number >> bits_behind
     behind = number & (1 << bits_behind) - 1
     return (before << _PART_BITS * len(FAMILY_PARTS) | outlook) << bits_behind | behind
 
 
 def first_difference(one: int, other: int) -> int | None:
-    """Return the first part in which two ranks differ as a place from the end, 0 being the last; None: in none.
+    """Return the first part in which two ranks differ, as a place from the end with 0 for the last; None: no part.
 
     Cost: a step, where comparing the parts takes twenty.
     """
@@ -390,8 +390,8 @@ def first_difference(one: int, other: int) -> int | None:
 
 
 def first_differences(one: int, others: Sequence[int]) -> Iterator[tuple[int | None, int, int]]:
-    """Yield each first_difference() from ranks that ascend and do not come before `one`, with where the ranks begin
-    that have it, and where they end. Cost: a search for each part."""
+    """Yield each first_difference() from ascending ranks, none of which comes before `one`, with the begin and the end
+    of the ranks that have it. Cost: a search for each part."""
     start = 0
     while start < len(others):
         place = first_difference(one, others[start])

@@ -18,8 +18,8 @@ FOOTPRINT_WEIGHT: Final = 1 << 20
 and places only settle ties."""
 
 MOST_STATES: Final = 20_000
-"""States that one table remembers, some 200 bytes each. No GPU that is sold has a thousand (A100 and H100 with +me:
-656), but slices can be made up that have millions; those are worked out again when they are met again."""
+"""States that one table remembers, some 200 bytes each. No GPU on sale has a thousand (A100 and H100 with +me: 656),
+but made-up slices can have millions; those are worked out again each time."""
 
 
 class PartitionMove(NamedTuple):
@@ -28,9 +28,9 @@ class PartitionMove(NamedTuple):
     place: int
     """Number of the place."""
     left: Left
-    """What is left then."""
+    """What is left afterwards."""
     loss: int
-    """What the GPU is worth less then."""
+    """How much less the GPU is worth afterwards."""
 
 
 class PartitionTable:
@@ -39,16 +39,16 @@ class PartitionTable:
     """
 
     def __init__(self, geometry: PartitionGeometry, effort: Effort | None = None) -> None:
-        """`effort`: what the work is charged to, a step for each place that is looked at; None: nobody counts it."""
+        """`effort`: what the work is charged to, a step for each place that is looked at; None: it is not charged."""
         self.geometry = geometry
         self._effort = Effort() if effort is None else effort
         self._worths: dict[Left, int] = {}
         self._moves: dict[Left, tuple[PartitionMove, ...]] = {}
 
     def worth(self, left: Left) -> int:
-        """Return what can still be cut: the sum over footprints, and behind it over places, of memory slices times
-        whether it still fits. A sum, so that it adds up over GPUs. Of footprints a profile with an engine of its own
-        counts once with its plain twin: else a GPU would seem to have twice as many small parts as it can give.
+        """Return what can still be cut: the memory slices of all footprints, and after them of all places, that still
+        fit, in sum. A sum, so that it adds up over GPUs. A profile with an engine of its own counts as one footprint
+        with its plain twin: otherwise a GPU would seem to have twice as many small parts as it can give.
         """
         known = self._worths.get(left)
         if known is None:

@@ -1,8 +1,8 @@
-"""Which part of the pod's set each request is dealt out.
+"""Which part of the pod's set each request gets.
 
-The pod as a whole gets the best-linked set there is: its containers talk to each other more than to anybody else. Only
-then each request gets the part of it that is linked best, the sum over all requests being what counts. What a policy
-demands (box.SetRule) holds for the part of each request.
+The pod as a whole gets the best-linked set there is: its containers talk to each other more than to others. Only then
+does each request get the part of it that is linked best; what counts is the sum over all requests. A policy's demands
+(box.SetRule) apply to the part of each request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.score.box import SetRule, mask_of, ordinals_of, refined, representatives
 
 MAX_SPLITS: Final = 10_000
-"""Ways to deal one set out that splits() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
+"""Ways to divide one set that splits() looks at: 8! / 2 and more sort in milliseconds; who needs more gets another
 set."""
 
 MAX_PARTS: Final = 30_000
@@ -43,30 +43,31 @@ class Worths(Protocol):
         """Return what a set is worth."""
 
     def most_worth(self, count: int) -> int:
-        """Return what no set of so many GPUs is worth more than."""
+        """Return the most that any set of `count` GPUs is worth."""
 
 
 class Splitter:
-    """Deals sets out among the same shares. Remembers what it found, across the sets. One thread at a time."""
+    """Divides sets among the same shares. Remembers what it found, across the sets. One thread at a time."""
 
     def __init__(self, table: Worths, shares: Sequence[RequestShare], effort: Effort | None = None) -> None:
         """Each part that is looked at is charged to `effort`."""
         self._effort = effort or Effort()
         self._table = table
         self._shares = tuple(shares)
-        # GPUs that no share tells apart: any of them stands for the others.
+        # GPUs that are alike to every share: any of them stands for the others.
         self._kinds = refined(table.twins, sorted({share.rule.eligible for share in shares}))
         self._known: dict[tuple[int, int], tuple[int, tuple[int, ...]] | None] = {}
         self._looked_at = 0
         self._most_from = _most_from(table, shares)
 
     def split(self, mask: int) -> tuple[int, ...] | None:
-        """Return the part of each share, in order, or None when no way holds to all rules.
+        """Return the part of each share, in order, or None when no way follows all rules.
 
-        The counts of the shares add up to the set. The sum of the parts' worths is the greatest possible; of equal ways
-        the first in the order of ordinals. Equal shares cost one way. After MAX_PARTS parts of the set it is the best
-        that was found by then, the best-linked parts of the earlier shares being looked at first: legal and always the
-        same, but maybe not the greatest sum. Only if none was found by then the search goes on to the first legal way.
+        The counts of the shares add up to the set. The sum of the parts' worths is the greatest possible; of equal
+        ways, the first in the order of ordinals. Equal shares cost one way. After MAX_PARTS parts of the set it is the
+        best way found so far, as the best-linked parts of the earlier shares are looked at first: legal and always the
+        same, but maybe not the greatest sum. Only if none was found by then does the search go on to the first legal
+        way.
         """
         if self._looked_at > MAX_PARTS:
             self._known.clear()  # not all of it is the best
@@ -75,7 +76,7 @@ class Splitter:
         return found[1] if found is not None else None
 
     def splits(self, mask: int) -> Iterator[tuple[int, ...]]:
-        """Yield every way that holds to all rules, best first; at most MAX_SPLITS of them are looked at."""
+        """Yield every way that follows all rules, best first; at most MAX_SPLITS of them are looked at."""
         found: list[tuple[int, tuple[int, ...]]] = []
         for total, parts in self._splits(mask, 0):
             found.append((total, parts))
@@ -107,7 +108,7 @@ class Splitter:
         best: tuple[int, tuple[int, ...]] | None = None
         best_ordinals: tuple[int, ...] = ()
         rule, most_of_others = self._shares[place].rule, self._most_from[place + 1]
-        # The best-linked parts first, so that it ends early; of equal ones, the first by ordinals.
+        # The best-linked parts first, so that the search ends early; of equal ones, the first by ordinals.
         for worth, part in sorted(self._worths(left, place), key=_greatest):
             if best is not None and (worth + most_of_others < best[0] or self._looked_at > MAX_PARTS):
                 break
@@ -133,8 +134,8 @@ class Splitter:
     def _parts(self, left: int, place: int) -> Iterator[int]:
         """Yield the parts that this share may take.
 
-        The last share takes what is left. When all from here on are equal, some part holds the lowest ordinal: it may
-        as well be this one.
+        The last share takes what is left. When all shares from here on are equal, some part has the lowest ordinal: it
+        may as well be this one.
         """
         share = self._shares[place]
         if place == len(self._shares) - 1:
@@ -148,12 +149,12 @@ class Splitter:
 
 
 def _greatest(part: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
-    """Sort (worth, mask) by falling worth, then by ordinals."""
+    """Sort (worth, mask) by descending worth, then by ordinals."""
     return -part[0], ordinals_of(part[1])
 
 
 def _most_from(table: Worths, shares: Sequence[RequestShare]) -> list[int]:
-    """Return for each place what all shares from it on are worth together at most; last, 0 for none."""
+    """Return for each place an upper bound of the total worth of all shares from it on; last, 0 for none."""
     most = [0]
     for share in reversed(shares):
         most.append(most[-1] + table.most_worth(share.count))
@@ -161,7 +162,7 @@ def _most_from(table: Worths, shares: Sequence[RequestShare]) -> list[int]:
 
 
 def most_served(counts: Sequence[int], eligible: Sequence[int], free: int) -> int:
-    """Return how many GPUs can be given out when each share takes up to its count of free GPUs that it is eligible for.
+    """Return how many GPUs can be given out when each share takes up to its count of the free GPUs eligible for it.
 
     A maximum matching, by augmenting paths. Cost: O(GPUs² × shares).
     """

@@ -1,8 +1,8 @@
 """One figure for every subset of up to 16 things at once: all 65,536 in a few milliseconds.
 
 A subset is a lane of one big integer, lane number = its mask, so one addition or comparison of integers works on all
-subsets. For boxes of 16 unlike GPUs, where looking at each subset alone would take seconds. Lanes keep their top bit
-free: it is what a comparison borrows from. Where the figure is yes or no a bit is enough: a collection of subsets.
+subsets. Used for boxes of 16 unlike GPUs, where looking at each subset alone would take seconds. Lanes keep their top
+bit free: comparisons borrow from it. If the figure is yes or no, a bit is enough: a collection of subsets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def least_pair_of_subsets(values: Sequence[Sequence[int]]) -> tuple[int, ...]:
     distinct = sorted({values[a][b] for a in range(size) for b in range(a)})
     rank = {value: place for place, value in enumerate(distinct)}
     lanes = _Lanes(len(distinct))
-    nothing = len(distinct)  # above every rank: what a subset without a pair has
+    nothing = len(distinct)  # above every rank: the value of a subset without a pair
     found, count = nothing, 1
     for highest in range(size):
-        # For every subset of those below: its least pair, and the least pair of the highest with one of it.
+        # For every subset of the lower members: its least pair, and the least pair of the highest member with one of
+        # it.
         to_highest, width = nothing, 1
         for other in range(highest):
             least = lanes.minimum(to_highest, lanes.same(rank[values[highest][other]], width), width)
@@ -57,7 +58,7 @@ def least_degree_of_subsets(weights: Sequence[Sequence[int]]) -> Sequence[int]:
             else:
                 degrees |= lanes.shifted(degrees + more, count)
             count *= 2
-        # A subset without the member has `outside` and more here.
+        # Subsets without the member have at least `outside` here.
         found = lanes.minimum(found, degrees, count)
     degrees_of = lanes.unpacked(found, 1 << size)
     degrees_of[0] = 0
@@ -101,7 +102,7 @@ def best_pairing_of_subsets(worths: Sequence[Sequence[int]]) -> Sequence[int]:
 
 
 def with_ring(near: Sequence[int]) -> bytes:
-    """Return which subsets can stand in a circle where all neighbours are near each other, two of them side by side.
+    """Return which subsets form a ring in which all neighbours are near each other; two members stand side by side.
 
     `near`: for each member the mask of those near it. In the result a subset has bit `mask & 7` of byte `mask >> 3`.
     Exact: paths grow by one member at a time, from the lowest member of each subset at once; a collection of subsets
@@ -120,7 +121,7 @@ def with_ring(near: Sequence[int]) -> bytes:
         may_grow.append(lower & without[member])
         may_close.append(closing)
     found = 0
-    # For each member the subsets of a path that starts at their lowest member and ends here.
+    # For each member, the subsets that form a path from their lowest member to this one.
     ending = [1 << (1 << member) for member in every]
     for _ in every[1:]:
         longer = []
@@ -136,7 +137,7 @@ def with_ring(near: Sequence[int]) -> bytes:
 
 
 def repeated(bits: int, width: int, size: int) -> int:
-    """Return a pattern of `width` bits again and again, one bit for each subset of `size` members."""
+    """Return a pattern of `width` bits repeated, with one bit for each subset of `size` members."""
     while width < 1 << size:
         bits |= bits << width
         width *= 2
@@ -166,7 +167,7 @@ class _Lanes:
         return lanes << count * self._bits
 
     def with_member(self, lanes: int, member: int, size: int, more: int = 0) -> int:
-        """Return for each subset of `size` with a member what the subset without it has, and `more`; else 0."""
+        """Return for each subset of `size` with a member the value of the subset without it, plus `more`; else 0."""
         without, whole = self._without(member, size)
         return self.shifted((lanes & whole) + without * more, 1 << member)
 

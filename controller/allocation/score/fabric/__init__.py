@@ -1,1 +1,1 @@
-"""The choice where Fabric Manager links whole partitions alone: what claims get, then what all of a pod get."""
+"""The choice where Fabric Manager links only whole partitions: what a claim gets, then what all claims of a pod get."""

@@ -1,4 +1,4 @@
-"""Which sets of GPUs one claim may have where Fabric Manager links whole partitions alone, and what its requests get.
+"""Which sets of GPUs one claim may have where Fabric Manager links only whole partitions, and what its requests get.
 
 docs/design/0042-fabric-partitions.md
 """
@@ -34,14 +34,14 @@ class LinkedWorths(Worths, Bandwidths, Protocol):
 
 
 SharesOf = Callable[[Bandwidths], tuple[RequestShare, ...]]
-"""Gives the shares of a claim's requests under the links of a table."""
+"""Returns the shares of a claim's requests under the links of a table."""
 
 
 class ClaimGpus:
     """Which sets of GPUs one claim may have, and what each of its requests gets of them. One thread at a time."""
 
     def __init__(self, table: LinkedWorths, shares_of: SharesOf, base: int, effort: Effort) -> None:
-        """`base`: the GPUs that it has whatever is chosen. Parts that are looked at are charged to `effort`."""
+        """`base`: the GPUs that the claim has whatever is chosen. Parts that are looked at are charged to `effort`."""
         self.base = base
         self.shares = shares_of(table.linked(0))
         self.count = sum(share.count for share in self.shares)
@@ -53,7 +53,7 @@ class ClaimGpus:
 
     @property
     def weight(self) -> int:
-        """All GPUs that it has then."""
+        """Number of all GPUs that the claim then has."""
         return self.count + self.base.bit_count()
 
     def worth(self, mask: int) -> int:
@@ -66,7 +66,7 @@ class ClaimGpus:
         return None if splitter is None else splitter.split(mask)
 
     def splits(self, mask: int) -> Iterator[tuple[int, ...]]:
-        """Yield every way to deal the set out, best first (Splitter.splits)."""
+        """Yield every way to divide the set, best first (Splitter.splits)."""
         splitter = self._splitter(mask)
         return iter(()) if splitter is None else splitter.splits(mask)
 

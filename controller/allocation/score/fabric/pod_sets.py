@@ -1,4 +1,4 @@
-"""What sets of GPUs are worth to a pod of several claims where Fabric Manager links whole partitions alone.
+"""What sets of GPUs are worth to a pod of several claims where Fabric Manager links only whole partitions.
 
 docs/design/0042-fabric-partitions.md
 """
@@ -20,15 +20,15 @@ from dracaena.controller.allocation.score.shares import MAX_SPLITS
 
 
 class PodSets:
-    """What sets of GPUs are worth to a pod that has several claims, or GPUs already. One thread at a time.
+    """What sets of GPUs are worth to a pod that has several claims, or already has GPUs. One thread at a time.
 
-    No NVLink joins two claims. So a set is dealt out among the claims first, such that the worths of what each gets are
-    the greatest in sum, a claim's by the GPUs that it has; and the bandwidth that is told is that of the mean GPU
-    within its claim. What is said about pairs goes by PCIe where claims are several.
+    No NVLink joins two claims. So a set is first divided among the claims such that the sum of what their parts are
+    worth, weighted by each claim's GPUs, is greatest; and the reported bandwidth is that of the mean GPU within its
+    claim. With several claims, figures of pairs are those over PCIe.
     """
 
     def __init__(self, table: LinkedWorths, claims: Sequence[ClaimGpus], beside: int, effort: Effort) -> None:
-        """`beside`: the GPUs that the pod holds already, `base` of the claims among them. Sets that are looked at are
+        """`beside`: the GPUs that the pod already holds, including the claims' `base`. Sets that are looked at are
         charged to `effort`."""
         self.box, self.comparable, self.many_unlike = table.box, table.comparable, table.many_unlike
         self.free_worths, self.left_rank, self.left_steps = table.free_worths, table.left_rank, table.left_steps
@@ -37,14 +37,14 @@ class PodSets:
         self._known: dict[tuple[int, int], tuple[int, tuple[int, ...]] | None] = {}
 
     def split(self, mask: int) -> tuple[int, ...] | None:
-        """Return the part of each request, in order, or None when no way holds to all rules. Of equal ways the first
-        in the order of ordinals."""
+        """Return the part of each request, in order, or None when no way follows all rules. Of equal ways, the first in
+        the order of ordinals."""
         best = self._best(mask, 0)
         return None if best is None else tuple(chain(*map(_split, self._claims, best[1])))
 
     def splits(self, mask: int) -> Iterator[tuple[int, ...]]:
-        """Yield every way that holds to all rules, best first by claims, then by requests; at most MAX_SPLITS ways
-        among the claims are looked at."""
+        """Yield every way that follows all rules, best first by claims, then by requests; at most MAX_SPLITS ways among
+        the claims are looked at."""
         every = sorted(islice(self._divisions(mask, 0), MAX_SPLITS), key=lambda one: -one[0])
         for _, sets in every:
             ways = (claim.splits(gpus) for claim, gpus in zip(self._claims, sets, strict=True))
@@ -57,11 +57,11 @@ class PodSets:
         return tuple(gpus | claim.base for gpus, claim in zip(best[1], self._claims, strict=True))
 
     def most_kb_s(self, mask: int) -> int:
-        """Return a bandwidth that the one of a set does not exceed, in whole GB/s."""
+        """Return an upper bound of a set's bandwidth, in kB/s that are whole GB/s."""
         return KB_S_PER_GB_S * self.gb_s(mask)
 
     def gb_s(self, mask: int) -> int:
-        """Return the bandwidth of a set, held GPUs with it, in whole GB/s."""
+        """Return the bandwidth of a set including the held GPUs, in whole GB/s."""
         return bandwidth_gb_s(self._table, self._sets(mask))
 
     def ring_gb_s(self, mask: int) -> int:
@@ -88,7 +88,7 @@ class PodSets:
         if place == len(self._claims):
             return 0, ()
         if (left, place) not in self._known:
-            # The greatest sum; of equal ones the first, and they come in the order of ordinals.
+            # The greatest sum; of equal ways the first, as they come in the order of ordinals.
             ways = max(self._ways(left, place), key=lambda way: way[0], default=None)
             self._known[left, place] = ways
         return self._known[left, place]
@@ -130,8 +130,8 @@ def _split(claim: ClaimGpus, mask: int) -> tuple[int, ...]:
 def score_of_claims(
     table: LinkedWorths, free: int, chosen: int, beside: int, claims: Sequence[int], order: Order = DEFAULT_ORDER
 ) -> Score:
-    """Return the score of taking `chosen` out of the free GPUs, of which each claim has one of `claims`, with those of
-    `beside` that it has (class_table.ClassTable.score)."""
+    """Return the score of taking `chosen` out of the free GPUs. `claims` are the GPUs of each claim, including those of
+    `beside` (class_table.ClassTable.score)."""
     together = chosen | beside
     score = table.score(free, chosen, beside, order)
     worst_pair, pair_sum, worst_level = pair_rank(table, together, claims)
@@ -148,8 +148,8 @@ def score_of_claims(
 
 
 def pair_rank(table: LinkedWorths, together: int, claims: Sequence[int]) -> tuple[int, int, int]:
-    """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level: as linked where one claim has them all,
-    else by PCIe."""
+    """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level: by their links if one claim has them
+    all, else over PCIe."""
     return (table if tuple(claims) == (together,) else table.linked(0)).pair_rank(together)
 
 
@@ -159,12 +159,12 @@ def bandwidth_gb_s(table: LinkedWorths, claims: Sequence[int]) -> int:
 
 
 def ring_gb_s(table: LinkedWorths, claims: Sequence[int]) -> int:
-    """Return the same of the rings."""
+    """Return the slowest hop of the best ring for the mean GPU within its claim, in whole GB/s."""
     return _mean(table.ring_kb_s, claims) // KB_S_PER_GB_S
 
 
 def bound_level(table: LinkedWorths, claims: Sequence[int]) -> int:
-    """Return the LinkLevel that bounds the mean GPU of the claims of several GPUs; 0 without one."""
+    """Return the LinkLevel that bounds the mean GPU of the claims with several GPUs; 0 without such a claim."""
     several = [gpus for gpus in claims if gpus & (gpus - 1)]
     return (
         LinkLevel.SYS - _mean(lambda gpus: table.rate(gpus) & (1 << STEP_BITS) - 1, several) * LEVEL_STEP
