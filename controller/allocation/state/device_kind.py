@@ -1,8 +1,8 @@
-"""What selectors and constraints can read of a device that equal nodes have alike.
+"""What selectors and constraints can read of a device and what is the same on equal nodes.
 
-Nodes are kept in buckets by kind, so what tells every device from every other must not be part of a kind, or each node
-would be one of its own. Such identities are left out here. Where only equality matters (a PCIe root) the value is
-replaced by a number of its own, so that equal nodes stay equal and constraints still hold.
+Nodes are kept in buckets by kind, so what distinguishes each device from every other must not be part of a kind, or
+each node would have a kind of its own. Such identities are left out here. If only equality matters (a PCIe root), the
+value is replaced by a number, so that equal nodes stay equal and constraints still hold.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ GROUPING: Final = frozenset(
 """Attributes that say which devices belong together, under names that differ from node to node."""
 
 _COUNTER_SET: Final = "a counter set"
-"""In place of an attribute's name; no attribute has a space in its name."""
+"""Stands in for an attribute's name; no attribute has a space in its name."""
 
 DIGEST_BYTES: Final = 32
-"""Nobody finds two nodes of one digest of 256 bits."""
+"""256 bits: no collision between two nodes can be found."""
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
@@ -81,11 +81,11 @@ def groups(devices: Sequence[DeviceKind | None], attribute: str) -> tuple[int, .
 
 
 def digest_of(pages: Sequence[resource_objects.ResourceSlice]) -> bytes:
-    """Return a digest of all that is published for a node, but for what tells equal nodes apart.
+    """Return a digest of all that is published for a node, except for what distinguishes equal nodes.
 
     `pages` are the slices of the node's pool in the order of their names, all of one generation. Names of devices and
-    of counter sets do not count, only which of them are the same. Where slices or devices choose their nodes by more
-    than the node's name, no two nodes are equal. Cost: O(devices), some 20 µs for each.
+    of counter sets do not count, only which of them are the same. If slices or devices select their nodes by more than
+    the node's name, no two nodes are equal. Cost: O(devices), some 20 µs for each.
     """
     numbers: dict[tuple[str, str], int] = {}
     parts: list[object] = []
@@ -154,6 +154,6 @@ def _key(attributes: Mapping[str, DeviceAttribute], device: resource_objects.Dev
     key = (tuple(attributes.items()), tuple(device.capacity.items()), device.allow_multiple_allocations)
     try:
         hash(key)
-    except TypeError:  # an attribute or a policy that holds a list
+    except TypeError:  # an attribute or a policy that contains a list
         return msgspec.json.encode(key)
     return key

@@ -1,4 +1,4 @@
-"""An inventory as it would be if somebody let go of what they hold."""
+"""An inventory as it would be if some holders released their devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 
 @contextmanager
 def emptied(inventory: Inventory, pool: str, holders: Sequence[str], pods: Sequence[str] = ()) -> Iterator[None]:
-    """Let these holders have nothing of a pool for a while, and these pods count on no node."""
+    """Take a pool's devices from these holders for a while, and let these pods count on no node."""
     before = {holder: inventory.holdings.held_by(holder) for holder in holders}
     counted = {key: found for key in pods if (found := inventory.resources.counted(key)) is not None}
     try:

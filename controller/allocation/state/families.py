@@ -1,5 +1,5 @@
-"""What belongs together: pods of one family, as they say themselves, with the nodes where they are; and the nodes of
-one NVLink domain, inside which GPUs of different pods talk over NVLink (docs/design/0023-siblings.md)."""
+"""What belongs together: pods of one family, according to the pods, with their nodes; and the nodes of one NVLink
+domain, within which GPUs of different pods talk over NVLink (docs/design/0023-siblings.md)."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GROUP_SIZE_ANNOTATION: Final = "leaderworkerset.sigs.k8s.io/size"
 """Of one group of a LeaderWorkerSet: reference of kubernetes-sigs/lws, "Labels, Annotations and Environment
 Variables"."""
 STATEFUL_SET: Final = ("apps/", "StatefulSet")
-"""Group of the apiVersion, and kind, of the only controller that is known by its ownerReference alone."""
+"""Group of the apiVersion, and kind, of the only controller that is recognised by its ownerReference alone."""
 
 FAMILY_LABELS: Final = frozenset({JOB_LABEL, JOB_SET_LABEL, GROUP_LABEL})
 """Labels that name a family."""
 
 MOST_PODS: Final = 100_000
-"""A size beyond it is none: Kubernetes supports 150,000 pods."""
+"""A larger size is ignored: Kubernetes supports 150,000 pods."""
 
 MOST_UID_CHARACTERS: Final = 64
-"""Of the UID in an ownerReference, which any text may pretend to be. Real ones have 36."""
+"""Of the UID in an ownerReference, which may be any text. Real ones have 36."""
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Family(NamedTuple):
-    """Names a family of pods. A pod can pretend to be of any family of its namespace, and of no other."""
+    """Names a family of pods. A pod can claim to be of any family of its namespace, and of no other."""
 
     namespace: str
     kind: str
@@ -49,8 +49,8 @@ def family_of(pod: Pod) -> Family | None:
     """Return the family of a pod, the first of these: its PodGroup, the group of its LeaderWorkerSet, its JobSet, its
     Job, its StatefulSet. None: it has none.
 
-    Pods of a ReplicaSet have none: they seldom talk to each other. Nor do pods of a Job without indexes, which cannot
-    tell who is who; and most Jobs of one pod are such.
+    Pods of a ReplicaSet have none: they seldom talk to each other. Nor have pods of a Job without indexes, which cannot
+    know who is who; most Jobs of one pod are like that.
     """
     labels = pod.metadata.labels
     group = pod.spec.scheduling_group
@@ -75,7 +75,7 @@ def stateful_set_of(pod: Pod) -> OwnerReference | None:
 
 
 def family_size(pod: Pod) -> int | None:
-    """Return how many pods the family of a pod has, where the pod says it: the group of a LeaderWorkerSet."""
+    """Return how many pods the family of a pod has, if the pod says so: in the group of a LeaderWorkerSet."""
     family = family_of(pod)
     if family is None or family.kind != "LeaderWorkerSet":
         return None
@@ -86,25 +86,25 @@ def family_size(pod: Pod) -> int | None:
 
 
 class Kin(NamedTuple):
-    """What a decision for a pod knows of its family."""
+    """What a decision about a pod knows of its family."""
 
     siblings: Mapping[str, int]
     """Node → other pods of the family there; only nodes with some."""
     left: int | None
-    """Pods of the family that are to be placed, this one among them, at least 1; None: nobody says."""
+    """Pods of the family still to be placed, including this one, at least 1; None: unknown."""
 
 
 class Families:
-    """On which nodes the pods of each family are, among them those of which a decision says where they will be. Part of
-    its owner. Cost: a few look-ups for each call."""
+    """The nodes of each family's pods, including those where a decision says they will be. Part of its owner. Cost: a
+    few look-ups for each call."""
 
     def __init__(self) -> None:
         self.placed: dict[str, tuple[Family, str]] = {}
-        """Name of a pod on a node → its family and the node. Do not change it."""
+        """Name of a pod on a node → its family and the node. Read only."""
         self._nodes: dict[Family, Counter[str]] = {}
 
     def place(self, pod: Pod, node: str | None) -> None:
-        """Let a pod that names claims be on a node from now on; None: on none, or gone."""
+        """Note that a pod that names claims is on a node from now on; None: on none, or gone."""
         name = pod_name(pod)
         family = family_of(pod) if node is not None and pod.spec.resource_claims else None
         after = None if family is None or node is None else (family, node)
@@ -118,7 +118,7 @@ class Families:
             self._nodes.setdefault(after[0], Counter())[after[1]] += 1
 
     def of(self, pod: Pod) -> Kin | None:
-        """Return what is known of the family of a pod; None: it has none. Cost: a step for each node of the family."""
+        """Return what we know of a pod's family; None: it has none. Cost: a step for each node of the family."""
         family = family_of(pod)
         if family is None:
             return None
@@ -150,13 +150,13 @@ class CliqueIndex:
 
     def __init__(self) -> None:
         self.of_node: dict[str, tuple[str, NodeState]] = {}
-        """Node that is in a clique → the clique and its state. Do not change it."""
+        """Node in a clique → the clique and the node's state. Read only."""
         self._cliques: dict[str, NodeBuckets] = {}
         self._of_kind: Counter[NodeKind] = Counter()
 
     def put(self, node: str, clique: str | None, state: NodeState | str | None) -> None:
-        """Take in the clique of a node, None: none; and its state or why it has none, None: it is gone. Cost: a search
-        among the nodes of the clique in this state."""
+        """Take in the clique of a node, None: none; and its state or why it has none, None: the node is gone. Cost: a
+        search among the nodes of the clique in this state."""
         before = self.of_node.pop(node, None)
         if before is not None:
             self._take_out(node, *before)
@@ -166,7 +166,7 @@ class CliqueIndex:
             self._cliques.setdefault(clique, NodeBuckets()).add(node, state)
 
     def clique(self, node: str) -> str | None:
-        """Return the clique of a node that offers devices, None where it has none."""
+        """Return the clique of a node that offers devices; None if it has none."""
         found = self.of_node.get(node)
         return None if found is None else found[0]
 
@@ -176,12 +176,12 @@ class CliqueIndex:
         return not self._cliques
 
     def cliques(self) -> Iterator[tuple[str, Buckets]]:
-        """Yield each clique with the buckets of its nodes. Do not change them."""
+        """Yield each clique with the buckets of its nodes, which are read only."""
         for clique, buckets in self._cliques.items():
             yield clique, buckets.by_kind
 
     def buckets(self, clique: str) -> Buckets:
-        """Return the buckets of a clique. Do not change them."""
+        """Return the buckets of a clique, which are read only."""
         return self._cliques[clique].by_kind
 
     def count_of(self, kind: NodeKind) -> int:

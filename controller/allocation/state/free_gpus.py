@@ -1,4 +1,4 @@
-"""How many whole GPUs nobody has, counted as a pod without tolerations would find them."""
+"""How many whole GPUs are free, counted as a pod without tolerations would find them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState
 
 NODE_CONDITIONS: Final = "node.kubernetes.io/"
-"""Before the keys of taints by which Kubernetes says that a node is not ready, or has no room. Others are an admin's:
-pods for GPUs usually tolerate those."""
+"""Prefix of the keys of taints by which Kubernetes says that a node is not ready, or has no room. Other taints are an
+admin's: pods for GPUs usually tolerate those."""
 
 
 NODES_A_TURN: Final = 500
-"""Some 1 µs each, and a decision waits for a turn at most."""
+"""Some 1 µs each, and a decision waits for at most one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class FreeGpus:
 
 
 def free_gpus_in_turns(inventory: Inventory) -> Iterator[FreeGpus | None]:
-    """Count whole GPUs that are ours to give, that nobody has any part of, that carry no taint but ours, on nodes that
-    are open. Those for virtual machines are left out: a pod that asks for GPUs never gets one. Yield None after each
-    turn, which takes some 0.5 ms however many states the nodes have, and the count at last.
+    """Count whole GPUs that are ours to give, of which no claim has any part and that carry no taint but ours, on nodes
+    that are open. Those for virtual machines are left out: a pod that asks for GPUs never gets one. Yield None after
+    each turn, which takes some 0.5 ms however many states the nodes have, and finally the count.
 
-    The inventory may change between turns: then the count is that of no one moment, with no node twice.
+    The inventory may change between turns: the count is then not that of one moment, but no node counts twice.
     """
     if first_untolerated(inventory.taints_of_all, ()) is not None:
         yield FreeGpus(0, 0)

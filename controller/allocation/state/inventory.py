@@ -1,6 +1,6 @@
 """What there is and what is taken, in the order in which decisions look at it.
 
-Nodes stand in buckets by (kind, free devices): decisions look at buckets, and thousands of equal nodes cost one look.
+Nodes are in buckets by (kind, free devices): decisions look at buckets, and thousands of equal nodes cost one look.
 Every change moves only the nodes that it touches.
 """
 
@@ -66,7 +66,7 @@ _NO_POOL: Final = PoolContents(None)
 _NOTHING: Final = shared_resources((), ())
 
 CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
-"""Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
+"""Prefix of a DeviceClass's name: the extended resource that each class stands for (KEP-5004)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +74,22 @@ class PoolChange:
     """What changed when slices of a pool were taken in."""
 
     offer_changed: bool
-    """Whether other devices are offered than before, or otherwise linked or tainted; where there are more than whole
-    GPUs, whether they may be."""
+    """Whether the offered devices, or their links or taints, changed; if there are more than whole GPUs, whether they
+    may have."""
     new_problems: tuple[PoolDefect, ...]
     nodes: frozenset[str] | None
-    """The nodes that it may matter to; None: any."""
+    """The nodes that the change may matter to; None: any."""
 
 
 class Inventory:
     """Nodes, pools, classes, and who holds which devices. One owner, one thread at a time.
 
-    The owner chooses the names of holders; a device is free when nobody holds it. All of it follows from what was last
-    told of each object, in whatever order that came: check() says so.
+    The owner chooses the names of holders; a device is free when it has no holder. Everything follows from the last
+    report about each object, whatever the order of the reports: check() verifies that.
     """
 
     def __init__(self, driver: str, allowed_drivers: Iterable[str] = ()) -> None:
-        """`allowed_drivers`: other drivers whose devices may be allocated beside ours, in claims that ask for both."""
+        """`allowed_drivers`: other drivers whose devices may be allocated with ours, in claims that ask for both."""
         self.driver = driver
         self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
@@ -123,13 +123,13 @@ class Inventory:
 
     @property
     def taints_of_all(self) -> tuple[Taint, ...]:
-        """What DeviceTaintRules put on every device of ours. It is no part of a kind, so that such a rule, which may
-        come in an emergency, costs the same however many nodes there are."""
+        """The taints that DeviceTaintRules put on every device of ours. They are not part of a kind, so that such a
+        rule, which may come in an emergency, costs the same however many nodes there are."""
         return self._rules.taints_of_all
 
     @property
     def buckets(self) -> Buckets:
-        """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
+        """All nodes that offer devices of ours, by what they are and what is free. Read only."""
         return self.node_buckets.by_kind
 
     @property
@@ -138,11 +138,11 @@ class Inventory:
         return MappingProxyType(self._outside)
 
     def state(self, node: str) -> NodeState | str:
-        """Return the state of a node that is there, or why it has none, in words that follow a count of nodes."""
+        """Return the state of an existing node, or why it has none, in words that follow a count of nodes."""
         return self._states[node]
 
     def offers(self, node: str) -> bool:
-        """Return whether a node is there and offers devices of ours."""
+        """Return whether a node exists and offers devices of ours."""
         return isinstance(self._states.get(node), NodeState)
 
     def pool(self, node: str) -> NodePool | None:
@@ -160,11 +160,11 @@ class Inventory:
         return kind.is_mixed or bool(self.allowed_drivers)
 
     def kinds_of_devices(self) -> Iterator[PublishedDevice]:
-        """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
+        """Yield a device, without identity, of each kind that our driver publishes; equal ones may come again."""
         return (device for kind in self.buckets for device in self.devices_of(kind))
 
     def devices_of(self, kind: NodeKind) -> Iterator[PublishedDevice]:
-        """Yield the devices of a kind of node that is there, as kinds_of_devices() does."""
+        """Yield the devices of an existing kind of node, as kinds_of_devices() does."""
         yield from (one.device for one in kind.devices if one is not None)
         pool = self.pool(next(iter(self.buckets[kind].values()))[0]) if kind.rest else None
         others = frozenset(() if pool is None else pool.others)
@@ -174,7 +174,7 @@ class Inventory:
     def reach(self, node: str) -> tuple[SliceSource, Books]:
         """Return what a node can reach and who holds it, as the rules read it.
 
-        Our own taint is left out: it keeps others from our devices. Cost: O(devices that the node can reach).
+        Our own taint is left out: it keeps other schedulers off our devices. Cost: O(devices that the node can reach).
         """
         pool = self.pool(node)
         own = SliceIndex(()) if pool is None else self._own(pool.pool)
@@ -192,12 +192,12 @@ class Inventory:
         return 0 if pool is None else sum(len(item.spec.devices) for item in self._slices[pool.pool].values())
 
     def held_count(self, node: str) -> int:
-        """Return how many devices of ours on a node are held, 0 when it has no usable pool."""
+        """Return how many of our devices on a node are held; 0 when it has no usable pool."""
         pool = self.pool(node)
         return 0 if pool is None else len(self.holdings.taken(pool.pool))
 
     def resource_demand(self, pod: Pod, *, preempting: bool = False) -> ResourceDemand:
-        """Return what a pod needs of nodes besides devices; `preempting`: where pods of lower priority are evicted.
+        """Return what a pod needs of nodes besides devices; `preempting`: once pods of lower priority are evicted.
 
         Raises UnreadableQuantityError.
         """
@@ -209,7 +209,7 @@ class Inventory:
         return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended, preempting=preempting)
 
     def kin(self, pod: Pod) -> Kin | None:
-        """Return what is known of the family of a pod (Families.of); None: it has none."""
+        """Return what we know of a pod's family (Families.of); None: it has none."""
         return self.families.of(pod) if _tells_of_a_family(pod) else None
 
     def problems(self) -> tuple[PoolDefect, ...]:
@@ -221,7 +221,7 @@ class Inventory:
         return tuple(sorted(found))
 
     def problem_counts(self) -> tuple[int, int]:
-        """Return how many problems of devices and pools last, and how many pass by themselves."""
+        """Return how many problems of devices and pools are lasting, and how many will pass by themselves."""
         return self._problems[False], self._problems[True]
 
     # Taking in
@@ -249,7 +249,7 @@ class Inventory:
         self._put(name)
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
-        """Take in what became of a slice. Only its pool is read again; slices of other drivers do not count."""
+        """Take in a change of a slice. Only its pool is read again; slices of other drivers do not count."""
         foreign = self._change_foreign(old, new)
         ours = [item for item in (old, new) if item is not None and item.spec.driver == self.driver]
         if old is not None and old in ours:
@@ -260,11 +260,11 @@ class Inventory:
         return self._joined(changes, foreign=foreign)
 
     def set_taint_rule(self, rule: DeviceTaintRule) -> PoolChange:
-        """Take in a DeviceTaintRule, new or changed. Our own taint in a rule counts for no device of ours: who
-        allocates that is said by its slice alone.
+        """Take in a DeviceTaintRule, new or changed. Our own taint in a rule does not count: only the slice says who
+        allocates a device.
 
-        Cost: nothing where its spec is as before, as when its status is written, and hardly more where it taints every
-        device of ours. Else the pools are read again of which it taints a device, or did.
+        Cost: nothing if its spec is unchanged, as when its status is written, and hardly more if it taints every device
+        of ours. Otherwise the pools with a device that it taints, or tainted, are read again.
         """
         taints = self.taints_of_all
         before = self._rules.put(rule)
@@ -273,7 +273,7 @@ class Inventory:
         return self._retainted([one for one in (before, rule) if one is not None], taints)
 
     def remove_taint_rule(self, name: str) -> PoolChange:
-        """Forget a DeviceTaintRule, if it is there. Cost: as that of set_taint_rule()."""
+        """Forget a DeviceTaintRule, if it is there. Cost: that of set_taint_rule()."""
         taints = self.taints_of_all
         before = self._rules.remove(name)
         return self._retainted([] if before is None else [before], taints)
@@ -281,10 +281,10 @@ class Inventory:
     def hold(
         self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
     ) -> frozenset[DeviceId | Holding]:
-        """Let `holder` hold just these devices from now on; return those that it let go.
+        """Let `holder` hold exactly these devices from now on; return those that it released.
 
         `others` are shares, and devices of other drivers; those of drivers that are not allowed do not count. Devices
-        need not be known. Cost: O(devices), and for each node of theirs its GPUs.
+        need not be known. Cost: O(devices), and the GPUs of each of their nodes.
         """
         change = self.holdings.hold(holder, devices, others)
         for name in change.pools:
@@ -294,11 +294,11 @@ class Inventory:
         return change.let_go
 
     def release(self, holder: str) -> frozenset[DeviceId | Holding]:
-        """Let a holder let go of everything; return what it held."""
+        """Release everything that a holder has; return what it held."""
         return self.hold(holder, frozenset())
 
     def place(self, pod: Pod, node: str | None) -> str | None:
-        """Let a pod count on a node, None: on none; return the node that has more left than before, if there is one."""
+        """Count a pod on a node, None: on none; return the node that has more left than before, if there is one."""
         name = pod_name(pod)
         self.placed.place(name, pod.metadata.namespace, node, None if node is None else pod_facts(pod))
         if name in self.families.placed or _tells_of_a_family(pod):
@@ -307,7 +307,7 @@ class Inventory:
         return self.resources.place_pod(name, node, taken)
 
     def check(self) -> None:
-        """State what must always hold, by working everything out again from what was told. For tests: slow."""
+        """State what must always hold, by working everything out again from the reports. For tests: slow."""
         self.nodes.check()
         self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
         self.placed.check({name: self.nodes.get(name).labels for name in self.nodes.names})
@@ -353,12 +353,12 @@ class Inventory:
         return True
 
     def _retainted(self, rules: Sequence[DeviceTaintRule], taints_of_all_before: tuple[Taint, ...]) -> PoolChange:
-        """Let what some rules said before, and what they say now, take effect."""
+        """Apply a change of some rules, from what they said before to what they say now."""
         names = {name for rule in rules if not selects_all(rule, self.driver) for name in self._tainted_pools(rule)}
         changes = [self._read_again(name) for name in sorted(names)]
         if taints_of_all_before != self.taints_of_all:
             self._read_pools.forget_all()
-        # A taint that comes to all devices helps nobody; one that goes may help anybody.
+        # A taint that is added to all devices helps no pod; one that is removed may help any.
         if not set(taints_of_all_before) <= set(self.taints_of_all):
             changes.append(PoolChange(True, (), None))
         foreign = any(selects_any(rule, (one,)) for rule in rules for one in self._foreign.values())
@@ -367,7 +367,7 @@ class Inventory:
         return self._joined(changes, foreign=foreign)
 
     def _tainted_pools(self, rule: DeviceTaintRule) -> Iterator[str]:
-        """Yield the pools of which a rule taints a device. Cost: all pools, or the one that it names."""
+        """Yield the pools with a device that a rule taints. Cost: all pools, or the one that it names."""
         selector = rule.spec.device_selector
         named = None if selector is None else selector.pool
         for name in self._slices if named is None else (named,):
@@ -383,7 +383,7 @@ class Inventory:
         return PoolChange(foreign or any(change.offer_changed for change in changes), problems, nodes)
 
     def _pages(self, pool: str) -> Iterator[ResourceSlice]:
-        """Yield the slices of a pool, with the taints that not all devices of ours have."""
+        """Yield the slices of a pool, with the taints that only some of our devices have."""
         rules = self._rules.of_pool(pool)
         return (with_taint_rules(item, rules) for item in self._slices[pool].values())
 
@@ -394,7 +394,7 @@ class Inventory:
 
     def _read_again(self, name: str) -> PoolChange:
         self._read_pools.forget(name)
-        # Read before anything is changed: what raises for one pool must leave all others as they were.
+        # Read before anything is changed: an exception for one pool must leave all others as they were.
         read = self._shared(name, read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
         before = self._contents.pop(name, _NO_POOL)
         after = _NO_POOL if read is None else read
@@ -417,12 +417,12 @@ class Inventory:
         nodes = frozenset(pool.node for pool in (before.pool, after.pool) if pool is not None)
         for node in sorted(nodes):
             self._put(node)
-        # Of devices that are no whole GPUs a pool holds the names only.
+        # For devices that are not whole GPUs, a pool has only the names.
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
         return PoolChange(changed, new_problems, nodes)
 
     def _shared(self, name: str, contents: PoolContents) -> PoolContents:
-        """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
+        """Let equal nodes share one kind, so that it is compared by identity and its links are kept once."""
         if contents.pool is None:
             return contents
         key = _key(contents.pool.kind)
@@ -485,12 +485,12 @@ class Inventory:
 
 
 def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool, int]:
-    """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
+    """Return what distinguishes kinds. Not the kind itself: a table of weak values must not keep its values alive."""
     return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed, kind.shareable
 
 
 def _tells_of_a_family(pod: Pod) -> bool:
-    """Whether a pod says what a family could be read from (families.family_of)."""
+    """Whether a pod has anything that a family could be read from (families.family_of)."""
     meta, (_, kind) = pod.metadata, STATEFUL_SET
     return (
         pod.spec.scheduling_group is not None

@@ -1,6 +1,6 @@
 """What a node is, what is free there, and who holds the rest.
 
-Nodes of one kind and state give the same, and stand in one bucket.
+Nodes of one kind and state can give the same devices, and are in one bucket.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from dracaena.controller.allocation.score.box import Box, mask_of
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """One device without its identity. Equal where nothing that is left differs."""
+    """One device without its identity. Equal if nothing that is left differs."""
 
     key: Hashable
     device: PublishedDevice = field(compare=False)
-    """With the driver's name, and neither pool nor name."""
+    """With the driver's name, but without the pool's and its own."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeKind:
     """All that a choice among the devices of a node depends on, besides which of them are free.
 
-    Nodes of one kind share one answer. What decides which devices a request may use is part of it; identities of
-    devices (device_kind.IDENTITY) are not: who asks for those is answered node by node.
+    Nodes of one kind share one answer. What decides which devices a request may use is part of the kind; identities of
+    devices (device_kind.IDENTITY) are not: requests for those are answered node by node.
     """
 
     box: Box
     foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
-    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added, and
-    without what a rule puts on all devices (Inventory.taints_of_all)."""
+    """Ordinals that have taints besides ours, with these taints, ascending. Without the times at which they were added,
+    and without what a rule puts on all devices (Inventory.taints_of_all)."""
     devices: tuple[DeviceKind | None, ...] = ()
-    """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
+    """For each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
     rest: bytes = b""
-    """Digest of all that is published except identities (device_kind.digest_of); empty for a node that has nothing but
-    whole GPUs of ours to give, which the fields above describe."""
+    """Digest of all that is published except identities (device_kind.digest_of); empty for a node that has only whole
+    GPUs of ours to give, which the fields above describe."""
     is_mixed: bool = False
     """Whether there is more to give than GPUs of ours. Such a kind has a `rest`."""
     shareable: int = 0
-    """Mask of the GPUs that are given in shares to who asks for an amount, and whole to who does not."""
+    """Mask of the GPUs that are given in shares to requests for amounts, and whole to others."""
     partitions: Partitions[PublishedDevice] = field(default=Partitions(), compare=False)
-    """GPUs that are cut into parts on demand; `rest` tells them apart."""
+    """GPUs that are cut into parts on demand; `rest` distinguishes them."""
     twins: tuple[int, ...] = field(default=(), compare=False)
-    """Masks of devices that are one GPU: who has one of them has both. `rest` tells them apart."""
+    """Masks of devices that are one GPU: a holder of one has both. `rest` distinguishes them."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,28 +73,28 @@ class SharedGpu:
 
     ordinal: int
     mode: str
-    """Of all its shares (api.sharing)."""
+    """The mode of all its shares (api.sharing)."""
     taken: tuple[tuple[str, int], ...]
-    """What they take of each capacity together, in billionths, by name."""
+    """What the shares together take of each capacity, in billionths, by name."""
     count: int = field(default=0, compare=False)
-    """Shares that it has."""
+    """Number of its shares."""
 
     def left_nano(self, device: PublishedDevice) -> dict[str, int]:
-        """Return what is left of each capacity of the device that it is."""
+        """Return what is left of each capacity of its device."""
         taken = dict(self.taken)
         return {one.name: one.value.nano - taken.get(one.name, 0) for one in device.capacities}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What a node is and what is free there: nodes of one state stand in one bucket."""
+    """What a node is and what is free there: nodes of one state are in one bucket."""
 
     kind: NodeKind
     free: int
     """Mask of the whole GPUs that can be given."""
     rest: Hashable = None
-    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
-    they are tried. A mask of those that are held whole, and what the shares of each take together."""
+    """For a kind with a `rest`: how much of each of its devices is held, by their places in the order in which they are
+    tried. A mask of those held whole, and what the shares of each together take."""
     shares: tuple[SharedGpu, ...] = ()
     """GPUs with shares that have room for more, by ordinal."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -107,7 +107,7 @@ class NodeState:
 
     @property
     def key(self) -> tuple[int, Hashable]:
-        """What tells states of one kind apart: what is free, and all else."""
+        """What distinguishes states of one kind: what is free, and all else."""
         return self.free, (self.rest, self.shares) if self.shares else self.rest
 
 
@@ -118,8 +118,8 @@ EverBuckets = dict[tuple[NodeKind, tuple[int, Hashable]], tuple[int, list[str]]]
 """Kind and what is free → number of the bucket, and names of the nodes that are in that state now, ascending."""
 
 SPARE_EMPTY: Final = 1_024
-"""Empty buckets that are remembered, besides three for each with nodes: 300 bytes each. Four kinds of nodes with 8 GPUs
-have 1,024 states in all."""
+"""Empty buckets that are remembered, besides three for each bucket with nodes: 300 bytes each. Four kinds of nodes with
+8 GPUs have 1,024 states in total."""
 
 
 class NodeBuckets:
@@ -130,22 +130,22 @@ class NodeBuckets:
         self._whole: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         self._remembers_empty, self._most, self._number = remembers_empty, SPARE_EMPTY, 0
         self.ever: EverBuckets = {}
-        """With `remembers_empty` all buckets of by_free_gpus, and those of the same kinds that are empty now: they fill
-        again. Numbers ascend and never come again, nor does a bucket once it is forgotten. Do not change it."""
+        """With `remembers_empty`: all buckets of by_free_gpus, and those of the same kinds that are empty now, as they
+        may fill again. Numbers ascend and are never reused, nor is a bucket once it is forgotten. Read only."""
 
     @property
     def by_kind(self) -> Buckets:
-        """All of them, none empty. Do not change it."""
+        """All buckets, none empty. Read only."""
         return self._buckets
 
     @property
     def by_free_gpus(self) -> Buckets:
-        """The same, but nodes that differ only in the shares that their GPUs have left stand in one bucket: for who
-        asks for whole GPUs they are equal. Those of mixed kinds stand as in by_kind. Do not change it."""
+        """The same, but nodes that differ only in the shares that their GPUs have left are in one bucket: for requests
+        for whole GPUs they are equal. Nodes of mixed kinds are as in by_kind. Read only."""
         return self._whole
 
     def add(self, name: str, state: NodeState) -> None:
-        """Put a node in that is not there."""
+        """Add a node that is not there."""
         by_state, key = self._buckets.setdefault(state.kind, {}), state.key
         if _has_shares_alone(state.kind):
             insort(by_state.setdefault(key, []), name)
@@ -156,7 +156,7 @@ class NodeBuckets:
         insort(by_state[key], name)
 
     def take_out(self, name: str, state: NodeState) -> None:
-        """Take a node out that was added with this state."""
+        """Remove a node that was added with this state."""
         _take_out(self._buckets, state.kind, state.key, name)
         if _has_shares_alone(state.kind):
             _take_out(self._whole, state.kind, (state.free, None), name)
@@ -171,7 +171,7 @@ class NodeBuckets:
         assert not self._remembers_empty or filled == there, "the buckets with nodes are among those that ever were"
 
     def _bucket(self, kind: NodeKind, key: tuple[int, Hashable]) -> list[str]:
-        """Return an empty bucket: the one that was there before, if there was one."""
+        """Return an empty bucket: the earlier one, if there was one."""
         if not self._remembers_empty:
             return []
         if (kind, key) not in self.ever:
@@ -210,15 +210,15 @@ class NodePool:
     devices: tuple[str | None, ...]
     """Device name of each ordinal; None for a GPU that is not published or does not decode."""
     published: tuple[Device | None, ...]
-    """What is published of each of these."""
+    """What is published about each of these."""
     offered: int
-    """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
+    """Mask of the whole GPUs with our taint, which are ours to allocate. Without it the node has opted out."""
     others: tuple[str, ...] = ()
-    """Names of the other devices with our taint, as MIG devices: only the rules of legal know what may be done."""
+    """Names of the other devices with our taint, such as MIG devices: only the rules of legal know what may be done."""
     order: tuple[str, ...] = ()
-    """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
+    """Names of all devices, in the order in which they are tried; empty if the kind has no `rest`."""
     clique: str | None = None
-    """The fabric clique of all GPUs that are published; None where they have none, or more than one."""
+    """The fabric clique of all published GPUs; None if they have none, or more than one."""
 
     @property
     def box(self) -> Box:
@@ -232,7 +232,7 @@ class NodePool:
 
 
 def held_by_place(pool: NodePool, holdings: Iterable[Holding]) -> Hashable:
-    """Return the rest of the state of a node with this pool, of which these are all holdings (NodeState.rest)."""
+    """Return the `rest` of the state of a node with this pool, given all holdings of the pool (NodeState.rest)."""
     if not pool.order:
         return None
     places = {name: place for place, name in enumerate(pool.order)}
@@ -251,8 +251,8 @@ def held_by_place(pool: NodePool, holdings: Iterable[Holding]) -> Hashable:
 
 
 def shared_gpus(pool: NodePool, holdings: Iterable[Holding]) -> tuple[SharedGpu, ...]:
-    """Return the GPUs with shares that have room for another one, as far as capacities tell, by ordinal. `holdings` are
-    all that is held of the pool."""
+    """Return the GPUs with shares that have room for another one, judged by capacities, by ordinal. `holdings` are all
+    holdings of the pool."""
     places = {name: place for place, name in enumerate(pool.devices) if pool.kind.shareable >> place & 1}
     of_gpu: dict[int, list[Holding]] = {}
     for holding in holdings:
@@ -267,7 +267,7 @@ def _shared_gpu(place: int, kind: DeviceKind | None, holdings: Sequence[Holding]
     modes = {one.mode for one in holdings}
     mode = modes.pop()
     if kind is None or modes or not mode:
-        return None  # somebody has it whole, or has let two modes meet: nobody joins them
+        return None  # a claim has it whole, or two modes already meet on it: no share is added
     taken: Counter[str] = Counter()
     for one in holdings:
         taken.update(dict(one.consumed))
@@ -277,7 +277,7 @@ def _shared_gpu(place: int, kind: DeviceKind | None, holdings: Sequence[Holding]
 
 
 def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
-    """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
+    """Return our devices that a claim keeps from others. Admin access keeps nothing."""
     if claim.status.allocation is None:
         return frozenset()
     results = claim.status.allocation.devices.results
@@ -298,7 +298,7 @@ def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
         for one in devices.config
         if one.opaque is not None and one.opaque.driver == driver
     ]
-    if claim.problem:  # what it says of modes is not known
+    if claim.problem:  # what it says about modes is unknown
         configs = [((), mode_parameters(UNREADABLE_MODE))]
     return holdings_beside(claim.metadata.uid, devices.results, driver, configs)
 
@@ -306,33 +306,33 @@ def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
 def holdings_beside(
     holder: str, results: Iterable[DeviceResult], driver: str, configs: GpuConfigs = ()
 ) -> frozenset[Holding]:
-    """Return what the results hold that is no whole device of ours. `configs` are those of our driver beside them."""
+    """Return what the results hold besides our whole devices. `configs` are our driver's in that allocation."""
     beside = [result for result in results if result.driver != driver or result.share_id is not None]
     if not beside:
         return frozenset()
     try:
         return frozenset(holdings_of(holder, beside, configs))
-    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
+    except ValueError:  # an amount that the API server would not store: no other claim gets anything of the device
         ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
         return frozenset(Holding(holder, device) for device in ids)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldingChange:
-    """What changed when a holder came to hold something else."""
+    """What changed when a holder's devices changed."""
 
     let_go: frozenset[DeviceId | Holding]
     pools: Sequence[str]
-    """Our pools of which it holds something else now, sorted."""
+    """Our pools of which it now holds something different, sorted."""
 
 
 Follow = Callable[[str, frozenset[DeviceId], frozenset[Holding]], None]
 
 
 class Holdings:
-    """Who holds which devices. The owner chooses the names of holders; a device is free when nobody holds it.
+    """Who holds which devices. The owner chooses the names of holders; a device is free when it has no holder.
 
-    Whole devices of ours are one table, shares of them and devices of other drivers another one.
+    Our whole devices are in one table, shares of them and devices of other drivers in another.
     """
 
     def __init__(self, driver: str, others: Collection[str]) -> None:
@@ -340,24 +340,24 @@ class Holdings:
         self._driver = driver
         self._drivers = frozenset((driver, *others))
         self._held_by: dict[str, frozenset[DeviceId]] = {}
-        # Pool → device → how many devices each of its holders has, ascending; those of shares are among them.
+        # Pool → device → how many devices each of its holders has, ascending, including holders of shares.
         self._holders: dict[str, dict[str, tuple[int, ...]]] = {}
         self._sharers: dict[str, dict[str, int]] = {}  # pool → device → how many of them have shares of it
         self.by_size: Counter[int] = Counter()
-        """Devices of ours that are held, by how many of them their holder has; one that several have shares of counts
-        once, for the holder with most. Do not change it."""
+        """Our held devices, by how many of them their holder has; a device with several shares counts once, for the
+        holder with most. Read only."""
         self._others_by: dict[str, frozenset[Holding]] = {}
         self._others_of: dict[PoolId, dict[Holding, int]] = {}
         self.follow: Follow | None = None
-        """Is called at each hold(), with the same arguments, once that is done."""
+        """Called at each hold(), with the same arguments, once it is done."""
 
     def taken(self, pool: str) -> Collection[str]:
-        """Return the names of the devices of one of our pools that somebody holds, whole or a share."""
+        """Return the names of the held devices of one of our pools, whole or shared."""
         return self._holders.get(pool, ())
 
     def in_pool(self, pool: PoolId) -> list[Holding]:
-        """Return all that is held of a pool, whoever holds it: shares with their amounts, and whole devices. A device
-        that somebody holds whole while others hold shares of it is listed for each of them."""
+        """Return all that is held of a pool: shares with their amounts, and whole devices. A device that one claim
+        holds whole while others hold shares of it is listed for each of them."""
         found = list(self._others_of.get(pool, {}))
         if pool.driver == self._driver:
             sharers = self._sharers.get(pool.pool, {})
@@ -367,9 +367,9 @@ class Holdings:
         return found
 
     def holders(self, device: DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
-        """Return who holds a device besides `but`, sorted: whole or a share of it.
+        """Return who holds a device, whole or a share of it, besides `but`, sorted.
 
-        Cost: a look-up when nobody else does, else O(holders).
+        Cost: a look-up when there is no other holder, else O(holders).
         """
         if device.driver == self._driver:
             count = len(self._holders.get(device.pool, {}).get(device.device, ()))
@@ -384,16 +384,16 @@ class Holdings:
         return tuple(sorted(name for name in found if name not in but))
 
     def held_by(self, holder: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
-        """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
+        """Return what a holder has: our devices, and then shares and devices of other drivers."""
         return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
 
     def every(self) -> Iterator[tuple[str, frozenset[DeviceId], frozenset[Holding]]]:
-        """Yield each holder with what it holds, as held_by() returns it, in no order."""
+        """Yield each holder with what it has, as held_by() returns it, in no order."""
         for holder in self._held_by.keys() | self._others_by.keys():
             yield (holder, *self.held_by(holder))
 
     def by_pool(self) -> Mapping[str, Sequence[str]]:
-        """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
+        """Return the holders of each of our pools, sorted. Cost: O(all that is held)."""
         found: dict[str, set[str]] = {}
         for holder, devices in self._held_by.items():
             for device in devices:
@@ -405,7 +405,7 @@ class Holdings:
         return {pool: sorted(holders) for pool, holders in found.items()}
 
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
-        """Let `holder` hold just these devices from now on. Cost: O(devices)."""
+        """Let `holder` hold exactly these devices from now on. Cost: O(devices)."""
         let_go, changed = self._hold_others(holder, others)
         before = self._held_by.pop(holder, frozenset())
         if devices:
@@ -444,7 +444,7 @@ class Holdings:
         assert self.by_size == Counter(most.values()), "devices are counted by what their holder holds"
 
     def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
-        """Return what was let go, and all that changed."""
+        """Return what was released, and all that changed."""
         others = frozenset(holding for holding in others if holding.device.driver in self._drivers)
         before = self._others_by.pop(holder, frozenset())
         if others:
@@ -465,7 +465,7 @@ class Holdings:
         return before - others, before ^ others
 
     def _change_holders(self, device: DeviceId, size: int, change: int) -> None:
-        """Count one holder of so many devices more or less."""
+        """Count one holder of `size` devices more or less."""
         of_pool = self._holders.setdefault(device.pool, {})
         before = of_pool.pop(device.device, ())
         after = list(before)
@@ -481,7 +481,7 @@ class Holdings:
                     del self.by_size[one]
 
     def _shared_by(self, others: Iterable[Holding]) -> frozenset[DeviceId]:
-        """Return the devices of ours among what is no whole device."""
+        """Return our devices of which these holdings are shares."""
         return frozenset(one.device for one in others if one.device.driver == self._driver)
 
 
@@ -495,6 +495,6 @@ def _count(of_pool: dict[str, dict[str, int]], device: DeviceId, change: int) ->
 
 
 def claim_holder(claim: ResourceClaim) -> str:
-    """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
+    """Return the name under which a claim holds what no other may get: what the API shows, what is decided and being
     written, and what rests."""
     return claim.key

@@ -1,6 +1,6 @@
 """Reads from the slices of a pool which GPUs are cut into parts on demand, and how.
 
-A counter set is understood where all that draws on it is one whole GPU of ours at most, and places: MIG devices with
+A counter set is understood if only places and at most one whole GPU of ours draw on it; places are MIG devices with
 profile, placementStart and placementSize. What draws on any other set is left to the API's rules alone.
 """
 
@@ -30,13 +30,13 @@ from dracaena.controller.allocation.state.device_kind import device_kinds
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool
 
 MEMORY_SLICE: Final = "memory-slice-"
-"""Counters of memory slices begin with it; their numbers follow."""
+"""Prefix of the counters of memory slices; their numbers follow."""
 COMPUTE_SLICES: Final = "compute-slices"
 
 
 def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]) -> NodeKind:
-    """Return the kind of a node with its GPUs that are cut on demand; that of equal nodes is the same. `slices` are
-    those of its pool. Cost: some 20 µs for each part."""
+    """Return the kind of a node with its GPUs that are cut on demand; equal nodes get equal kinds. `slices` are those
+    of its pool. Cost: some 20 µs for each part."""
     every = tuple(slices)
     newest = max(page.spec.pool.generation for page in every)
     pages = [page for page in every if page.spec.pool.generation == newest]
@@ -52,7 +52,7 @@ def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]
     )
     try:
         gpus = tuple(found)
-    except ValueError:  # an amount that does not parse: the pool is no good to the rules either
+    except ValueError:  # an amount that does not parse: the rules cannot use the pool either
         return pool.kind
     parts = {pool.order[number] for one in gpus for number in one.numbers}
     return replace(pool.kind, partitions=Partitions(gpus, bool(set(pool.others) - parts)))
@@ -73,12 +73,12 @@ class _Reading:
                 self._of_set.setdefault(consumption.counter_set, []).append(number)
 
     def first(self, counter_set: str) -> int:
-        """Return the first part that draws on a set, by its number."""
+        """Return the number of the first part that draws on a set."""
         numbers = self._of_set[counter_set]
         return next(number for number in numbers if self._devices[number].name not in self._pool.devices)
 
     def gpu(self, counter_set: str, declared: Mapping[str, int]) -> PartitionedGpu[PublishedDevice]:
-        """Return the GPU that a counter set is of. Raises ValueError for what cannot be read."""
+        """Return the GPU of a counter set. Raises ValueError for what cannot be read."""
         slices = sorted((name for name in declared if _slice_number(name) is not None), key=_slice_number_or_0)
         counters = (*slices, *sorted(declared.keys() - set(slices)))
         numbers = self._of_set[counter_set]
@@ -115,7 +115,7 @@ def _place(device: Device, counters: Sequence[str]) -> PartitionPlace:
 
 
 def _takes(device: Device, counters: Sequence[str]) -> tuple[int, ...]:
-    """Return what a device takes of each counter. Raises ValueError where it takes of one that is not declared."""
+    """Return what a device takes of each counter. Raises ValueError if a counter is not declared."""
     taken = {name: _nano(one.value) for name, one in device.consumes_counters[0].counters.items()}
     if not taken.keys() <= set(counters):
         raise ValueError(f"device {device.name} draws on counters that are not declared")

@@ -1,6 +1,6 @@
-"""The devices of one node, as the slices of its pool tell.
+"""The devices of one node, as the slices of its pool describe them.
 
-Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
+Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Only the highest generation of a pool
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
 """
 
@@ -30,11 +30,11 @@ from dracaena.controller.allocation.state.node_state import NodeKind, NodePool
 
 @dataclass(frozen=True, slots=True, order=True)
 class PoolDefect:
-    """Something published that cannot be used: it is left out of the choice and named."""
+    """Something published that cannot be used: it is left out of the choice and reported."""
 
     pool: str
     device: str
-    """Empty when it is about the whole pool."""
+    """Empty when the defect is about the whole pool."""
     text: str
     passing: bool = False
     """Whether it ends by itself: slices of a pool are written one by one, so a pool is incomplete for a moment."""
@@ -151,8 +151,8 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
 def _sets_of_one_gpu(
     pages: Sequence[ResourceSlice], devices: Sequence[Device], gpus: Mapping[str, int]
 ) -> dict[str, list[int]]:
-    """Return the counter sets that keep a GPU from being had in two ways at once, for a host and for a virtual machine,
-    with the ordinals of the devices that it is. All that draws on such a set are GPUs, and each takes all of it."""
+    """Return the counter sets that keep a GPU from being given in two ways at once, to the host and to a virtual
+    machine, with the ordinals of the GPU's devices. Only GPUs draw on such a set, and each takes all of it."""
     declared = {one.name: one.counters for page in pages for one in page.spec.shared_counters}
     users: dict[str, list[Device]] = {}
     for device in devices:
@@ -178,9 +178,9 @@ def _clique(devices: Sequence[Device | None]) -> str | None:
 
 
 def _is_given_whole(device: Device, cut: Collection[str], *, in_shares: bool) -> bool:
-    """Whether a device that nobody holds can be given whole, and nothing but its holders and those of its parts decides
-    that. `cut`: counter sets of GPUs that are cut on demand; `in_shares`: it can be given in shares too, and is whole
-    to who asks for none."""
+    """Whether a free device can be given whole, and only its holders and those of its parts decide that. `cut`: counter
+    sets of GPUs that are cut on demand; `in_shares`: it can also be given in shares, and is given whole to requests for
+    none."""
     if device.binding_conditions or any(one.counter_set not in cut for one in device.consumes_counters):
         return False
     return in_shares or not device.allow_multiple_allocations
@@ -191,12 +191,12 @@ def _keeps_scheduler_off(taint: Taint, key: str) -> bool:
 
 
 MOST_DEVICES: Final = 40_000
-"""Devices that are kept read, about 3 KiB each with their form for CEL: 700 nodes of 56 MIG devices. Nodes of which
-whole GPUs are all that there is to give are never read like this."""
+"""Devices kept in memory after reading, about 3 KiB each with their form for CEL: 700 nodes of 56 MIG devices. Nodes
+that have only whole GPUs to give are never read like this."""
 
 
 class ReadPools:
-    """Remembers pools by name; the one not asked for longest goes first. One thread at a time."""
+    """Remembers pools by name; the least recently used is dropped first. One thread at a time."""
 
     def __init__(self, most_devices: int) -> None:
         self._most_devices = most_devices
@@ -218,11 +218,11 @@ class ReadPools:
         return index
 
     def forget_all(self) -> None:
-        """Something about all pools has changed."""
+        """Note that something about all pools has changed."""
         self._known.clear()
         self._devices = 0
 
     def forget(self, name: str) -> None:
-        """The pool has changed."""
+        """Note that the pool has changed."""
         known = self._known.pop(name, None)
         self._devices -= 0 if known is None else known[1]

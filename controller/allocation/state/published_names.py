@@ -1,4 +1,4 @@
-"""Which attributes and capacities GPUs have: what else is asked for, nobody has."""
+"""Which attributes and capacities GPUs have: no device has anything else that is asked for."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind
 
 MAX_READ: Final = 50
-"""Kinds of nodes that are read in one call, 8 ms where each has 56 devices: it may be part of a decision. Nodes of one
-product are of one kind as a rule; the others are read in later calls, and until then nothing is said."""
+"""Kinds of nodes that are read in one call, which may be part of a decision: 8 ms if each has 56 devices. Nodes of one
+product are usually of one kind; other kinds are read in later calls, and until then nothing is reported."""
 
 MOST_TOLD: Final = 10
-"""Names that are told, some 80 characters each: an Event has room for 1,024, and a selector for hundreds of names. What
-each was meant to be is looked for, in a millisecond each."""
+"""Names that are reported, some 80 characters each: an Event has room for 1,024, and a selector for hundreds of names.
+Finding what each name was meant to be takes a millisecond."""
 
 _Names = Mapping[str, frozenset[str]]
 """Group (ReadName.group) → names."""
@@ -31,11 +31,11 @@ class PublishedNames:
         self._of_kind: WeakKeyDictionary[NodeKind, _Names] = WeakKeyDictionary()
 
     def unknown(self, inventory: Inventory, read: tuple[ReadName, ...]) -> tuple[str, ...]:
-        """Say of each of these that no device of ours has it; nothing where none is published, or not all are read.
+        """Say which of these names no device of ours has; nothing if no device is published, or not all kinds are read.
 
-        The first MOST_TOLD are told by name, the others by their number.
+        The first MOST_TOLD are named, the others only counted.
 
-        Cost: a step for each kind of node. Where each is found at once, a look at one.
+        Cost: a step for each kind of node; if the first kind has every name, one look.
         """
         attributes: set[str] = set()
         capacity: set[str] = set()

@@ -30,16 +30,16 @@ from dracaena.controller.allocation.state.node_state import NodePool
 
 @dataclass(frozen=True, slots=True)
 class PublishedGpu:
-    """What a slice says of a GPU, as far as quotas are concerned."""
+    """What a slice says about a GPU that matters for quotas."""
 
     product: str | None = None
-    """None: it is published without one."""
+    """None: the GPU is published without one."""
     memory: str | None = None
-    """All its memory, as it is published; None: it is not. Read only where there are shares."""
+    """All its memory, as published; None: it is not published. Read only if there are shares."""
 
     @property
     def memory_nano(self) -> int | None:
-        """In billionths of a byte; None where it is not told."""
+        """In billionths of a byte; None if unknown."""
         try:
             return None if self.memory is None else parse_quantity(self.memory).nano
         except ValueError:
@@ -47,11 +47,11 @@ class PublishedGpu:
 
 
 FactsOf = Callable[[DeviceId], PublishedGpu | None]
-"""Returns what is published of a GPU; None: nothing is."""
+"""Returns what is published about a GPU; None: nothing is."""
 
 
 def facts_in(pool: NodePool | None, name: str) -> PublishedGpu | None:
-    """Return what a pool says of a GPU; None where there is no such pool or GPU. Cost: a step for each of its GPUs."""
+    """Return what a pool says about a GPU; None if there is no such pool or GPU. Cost: a step for each of its GPUs."""
     if pool is None or name not in pool.devices:
         return None
     published = pool.published[pool.devices.index(name)]
@@ -59,7 +59,7 @@ def facts_in(pool: NodePool | None, name: str) -> PublishedGpu | None:
 
 
 def product_of(device: Device) -> str | None:
-    """Return the product that a device publishes, None where it publishes none."""
+    """Return the product that a device publishes; None if it publishes none."""
     found = device.attributes.get(PRODUCT_NAME.name)
     return None if found is None else found.string or None
 
@@ -72,11 +72,11 @@ def _facts(device: Device) -> PublishedGpu:
 def count_amounts(
     driver: str, devices: Iterable[DeviceId], others: Iterable[Holding], facts_of: FactsOf
 ) -> tuple[Amounts, frozenset[str]]:
-    """Return how much a claim holds, and the pools that have to be known to say what some of it is.
+    """Return how much a claim holds, and the unknown pools that some of the answer depends on.
 
-    `devices` are all devices of ours that it holds; `others` those of them that are shares, with their amounts, and
-    devices of other drivers, which do not count. A share of all the memory of a GPU is a whole GPU. One of a GPU that
-    is not known counts as a share, and a vGPU as a GPU of no product. Cost: O(devices), and facts_of() for each GPU.
+    `devices` are all our devices that it holds; `others` those of them that are shares, with their amounts, and devices
+    of other drivers, which do not count. A share of all the memory of a GPU counts as a whole GPU. A share of an
+    unknown GPU counts as a share, and a vGPU as a GPU of no product. Cost: O(devices), and facts_of() for each GPU.
     """
     amounts: Counter[QuotaItem] = Counter()
     unknown = set()
@@ -121,24 +121,24 @@ class _Entry:
     others: frozenset[Holding]
     amounts: Amounts
     unknown: frozenset[str]
-    """The pools that have to be known to say what some of it is."""
+    """The unknown pools that some of the count depends on."""
     facts: Mapping[DeviceId, PublishedGpu]
-    """What it was counted by: of each GPU what a slice says, or said last."""
+    """What it was counted by: for each GPU what a slice says, or last said."""
 
     @property
     def pools(self) -> frozenset[str]:
-        """Of whose slices the count depends."""
+        """The pools whose slices the count depends on."""
         return self.unknown.union(device.pool for device in self.facts)
 
     def is_known(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> bool:
-        """Whether it is the count of these, and no slice can say more of them."""
+        """Whether this is the count of these holdings, and no slice can say more about them."""
         return not self.unknown and self.devices == devices and self.others == others
 
 
 class QuotaUsage:
     """What is held by the claims of some namespaces. Part of its owner, and used under the owner's lock.
 
-    It follows all that is held (Holdings.follow), and so counts what the API shows, what is decided and being
+    It follows everything that is held (Holdings.follow), and so counts what the API shows, what is decided and being
     written, and what rests, each claim once. Namespaces without a quota cost one look-up for each change.
     """
 
@@ -148,7 +148,7 @@ class QuotaUsage:
         self._sums: dict[str, Counter[QuotaItem]] = {}
         self._by_pool: dict[str, set[str]] = {}  # pool → claims whose count depends on what it publishes
         self._asked: _Entry | None = None
-        """What wanted() was asked about last: a decision holds it next, and it is not counted twice for that."""
+        """What wanted() last counted: a decision holds it next, and then need not count it again."""
 
     @property
     def is_empty(self) -> bool:
@@ -163,15 +163,15 @@ class QuotaUsage:
                 self.hold(holder, devices, others)
 
     def end(self, namespace: str) -> None:
-        """Count a namespace no more."""
+        """Stop counting a namespace."""
         for holder, entry in self._claims.get(namespace, {}).items():
             self._forget_pools(holder, entry)
         self._claims.pop(namespace, None)
         self._sums.pop(namespace, None)
 
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> None:
-        """Note that a claim holds just this from now on. Cost: O(devices), and a comparison where it held the same, of
-        which all was known."""
+        """Note that a claim holds exactly this from now on. Cost: O(devices), or a comparison if it held the same and
+        all of it was known."""
         asked, self._asked = self._asked, None
         namespace = _namespace(holder)
         claims = self._claims.get(namespace)
@@ -199,10 +199,10 @@ class QuotaUsage:
                 self._by_pool.setdefault(pool, set()).add(holder)
 
     def count_again(self, pools: Iterable[str]) -> frozenset[str]:
-        """Count again what is held of pools whose slices may say something else now; return the namespaces that hold
-        another amount than before. A GPU that no slice has any more is counted as before. Cost: O(pools), and
-        O(devices) of the claims that hold something there."""
-        self._asked = None  # of the slices before
+        """Count again what is held of pools whose slices may have changed; return the namespaces whose amounts changed.
+        A GPU that no slice has any more is counted as before. Cost: O(pools), and O(devices) of the claims that hold
+        something there."""
+        self._asked = None  # it was counted by the earlier slices
         known = self._by_pool.keys() & set(pools)
         changed = set()
         for holder in sorted({holder for pool in known for holder in self._by_pool[pool]}):
@@ -215,11 +215,11 @@ class QuotaUsage:
         return frozenset(changed)
 
     def held(self, namespace: str) -> Amounts:
-        """Return what a namespace that is counted holds. Do not change it."""
+        """Return what a counted namespace holds. Read only."""
         return self._sums.get(namespace, Counter())
 
     def wanted(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> Amounts:
-        """Return how much something is that is not held yet."""
+        """Return how much these devices, which are not held yet, would count."""
         self._asked = self._count(devices, others)
         return self._asked.amounts
 
@@ -229,7 +229,7 @@ class QuotaUsage:
         others: frozenset[Holding],
         last: Mapping[DeviceId, PublishedGpu] = MappingProxyType({}),
     ) -> _Entry:
-        """Count something; `last` is what slices said of its GPUs, for those of which none says anything now."""
+        """Count something; `last` is what slices last said about its GPUs, for those that no slice describes now."""
         facts: dict[DeviceId, PublishedGpu] = {}
 
         def facts_of(device: DeviceId) -> PublishedGpu | None:

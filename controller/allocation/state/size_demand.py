@@ -9,17 +9,17 @@ from typing import Final
 from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
 
 HALF_LIFE_S: Final = 3_600.0
-"""After this time what pods asked for counts half. Jobs take hours; what a cluster is used for changes in days."""
+"""After this time what pods asked for counts half. Jobs take hours; the use of a cluster changes in days."""
 
 NOBODYS_GPUS: Final = 2
-"""Added to what is asked for, as if pods of no size asked for them: in an empty cluster nobody loses anything, and who
-comes first does not say who comes next. Few, so that a cluster that fills up knows in minutes."""
+"""Added to what is asked for, as if pods of no size asked for them: in an empty cluster no pod loses anything, and the
+first pods do not predict the next ones. Few, so that a cluster that fills up learns within minutes."""
 
 
 class SizeDemand:
     """A slowly decaying record of how many GPUs pods of each size have and wait for. Part of its owner.
 
-    A look at the first moment counts as if it had always been so: after a restart it begins with the pods there are.
+    The first look counts as if it had always been so: after a restart the record begins with the existing pods.
     """
 
     def __init__(self) -> None:
