@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Gpu
@@ -110,16 +110,18 @@ class Simulator:
 
     folder: Path
     seed: int
-    plant: Callable[[PluginNode], None] = lambda node: None
-    """Puts a fault into each new instance of the plugin."""
     refused: int = 0
     started: int = 0
     done: list[str] = field(default_factory=list)
+    gpus: ClassVar[int | None] = None
+    """How many there are of the machine's; None: all."""
+    kinds: ClassVar[Mapping[str, int]] = {"whole": 6, "share": 2, "admin": 1}
+    """What claims ask for, and how often."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         # The recording has no PCI addresses, by which the driver tells minors.
-        gpus = read_machine(MACHINE).gpus
+        gpus = read_machine(MACHINE).gpus[: self.gpus]
         self.all_gpus = [
             dataclasses.replace(gpu, pci_bus_id=f"0000:{n:02x}:00.0", memory_bytes=80 << 30)
             for n, gpu in enumerate(gpus)
@@ -155,19 +157,8 @@ class Simulator:
     # single things that happen
 
     def restart_plugin(self) -> None:
-        steps = Steps()
-        self.node = PluginNode(
-            self.folder,
-            self.claims,
-            self.pods,
-            pool=self.pool(),
-            minors=self.gpu_driver_minors(),
-            steps=steps,
-            kubelet=self.kubelet,
-            clock=self.clock,
-        )
-        self.steps = steps
-        self.plant(self.node)
+        self.steps = Steps()
+        self.node = self.new_node()
         for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
             files.remove_half_written()
         self.watch = DeviceWatch(
@@ -179,6 +170,19 @@ class Simulator:
         )
         self.beside_kubelet(lambda node: node.state.recover(self.pods.values()))
         self.look()
+
+    def new_node(self, **more: Any) -> PluginNode:
+        return PluginNode(
+            self.folder,
+            self.claims,
+            self.pods,
+            pool=self.pool(),
+            minors=self.gpu_driver_minors(),
+            steps=self.steps,
+            kubelet=self.kubelet,
+            clock=self.clock,
+            **more,
+        )
 
     def look(self) -> None:
         self.call(lambda _: self.watch.look())
@@ -227,24 +231,28 @@ class Simulator:
     def new_pod(self) -> None:
         """A claim is allocated and its pod bound here. One in ten allocations heeds nobody: the guard must."""
         self.count += 1
-        kind = self.rng.choices(["whole", "share", "admin"], [6, 2, 1])[0]
+        kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
         free = self.free_for(kind) if self.rng.random() < 0.9 else [gpu_device_name(g.uuid) for g in self.all_gpus]
         if not free:
             return
         count = 1 if kind == "share" else self.rng.randint(1, min(2, len(free)))
         share = share_of(f"{self.rng.choice([10, 30, 50])}Gi", self.rng.choice([0, 30, 60]), share_id=f"s-{self.count}")
-        kinds: dict[str, dict[str, Any]] = {"share": share, "admin": {"adminAccess": True}}
-        more = kinds.get(kind, {})
+        more_of: dict[str, dict[str, Any]] = {"share": share, "admin": {"adminAccess": True}}
+        more = more_of.get(kind, {})
         results = [
             {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device, **more}
             for device in self.rng.sample(free, count)
         ]
         name = f"n{self.count}"
         claim = claim_of(
-            name, {"results": results, "config": [BEST_EFFORT]}, reserved_for={f"pod-{name}": f"pod-{name}-uid"}
+            name, {"results": results, "config": self.configs()}, reserved_for={f"pod-{name}": f"pod-{name}-uid"}
         )
         self.claims.put(claim)
         self.pods.add(make_pod(f"pod-{name}", claims={"claim": name}))
+
+    def configs(self) -> list[dict[str, Any]]:
+        """Return what a new claim says of how its GPUs are shared."""
+        return [BEST_EFFORT]
 
     def free_for(self, kind: str) -> list[DeviceName]:
         present = sorted(self.minors)
@@ -398,8 +406,9 @@ class Simulator:
 
     # all of it
 
-    def step(self) -> None:
-        things = {
+    def things(self) -> dict[Callable[[], None], int]:
+        """Return what may happen, and how often of all."""
+        return {
             self.new_pod: 8,
             self.start_pod: 10,
             self.restart_container: 5,
@@ -413,6 +422,9 @@ class Simulator:
             self.crash: 1,
             self.break_checkpoint: 1,
         }
+
+    def step(self) -> None:
+        things = self.things()
         thing = self.rng.choices(list(things), list(things.values()))[0]
         self.done.append(thing.__name__)
         thing()
