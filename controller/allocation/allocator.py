@@ -41,11 +41,10 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.published_names import PublishedNames
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
-from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.ignored import ignored_parts
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
 from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, reasons_of_nodes
-from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
+from dracaena.controller.allocation.walk.matches import IdentityMasks, MatchedKinds
 from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
 from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeRules, first_alternatives, states
 from dracaena.controller.allocation.walk.overdue import too_long

@@ -35,7 +35,6 @@ from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers, Ranking
-from dracaena.controller.allocation.walk.identity_masks import IdentityMasks
 from dracaena.controller.allocation.walk.judgements import (
     FIRST,
     UNSCORED,
@@ -45,7 +44,7 @@ from dracaena.controller.allocation.walk.judgements import (
     SharesThere,
     refusal_text,
 )
-from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
+from dracaena.controller.allocation.walk.matches import IdentityMasks, MatchedKinds
 from dracaena.controller.allocation.walk.node_choice import (
     Chosen,
     NodeGpus,
@@ -205,9 +204,11 @@ class NodeRules:
         selector can tell counts as meant. Cost: that of MatchedKinds.matches() for each request."""
         found = self._may_match_known.get(kind)
         if found is None:
-            every = self.facts.question.eligibility.selectors
-            matches = partial(self._evaluators.matched.matches, self._inventory, kind)
-            found = self._may_match_known[kind] = all(map(matches, every))
+            inventory, matches = self._inventory, self._evaluators.matched.matches
+            found = self._may_match_known[kind] = all(
+                matches(inventory.driver, expressions, inventory.devices_of, kind)
+                for expressions in self.facts.question.eligibility.selectors
+            )
         return found
 
     def _bound_of_shares(self, state: NodeState, held: int) -> int | str:

@@ -7,8 +7,9 @@ devices.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import product
 from math import prod
@@ -42,8 +43,8 @@ from dracaena.controller.allocation.request import (
 )
 from dracaena.controller.allocation.state.device_kind import is_identity, reads_identity
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import held_devices
-from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
+from dracaena.controller.allocation.state.node_state import NodeKind, held_devices
+from dracaena.controller.allocation.walk.matches import MatchedKinds
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
 """Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept
@@ -159,10 +160,13 @@ class _OursOrNot:
         name = request.device_class.name
         if name not in self._known:
             expressions = request.device_class.selectors
-            if expressions:
-                self._effort.charge(len(self._inventory.buckets), Work.CLAIMS)
-            self._known[name] = not expressions or self._matched.any_kind(self._inventory, expressions)
+            self._known[name] = not expressions or any(map(self._matching(expressions), self._inventory.buckets))
         return self._known[name]
+
+    def _matching(self, expressions: tuple[str, ...]) -> Callable[[NodeKind], bool]:
+        inventory = self._inventory
+        self._effort.charge(len(inventory.buckets), Work.CLAIMS)
+        return partial(self._matched.matches, inventory.driver, expressions, inventory.devices_of)
 
 
 def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:

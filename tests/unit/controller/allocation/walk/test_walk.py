@@ -19,7 +19,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
 from dracaena.controller.allocation.walk.answers import NOT_SELECTED
-from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
+from dracaena.controller.allocation.walk.matches import MatchedKinds
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, TRIED_BEFORE, Walk
 from dracaena.controller.simulation import make_inventory

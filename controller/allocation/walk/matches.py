@@ -1,21 +1,76 @@
-"""Which GPUs of a node a selector may mean that reads what tells GPUs of equal nodes apart, such as a UUID."""
+"""What selectors match, remembered from one decision to the next: which kinds of nodes have such a device; and where a
+selector reads what tells GPUs of equal nodes apart, such as a UUID, which GPUs of a node it may mean.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from dracaena import cel
 from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId
+from dracaena.controller.allocation.effort import Memo
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.score.box import mask_of
-from dracaena.controller.allocation.state.node_state import NodePool
+from dracaena.controller.allocation.state.device_kind import reads_identity
+from dracaena.controller.allocation.state.node_state import NodeKind, NodePool
 
 MAX_MASKS: Final = 100_000
 """Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000
 nodes. The expressions not asked for longest go first."""
+
+
+MAX_EXPRESSIONS: Final = 1_000
+"""Sets of selectors of which answers are kept by kind: those of all classes, and of what was asked for lately."""
+
+Devices = Callable[[NodeKind], Iterable[PublishedDevice]]
+"""Returns the devices of a kind of node that is there (Inventory.devices_of)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KindAnswers:
+    """What is known about one set of selectors."""
+
+    lasting: bool
+    """Whether equal nodes give one answer: no selector reads what tells them apart."""
+    by_kind: WeakKeyDictionary[NodeKind, bool] = field(default_factory=WeakKeyDictionary)
+
+
+class MatchedKinds:
+    """Answers by selectors and kind of node. Without them each device of each kind is asked in every decision, and some
+    node's slices may have to be read for it where nodes have more than whole GPUs. One thread at a time."""
+
+    def __init__(self, selectors: CelSelectors) -> None:
+        self.selectors = selectors
+        self._known: Memo[tuple[str, tuple[str, ...]], _KindAnswers] = Memo(MAX_EXPRESSIONS)
+
+    def matches(self, driver: str, expressions: tuple[str, ...], devices: Devices, kind: NodeKind) -> bool:
+        """Return whether nodes of a kind that is there have a device, held or not, that all expressions match; one for
+        which there is no answer counts as matched. Expressions have to compile.
+
+        Cost: a look-up; for what is new a look at each device of the kind, charged as it is evaluated.
+        """
+        answers = self._known.get((driver, expressions), partial(self._nothing_known, driver, expressions))
+        found = answers.by_kind.get(kind)
+        if found is None:
+            found = any(
+                all(self.selectors.evaluate(expression, device) is not False for expression in expressions)
+                for device in devices(kind)
+            )
+            if answers.lasting:
+                answers.by_kind[kind] = found
+        return found
+
+    def _nothing_known(self, driver: str, expressions: tuple[str, ...]) -> _KindAnswers:
+        footprints = map(self.selectors.footprint, expressions)
+        lasting = all(isinstance(one, cel.Footprint) and not reads_identity(driver, one) for one in footprints)
+        return _KindAnswers(lasting)
 
 
 class IdentityMasks:

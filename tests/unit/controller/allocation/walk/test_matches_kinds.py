@@ -16,7 +16,7 @@ from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices
-from dracaena.controller.allocation.walk.matched_kinds import MatchedKinds
+from dracaena.controller.allocation.walk.matches import MatchedKinds
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, holding, node, pool_slice
 from support.seeds import sampled
@@ -52,6 +52,11 @@ def machine_of(rng: random.Random) -> Machine:
     return rng.choice((BASE, divided(rng.randrange(2), "1g.10gb"), divided(rng.randrange(2), "2g.20gb")))
 
 
+def matches(matched: MatchedKinds, inventory: Inventory, expressions: tuple[str, ...]) -> bool:
+    devices = inventory.devices_of
+    return any(matched.matches(DRIVER, expressions, devices, kind) for kind in inventory.buckets)
+
+
 def looked_at(selectors: CelSelectors, inventory: Inventory, expressions: tuple[str, ...]) -> bool:
     """The slow obvious version."""
     return any(
@@ -75,7 +80,7 @@ def test_the_answer_is_that_of_a_look_at_each_device_while_nodes_come_and_go(see
             held = holding(claim(f"c{name}"), name, rng.choice(new.spec.devices).name)
             inventory.hold(claim_holder(held), held_devices(held, DRIVER))
         for expressions in rng.sample(SETS, 4):
-            assert warm.any_kind(inventory, expressions) == looked_at(slow, inventory, expressions), expressions
+            assert matches(warm, inventory, expressions) == looked_at(slow, inventory, expressions), expressions
 
 
 def test_a_device_is_asked_once_for_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,16 +98,16 @@ def test_a_device_is_asked_once_for_each_kind(monkeypatch: pytest.MonkeyPatch) -
             inventory.set_node(node(name))
             inventory.change_slice(None, pool_slice(name, divided(NAMES.index(name) % 2, "1g.10gb")))
             asked.clear()
-            assert matched.any_kind(inventory, (MIG, SMALL))
-            assert not matched.any_kind(inventory, (OF_NOBODY,))
+            assert matches(matched, inventory, (MIG, SMALL))
+            assert not matches(matched, inventory, (OF_NOBODY,))
             yield len(asked)
 
     first, *others = come(*NAMES)
     assert first
     assert others == [0] * 7
-    assert not matched.any_kind(inventory, (OF_NOBODY, OF_ODD_NODES))
+    assert not matches(matched, inventory, (OF_NOBODY, OF_ODD_NODES))
     asked.clear()
-    assert not matched.any_kind(inventory, (OF_NOBODY, OF_ODD_NODES))
+    assert not matches(matched, inventory, (OF_NOBODY, OF_ODD_NODES))
     assert asked, "what reads identities is asked each time"
 
 
@@ -111,7 +116,7 @@ def test_kinds_that_no_node_has_any_more_are_forgotten() -> None:
     inventory.set_node(node("a"))
     published = pool_slice("a", divided(0, "1g.10gb"))
     inventory.change_slice(None, published)
-    matched.any_kind(inventory, (MIG,))
+    matches(matched, inventory, (MIG,))
     (answers,) = matched._known.values()
     assert len(answers.by_kind) == 1
     inventory.change_slice(published, None)
