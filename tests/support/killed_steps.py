@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
@@ -11,11 +12,11 @@ class StopError(BaseException):
     """The process is killed: nothing that handles errors may see it."""
 
 
-class KilledSteps(FileSteps):
-    """Ends the process in one of its steps; what is half done stays."""
+class CountedSteps(FileSteps):
+    """Calls `count` before each step, which may end the process; what is half done stays."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, count: Callable[[], None]) -> None:
+        self._count = count
 
     def write(self, descriptor: int, data: bytes) -> None:
         self._count()
@@ -29,7 +30,15 @@ class KilledSteps(FileSteps):
         self._count()
         super().remove(path, folder)
 
-    def _count(self) -> None:
+
+class KilledSteps(CountedSteps):
+    """Ends the process in the step of that number from now on."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(self._step)
+        self.left = left
+
+    def _step(self) -> None:
         self.left -= 1
         if self.left == 0:
             raise StopError

@@ -14,14 +14,14 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
-from support.killed_steps import StopError
+from support.killed_steps import CountedSteps, StopError
 from support.plugin import ThreadLock
 from support.seeds import sampled
 
@@ -48,25 +48,6 @@ def effect_of(address: str = GPU) -> Effect:
 
 def drivers_of(bus: FakePciBus) -> Mapping[str, str | None]:
     return {address: bus.driver_of(address) for address in HOST}
-
-
-class CountedSteps(FileSteps):
-    """Each step of a file is one of the process."""
-
-    def __init__(self, count: Callable[[], None]) -> None:
-        self._count = count
-
-    def write(self, descriptor: int, data: bytes) -> None:
-        self._count()
-        super().write(descriptor, data)
-
-    def rename(self, source: Path, target: Path, folder: int) -> None:
-        self._count()
-        super().rename(source, target, folder)
-
-    def remove(self, path: Path, folder: int) -> None:
-        self._count()
-        super().remove(path, folder)
 
 
 class Journaled:
