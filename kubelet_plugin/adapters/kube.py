@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 
 
 class ConditionsOnly(Wire, frozen=True):
-    """The part of a node's status that is read here; Node itself is kept by the thousand and has no conditions."""
+    """The part of a node's status that is read here; Node itself is cached by the thousand, so it has no conditions."""
 
     conditions: tuple[PodCondition, ...] = ()
 
@@ -63,7 +63,7 @@ class KubeClaims:
 
 
 class NodeReadiness(KubeObject, frozen=True):
-    """A node with what it says of itself."""
+    """A node with its conditions."""
 
     API_VERSION: ClassVar[str] = "v1"
     RESOURCE: ClassVar[str] = "nodes"
@@ -97,7 +97,8 @@ class KubePods:
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         """See PodAccess.
 
-        By a list: the node authorizer allows one by its selector, a get only once its own watch has seen the pod.
+        Uses a list: the node authorizer allows that by its selector, but a get only once its own watch has seen the
+        pod.
         """
         selector = f"metadata.name={name},spec.nodeName={self._node_name}"
         found = self._node_view.list(Pod, namespace=namespace, field_selector=selector).items
@@ -109,7 +110,7 @@ class KubePods:
         try:
             self._client.merge_patch(Pod, pod.metadata.name, patch, namespace=pod.metadata.namespace)
         except (NotFoundError, ConflictError):
-            return  # the pod is gone: the watch will say so
+            return  # the pod is gone: the watch will report it
 
 
 class KubeSlices:

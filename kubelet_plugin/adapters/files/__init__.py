@@ -1,1 +1,1 @@
-"""Files of ours and of admins, and locks on them."""
+"""Our own files and those of admins, and locks on them."""

@@ -1,4 +1,4 @@
-"""Reads the mode that Fabric Manager is started in from the file that NVIDIA's package brings it."""
+"""Reads the mode that Fabric Manager is started in from the file of NVIDIA's package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODE: Final = re.compile(rb"^\s*FABRIC_MODE\s*=\s*(\d{1,3})\s*$", re.MULTILINE)
 
 def configured_mode(host_root: str) -> int | None:
     """Return FABRIC_MODE, the last one of several: 0 bare metal or passthrough of the whole board, 1 shared
-    NVSwitch, 2 vGPU. None where there is no such file, or it cannot be read, or does not say.
+    NVSwitch, 2 vGPU. None if the file is missing, cannot be read, or does not set it.
     """
     try:
         with Path(host_root, FILE).open("rb") as file:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _FlatLoader(StrictLoader):
-    """Refuses aliases too: a small file could stand for an endless one, and NVIDIA's have none."""
+    """Also refuses aliases: with them a small file could expand without end, and NVIDIA's files have none."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -32,14 +32,14 @@ class LayoutFile(Generic[T]):
     """One file, parsed again when it has changed. For one thread."""
 
     def __init__(self, what: str, path: str, read_layouts: Callable[[object], T]) -> None:
-        """`what` stands before the path in messages. `read_layouts` reads a document; it raises BadInputError."""
+        """`what` precedes the path in messages. `read_layouts` decodes a document; it raises BadInputError."""
         self._name = f"{what} {path}"
         self._path = Path(path)
         self._read_layouts = read_layouts
         self._known: tuple[bytes, T] | None = None
 
     def read(self) -> T:
-        """Return the layouts. Raises BadInputError that names the file."""
+        """Return the layouts. Raises BadInputError naming the file."""
         try:
             with self._path.open("rb") as file:
                 text = file.read(MOST_BYTES + 1)
@@ -56,7 +56,7 @@ class LayoutFile(Generic[T]):
             document = yaml.load(text.decode(), _FlatLoader)  # noqa: S506 - a safe loader with two more checks
         except RecursionError as error:
             raise BadInputError(f"{self._name}: nested too deep") from error
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a day or a number that there is not
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date or number
             raise BadInputError(f"{self._name}: no YAML: {' '.join(str(error).split())[:300]}") from error
         try:
             return self._read_layouts(document)

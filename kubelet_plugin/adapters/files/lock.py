@@ -18,17 +18,17 @@ CALL_TIMEOUT_S = 20.0
 """Longest wait for the other instance. Kubelet gives a call 45 s; the rest is for the API and the disk."""
 
 STUCK_S = 60.0
-"""A call holds the lock for some milliseconds; the look at the driver's files in it ends after 10 s at most."""
+"""A call holds the lock for some milliseconds; its look at the driver's files takes 10 s at most."""
 
 POLL_S = 0.005
-"""Pause between tries while the other instance holds the lock: its calls take milliseconds. A blocking flock could
-not be given up, and a thread would hang for ever on a stuck disk of the other process."""
+"""Pause between tries while the other instance holds the lock: its calls take milliseconds. A blocking flock could not
+be abandoned, and a thread would hang forever if the other process is stuck on a disk."""
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds a lock alone now; a file that cannot be opened is held by nobody.
+    """Whether somebody holds an exclusive lock now; a file that cannot be opened counts as free.
 
-    The lock is tried as a shared one for some microseconds: whoever wants it in just those has to try again.
+    This takes the lock shared for some microseconds: a process that wants it just then has to retry.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -51,9 +51,9 @@ class FileLock:
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Take the lock and return True, or False when somebody else has it. The file and its folder are made.
+        """Acquire the lock and return True, or False if somebody else has it. Creates the file and its folder.
 
-        Raises PermanentError when the file cannot be opened.
+        Raises PermanentError if the file cannot be opened.
         """
         try:
             descriptor = self._open()
@@ -74,20 +74,20 @@ class FileLock:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(self.path, flags, 0o600)
-        except FileNotFoundError:  # the folder is nearly always there
+        except FileNotFoundError:  # the folder nearly always exists
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, flags, 0o600)
 
     def release(self) -> None:
-        """Give the lock up. The file stays: removing it would let two processes lock two files of one name."""
+        """Release the lock. The file stays: removing it would let two processes lock two files of one name."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def remove(self) -> None:
-        """Remove the file and give the lock up, which must be held, and nobody may try to take it meanwhile.
+        """Remove the file and release the lock, which must be held; nobody may try to acquire it meanwhile.
 
-        Raises PermanentError when the file cannot be removed; the lock is given up then too.
+        Raises PermanentError if the file cannot be removed; the lock is released then too.
         """
         try:
             self.path.unlink(missing_ok=True)
@@ -106,19 +106,19 @@ class CallLock:
         self._threads = threading.Lock()
         self._never = threading.Event()
         self.turn = 0
-        """Another number in each hold."""
+        """A different number for each hold."""
         self._held: tuple[int, float] | None = None
 
     def stuck(self) -> str | None:
-        """Return that one call has held the lock for too long, None when none has. From any thread."""
+        """Return a text if one call has held the lock for too long, None if none has. From any thread."""
         held = self._held
         if held is None or self._clock.monotonic() - held[1] < STUCK_S:
             return None
         return f"one call has held {self._file.path} for more than {STUCK_S:.0f} s, and no other can begin"
 
     def needs_restart(self) -> str | None:
-        """Return the same where a new process would help: not for a call that hangs in the kernel, whose process cannot
-        be killed.
+        """Return the same if a restart would help: not for a call that hangs in the kernel, whose process cannot be
+        killed.
         """
         held, stuck = self._held, self.stuck()
         return stuck if held is not None and not is_uninterruptible(held[0]) else None
@@ -151,7 +151,7 @@ class CallLock:
 
 
 class GpuLocks:
-    """A lock for each GPU, made when it is first asked for. From any thread."""
+    """A lock for each GPU, created when first needed. From any thread."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Whether an MPS supervisor runs on this node: it holds a lock as long as it lives."""
+"""Whether an MPS supervisor runs on this node: it holds a lock while it lives."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from dracaena.kubelet_plugin.adapters.files.lock import is_held
 
 
 def supervisor_runs(root: Path) -> bool:
-    """Whether one holds its lock now. One that starts in just the microseconds of this look tries again."""
+    """Whether one holds its lock now. One that starts in just these microseconds retries."""
     return is_held(root / LOCK)

@@ -1,22 +1,22 @@
 """Files that are replaced as a whole or not at all.
 
-The effect of a call outlives the process, however that ends: the kernel has it. A power cut may undo the last calls:
-there may be an older file, a file that was removed, or none, or half a file. What a prepare writes needs no more than
+The effect of a call outlives the process, however it ends: the kernel has it. A power cut may undo the last calls: it
+may leave an older file, a file that was removed, no file, or half a file. What a prepare writes needs no more than
 that, because a power cut means another boot id:
 
 * a checkpoint of an earlier boot holds no device, and one that cannot be read has a checksum that says so: the first
   start in a boot removes those (DeviceState.enter_boot);
 * a CDI spec and device metadata are read for containers of claims that were prepared in this boot, which rewrote them.
   A runtime reads its CDI folder file by file: one that does not parse is logged and does not hide the others;
-* podlist.json and the job mapping, whole or not, name pods of the previous boot until the plugin has started, and are
-  put right then.
+* podlist.json and the job mapping, whole or not, name pods of the previous boot until the plugin has started and
+  corrects them.
 
-So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is `synced` before it is put in
-its place, and its folder after that: what was written is there after a power cut. What was removed may be back.
+So those are not synced (docs/design/0015-no-fsync.md). Files that a later boot reads are `synced` before they are
+renamed into place, and their folder after that: what was written survives a power cut. What was removed may be back.
 
-We write as root, and partly into folders that others can change (the job mapping is an admin's own folder). So a file
-is always created under a name that nobody else has, never through a link, and below the folder that was opened; and a
-folder that somebody else could replace with a link is refused.
+We write as root, partly into folders that others can change (the job mapping is an admin's own folder). So a file is
+always created under a name that nobody else has, never through a link, and below the folder that was opened; a folder
+that somebody else could replace with a link is refused.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from dracaena.api.errors import PermanentError, TemporaryError
 _TEMPORARY_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
-"""What may pass without anybody touching our files: full disk or quota, device trouble, too many open files."""
+"""Errors that may pass without a change to our files: full disk or quota, device trouble, too many open files."""
 
 TICK_NS = 50_000_000
-"""The kernel takes the times of files from a clock that ticks every 1 to 10 ms; this is a few of its ticks."""
+"""The kernel takes file times from a clock that ticks every 1 to 10 ms; this is a few of its ticks."""
 
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""For files that we open: never follow a link, and never wait for the other end of a pipe."""
+"""Flags for files that we open: never follow a link, and never wait for the other end of a pipe."""
 
 _CREATE_TRIES = 3
-"""Attempts. Whoever recreates a file with our hidden name each time we remove it does so on purpose."""
+"""Attempts. A file with our hidden name that reappears each time we remove it is recreated on purpose."""
 
 _HALF_WRITTEN = ".tmp"
-"""Suffix of the hidden name under which a file is written before it is put in its place."""
+"""Suffix of the hidden name under which a file is written before it is renamed into place."""
 
 
 class FileSteps:
-    """The single steps of a replacement or removal: a seam where tests stop a process or fill the disk."""
+    """The single steps of a replacement or removal: a seam where tests kill the process or fill the disk."""
 
     def write(self, descriptor: int, data: bytes) -> None:
         """Write all of data."""
@@ -69,7 +69,7 @@ class FileSteps:
         os.replace(source.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, path: Path, folder: int) -> None:
-        """Remove a file that is there. `folder` is the descriptor of its folder."""
+        """Remove an existing file. `folder` is the descriptor of its folder."""
         os.unlink(path.name, dir_fd=folder)
 
     def remove_folder(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class FileSteps:
 
 
 class DocumentFolder:
-    """The files of one folder. The folder is made when the first file is written.
+    """The files of one folder. The folder is created when the first file is written.
 
     All methods raise TemporaryError (it may pass) or PermanentError (somebody must act), both naming the path.
     """
@@ -92,11 +92,11 @@ class DocumentFolder:
         synced: bool = True,
         in_place: bool = False,
     ) -> None:
-        """`synced`: a file that was written is there, and whole, even after a power cut. Costs two fsyncs per write, of
-        the content and of the folder.
+        """`synced`: a written file is there, and whole, even after a power cut. Costs two fsyncs per write, of the
+        content and of the folder.
 
-        `in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those. A
-        reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
+        `in_place`: files are overwritten, for readers that mounted a single file, which a rename never reaches. A
+        reader can then see half a file unless it holds a shared flock(2) on `.<name>.lock` while it reads.
         """
         self.folder = folder
         self._mode = mode
@@ -108,7 +108,7 @@ class DocumentFolder:
     def names(self, suffix: str) -> tuple[str, ...]:
         """Return the names of all files with this ending, sorted, without half-written ones (hidden).
 
-        A folder of such a name is left out too: it is in the way of one file, and must not be in the way of all.
+        A folder of such a name is left out too: it blocks one file, and must not block all.
         """
         with _our_errors("read", self.folder):
             try:
@@ -121,8 +121,8 @@ class DocumentFolder:
     def stamps(self, suffix: str) -> Mapping[str, Hashable]:
         """Return the files that names() lists, each with inode, size and times: a value that changes with each write.
 
-        One look at the folder and one at each file, some microseconds each, show which are worth reading again. A file
-        that has just been written never has the same value twice, because the next write may leave all four unchanged.
+        One look at the folder and one at each file, some microseconds each, show which are worth reading again. While a
+        file was written just now, its value differs each time, because another write may leave all four unchanged.
         """
         found: dict[str, Hashable] = {}
         settled_ns = time.time_ns() - TICK_NS
@@ -138,9 +138,9 @@ class DocumentFolder:
         return dict(sorted(found.items()))
 
     def set_mark(self) -> Hashable | None:
-        """Give the folder a time of change that it would not get otherwise, and return it as the mark.
+        """Give the folder a modification time that it would not get otherwise, and return it as the mark.
 
-        The kernel sets that time whenever a file is made, replaced or removed, in steps of some milliseconds: two
+        The kernel sets that time whenever a file is created, replaced or removed, in steps of some milliseconds: two
         changes within one step would look like one. None if the file system does not accept or keep such a time.
         """
         second_ns = 10**9
@@ -153,7 +153,7 @@ class DocumentFolder:
         return mark if mark is not None and mark[-1] == wanted_ns else None
 
     def mark(self) -> tuple[int, int, int] | None:
-        """Return the folder's mark, None when there is no folder."""
+        """Return the folder's mark, None if there is no folder."""
         try:
             seen = self.folder.stat()
         except OSError:
@@ -161,7 +161,7 @@ class DocumentFolder:
         return (seen.st_dev, seen.st_ino, seen.st_mtime_ns)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None if there is no file. A link is not followed; it is an error."""
+        """Return a file's content, None if there is no file. A link is an error, and not followed."""
         path = self.folder / name
         with _our_errors("read", path):
             try:
@@ -187,12 +187,12 @@ class DocumentFolder:
             self._put(path, data, folder)
 
     def touch(self, name: str) -> None:
-        """Give a file the time of now, so that a reader sees that its content was looked at. A file must be there."""
+        """Set a file's modification time to now, to show readers that its content was checked. It must exist."""
         with _our_errors("touch", self.folder / name), self._opened() as folder:
             os.utime(name, dir_fd=folder, follow_symlinks=False)
 
     def try_to_write(self, prefix: str = "") -> None:
-        """Make and remove an empty hidden file, and the folder before it; remove_half_written(prefix) finds it too."""
+        """Create the folder, then create and remove a hidden file; remove_half_written(prefix) finds it as well."""
         name = f".{prefix}try{_HALF_WRITTEN}"
         with _our_errors("write to", self.folder), self._opened(make=True) as folder:
             os.close(self._create(name, folder))
@@ -204,23 +204,23 @@ class DocumentFolder:
             if self.read(name) == data:
                 return False
         except PermanentError:
-            pass  # a link or a pipe, for example: a file takes its place
+            pass  # a link or a pipe, for example: it is replaced by a file
         self.write(name, data)
         return True
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is fine, even where nothing can be removed."""
+        """Remove a file; a missing one is fine, even if nothing can be removed there."""
         path = self.folder / name
         with _our_errors("remove", path):
             try:
-                os.lstat(path)  # a read-only file system refuses (EROFS) before it looks whether the file exists
+                os.lstat(path)  # a read-only file system refuses (EROFS) before it checks whether the file exists
                 with self._opened() as folder:
                     self._steps.remove(path, folder)
             except (FileNotFoundError, NotADirectoryError):
                 return
 
     def remove_half_written(self, prefix: str = "") -> tuple[str, ...]:
-        """Remove what a crash left of files whose names start so; return the names of what was removed, sorted.
+        """Remove half-written files whose names start with a prefix; return the removed names, sorted.
 
         Nobody may write such a file meanwhile.
         """
@@ -236,7 +236,7 @@ class DocumentFolder:
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """Open the folder for a block: files are written into this very folder, wherever its path leads by then."""
+        """Open the folder for a block: files are written into this folder, even if its path leads elsewhere by then."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             folder = os.open(self.folder, flags)
@@ -252,14 +252,14 @@ class DocumentFolder:
             os.close(folder)
 
     def _refuse_folder_of_others(self, folder: int) -> None:
-        """Check each folder that the path leads to once: it cannot become another one."""
+        """Check each folder that the path leads to once, by its identity."""
         seen = os.fstat(folder)
         if (seen.st_dev, seen.st_ino) != self._looked_at:
             refuse_what_others_may_write(self.folder)
             self._looked_at = (seen.st_dev, seen.st_ino)
 
     def _create(self, name: str, folder: int) -> int:
-        """Make a file that was not there and return its descriptor; what has its name, a link say, is removed."""
+        """Create a new file and return its descriptor; anything that has its name, such as a link, is removed."""
         for _ in range(_CREATE_TRIES):
             try:
                 return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, self._mode, dir_fd=folder)
@@ -268,14 +268,14 @@ class DocumentFolder:
         raise OSError(errno.EEXIST, f"somebody else keeps making {name} there")
 
     def _replace(self, path: Path, data: bytes, folder: int) -> None:
-        # One fixed hidden name a file: a crash leaves at most one, and the next write takes its place. Two writers of
-        # one file do not meet: they hold the plugin's lock.
+        # One fixed hidden name per file: a crash leaves at most one, and the next write replaces it. There are never
+        # two writers of one file, because a writer holds the plugin's lock.
         temporary = self.folder / f".{path.name}{_HALF_WRITTEN}"
         descriptor = self._create(temporary.name, folder)
         try:
             try:
                 self._steps.write(descriptor, data)
-                os.fchmod(descriptor, self._mode)  # whatever the umask: monitoring reads podlist.json without root
+                os.fchmod(descriptor, self._mode)  # despite the umask: monitoring reads podlist.json without root
                 if self._synced:
                     self._steps.fsync(descriptor)
             finally:
@@ -301,7 +301,7 @@ class DocumentFolder:
             os.fchmod(lock, self._mode)  # readers that are not root must be able to lock
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pass  # a reader that hangs with the lock must not hold up prepare: the next reader sees a whole file
+            pass  # a reader that hangs with the lock must not delay prepare: the next reader sees a whole file
         except BaseException:
             os.close(lock)
             raise
@@ -319,7 +319,7 @@ class DocumentFolder:
             os.close(lock)
 
     def _open_ours(self, name: str, folder: int) -> int:
-        """Open or create a file to change it in place: a plain one with one name, else it might be somebody else's."""
+        """Open or create a file to change it in place: a plain one with a single name, so that it is surely ours."""
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _PLAIN, self._mode, dir_fd=folder)
         seen = os.fstat(descriptor)
         if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
@@ -329,13 +329,13 @@ class DocumentFolder:
 
 
 class DocumentTree:
-    """Files in folders below one folder, named by their path. Folders are made and removed with what is in them.
+    """Files in folders below one folder, named by their path. Folders are created and removed with their files.
 
     Methods raise as those of DocumentFolder do.
     """
 
     def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None, synced: bool = True) -> None:
-        """`synced`: as of DocumentFolder."""
+        """`synced`: see DocumentFolder."""
         self.folder = folder
         self._mode = mode
         self._steps = steps or FileSteps()
@@ -352,11 +352,11 @@ class DocumentTree:
         )
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None when there is none."""
+        """Return a file's content, None if there is none."""
         return self._folder_of(name).read(Path(name).name)
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file, as DocumentFolder.write."""
+        """Replace a file; see DocumentFolder.write."""
         self._folder_of(name).write(Path(name).name, data)
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
@@ -364,13 +364,13 @@ class DocumentTree:
         return self._folder_of(name).write_if_changed(Path(name).name, data)
 
     def remove(self, name: str) -> None:
-        """Remove a file, one that is not there is fine, and the folders above it that are empty then."""
+        """Remove a file (a missing one is fine), and the folders above it that are empty then."""
         folder = self._folder_of(name)
         folder.remove(Path(name).name)
         self._remove_empty(folder.folder)
 
     def remove_half_written(self, prefix: str = "") -> tuple[str, ...]:
-        """Remove what a crash left, empty folders too; return the paths of the files, sorted.
+        """Remove half-written files and empty folders; return the paths of the files, sorted.
 
         Nobody may write below the folder meanwhile.
         """

@@ -1,9 +1,9 @@
 """Which instance of the plugin writes this node's pool when several run side by side during an update.
 
-Only the newest living instance that has had something to publish writes. Each notes when it began in its own lock file,
-which it holds while it lives. One more file puts them in order: whoever holds its flock(2) may write, and it says
-whether everything that was sent has been answered. A request without an answer may still land seconds after its sender
-has died or given up.
+Only the newest living instance that has had something to publish writes. Each records when it began in its own lock
+file, which it holds while it lives. A shared file orders them: whoever holds its flock(2) may write, and its content
+says whether everything that was sent has been answered. A request without an answer may still be executed seconds after
+its sender has died or given up.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 WAIT_S = 20.0
-"""Longest wait for an older instance that writes. A look takes milliseconds, and a request to a server that hangs is
-given up after 15 s, so an instance that holds the lock for longer is stuck, and can only be overtaken."""
+"""Longest wait for an older instance that writes. A sync takes milliseconds, and a request to a server that hangs is
+abandoned after 15 s, so an instance that holds the lock for longer is stuck, and can only be overtaken."""
 
 POLL_S = 0.02
 """Pause between tries. A write to the API server takes about as long."""
 
 NOTE_BYTES = 256
-"""A note overwrites the last one in one piece, padded with blanks."""
+"""A note overwrites the last one with a single write, padded with blanks."""
 
 log = structlog.get_logger()
 
 
 class Publishing(msgspec.Struct, frozen=True):
-    """What an instance that has begun to publish notes in its lock file."""
+    """What an instance that has begun to publish records in its lock file."""
 
     boot_id: str
     began_s: float
@@ -49,12 +49,12 @@ class Publishing(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """Content of the shared file. Without it, whatever was sent before is in doubt."""
+    """Content of the shared file. Without it, everything sent before is in doubt."""
 
     generation: int = 0
-    """The highest one of the pool that was sent."""
+    """The highest generation of the pool that was sent."""
     is_in_doubt: bool = True
-    """Whether something that was sent may still land."""
+    """Whether something that was sent may still be executed."""
     by: str = ""
     """Who had the last turn: the name of its lock file."""
 
@@ -84,7 +84,7 @@ class WriterLock:
     """The right of one instance to write. For one thread."""
 
     def __init__(self, path: Path, instance_lock: Path, boot_id: str, clock: Clock) -> None:
-        """`instance_lock` is held by this instance as long as it lives; its folder has those of all others too."""
+        """This instance holds `instance_lock` while it lives; the same folder has those of all other instances."""
         self._path = path
         self._instance_lock = instance_lock
         self._clock = clock
@@ -114,7 +114,7 @@ class WriterLock:
             lock.release()
 
     def note(self, generation: int, *, is_in_doubt: bool) -> None:
-        """Note what is sent, and whether it may still land. Raises OvertakenError if this turn is over."""
+        """Record what is sent, and whether it may still be executed. Raises OvertakenError if this turn is over."""
         sent = self._sent()
         if self._newer_publishes() or self._noted not in (None, sent):
             raise OvertakenError("another instance of this plugin publishes this node's devices meanwhile")
@@ -137,7 +137,7 @@ class WriterLock:
             if self._newer_publishes():
                 return False
             if self._clock.monotonic() >= deadline_s:
-                log.warning("an older instance of this plugin stands still while it publishes, and is overtaken")
+                log.warning("an older instance of this plugin is stuck while it publishes, and is overtaken")
                 return False
             self._clock.sleep_until_set(self._never, POLL_S)
 
@@ -160,8 +160,8 @@ class WriterLock:
             return otherwise
 
     def _write(self, path: Path, note: Publishing | Sent) -> bool:
-        """Write a note and return whether that worked. A full or broken disk must not hold back news of broken GPUs: it
-        is logged, and everything that is sent stays in doubt."""
+        """Write a note and return whether that worked. A full or broken disk must not delay news of broken GPUs: it is
+        logged, and everything that is sent stays in doubt."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

@@ -1,4 +1,4 @@
-"""The device nodes of the NVIDIA driver and of the kernel's graphics (DRM), as this host has them."""
+"""The device nodes of the NVIDIA driver and of the kernel's graphics (DRM) on this host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.AS
 _MAJOR = re.compile(r"\s*([0-9]{1,10}) (\S+)", re.ASCII)
 """A line of /proc/devices."""
 _LINK_WORDS = {"card": "card", "renderD": "render"}
-"""Prefix of a node's name → last word of the link that udev makes."""
+"""Prefix of a node's name → suffix of the link that udev makes."""
 
 
 class DeviceNodesMissingError(TemporaryError):
@@ -58,15 +58,15 @@ HOST = DevRoot("/", "/")
 """The host's own /dev."""
 
 CAPABILITY_MODE = 0o444
-"""What the driver wants of a capability's node (DeviceFileMode in /proc/driver/nvidia/capabilities): who opens it for
-reading has the capability, and nobody writes to it."""
+"""Mode that the driver expects of a capability's node (DeviceFileMode in /proc/driver/nvidia/capabilities): opening it
+for reading gives the capability, and nobody writes to it."""
 
 MakeNode = Callable[[str, int, int], str | None]
-"""Path, major, minor → why the node could not be made, None where it is there."""
+"""Path, major, minor → why the node could not be made, None if it exists."""
 
 
 def make_capability_node(path: str, major: int, minor: int) -> str | None:
-    """Make a node as nvidia-modprobe does, and its folder; return why that failed. One that is there stays as it is."""
+    """Make a node as nvidia-modprobe does, and its folder; return why that failed. An existing node stays as it is."""
     node = Path(path)
     try:
         node.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -88,16 +88,16 @@ def look_at(path: str) -> NodeFacts | None:
 
 
 class DeviceNodes:
-    """Finds the nodes of claims. Holds nothing: nodes may come and go at any time. Cost: some twenty small look-ups.
+    """Finds the nodes of claims. Keeps no state: nodes may come and go at any time. Cost: some twenty small look-ups.
 
-    Nodes of MIG capabilities that are missing are made with `make` (None: they are not). The driver numbers them for
-    every instance that there can be, and no program of NVIDIA's makes them at the moment when an instance is made.
+    Missing nodes of MIG capabilities are made with `make` (None: they are not). The driver has numbers for all possible
+    instances, and no NVIDIA program makes the nodes when an instance is created.
 
-    A GPU for virtual machines must have a VFIO driver, a vGPU its type, and both the group that they were read with, at
-    that moment. Their nodes are the kernel's, which no driver container has: they are looked for below `host` alone.
+    A GPU for virtual machines must still have a VFIO driver, a vGPU its type, and both the group that they were read
+    with. The kernel makes their nodes, which no driver container has: they are searched only below `host`.
 
-    Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
-    must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
+    Of several `roots` the first that has /dev/nvidiactl counts, otherwise the last. `required`: every needed node must
+    exist and be the driver's own; otherwise, for recorded machines, only the presence of the control nodes is checked.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class DeviceNodes:
 
     def _vfio_problem(self, device: PreparedDevice) -> str | None:
         """Compare a GPU for virtual machines with what the kernel says of it now: the last reading may be a minute old,
-        and unlike the NVIDIA driver's a group's node does not tell whose it is.
+        and a group's node, unlike the NVIDIA driver's, does not show which GPU it belongs to.
         """
         if not device.is_passthrough:
             return None
@@ -189,7 +189,7 @@ class DeviceNodes:
         return found
 
     def _folder(self, device: PreparedDevice) -> Path:
-        """Return what sysfs has of a GPU for virtual machines, or of a vGPU: not of the GPU that it is a part of."""
+        """Return the sysfs folder of a GPU for virtual machines, or of a vGPU itself, not of its GPU."""
         if device.is_vgpu:
             return (self._mdevs if is_mdev_uuid(device.uuid) else self._pci) / device.uuid
         return self._pci / (device.pci_bus_id or "")
@@ -263,7 +263,7 @@ def _link(path: Path) -> str | None:
 
 
 def _vgpu_type(folder: Path) -> str | None:
-    """Return the type of a vGPU as the kernel has it; None: it is none."""
+    """Return the type of a vGPU as the kernel has it; None if it is not a vGPU."""
     if is_mdev_uuid(folder.name):
         return _link(folder / "mdev_type")
     found = text(folder / "nvidia/current_vgpu_type")

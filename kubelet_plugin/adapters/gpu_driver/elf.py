@@ -14,12 +14,12 @@ _DYNAMIC = struct.Struct("<qQ")
 _LOAD, _DYNAMIC_SEGMENT = 1, 2
 _NULL, _STRING_TABLE, _SONAME = 0, 5, 14
 _MOST_PROGRAM_HEADERS = 128
-"""A library has about ten. The limit keeps a broken file from being read to its end."""
+"""A library has about ten. The limit keeps us from reading a broken file to its end."""
 _MOST_DYNAMIC_BYTES = 1 << 16
 _MOST_NAME_BYTES = 256
 
 _LIBRARY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@~-]*", re.ASCII)
-"""A name that can be one part of a path of ours: neither `..` nor two."""
+"""A name that can be a single part of our paths: neither `..` nor several parts."""
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine in the words of the GNU triplets."""
@@ -27,7 +27,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """What the head of a library says."""
+    """What the header of a library says."""
 
     machine: str | None
     soname: str | None
@@ -43,7 +43,7 @@ class _Segment:
 
 
 def read_elf(path: Path) -> ElfFacts | None:
-    """Return the facts of a library, None for what is no 64-bit little-endian ELF file or cannot be read.
+    """Return the facts of a library, None if it is not a 64-bit little-endian ELF file or cannot be read.
 
     Cost: a few small reads, whatever the size of the file.
     """

@@ -15,7 +15,7 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, LIBRAR
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverFile, GpuDriverFiles, plain_name
 
 BINARY_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin")
-"""The first that has a program holds."""
+"""The first one that has a program counts."""
 BINARIES = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -44,7 +44,7 @@ CONFIGURATION = (
     ("/usr/share", "X11/xorg.conf.d/nvidia-drm-outputclass.conf"),
     ("/etc", "OpenCL/vendors/nvidia.icd"),
 )
-"""Where a container has a file, and its path below there. The root may have it in any of CONFIGURATION_FOLDERS."""
+"""The folder of a file in containers, and its path below that. The root may have it in any of CONFIGURATION_FOLDERS."""
 VULKAN = (
     "vulkan/icd.d/nvidia_icd.json",
     "vulkan/icd.d/nvidia_icd.x86_64.json",
@@ -64,9 +64,9 @@ _LIBRARIES_WITH_OTHER_VERSIONS = (
 )
 """Libraries of the driver that carry versions of their own."""
 _LEADING_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-"""Names under which every driver has its libraries; their files carry the version."""
+"""Names of libraries that every driver has; their files carry the version."""
 ESSENTIAL_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
-"""Without which no CUDA program starts, and no program sees a GPU."""
+"""Libraries without which no CUDA program starts, and no program sees a GPU."""
 _DRIVER_LIBRARY = re.compile(r"lib(?:nvidia-|cuda\.|GLX_nvidia|EGL_nvidia|GLES\w+_nvidia|nvcuvid|nvoptix)")
 _PLUGIN_FOLDER = "vdpau"
 _VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)", re.ASCII)
@@ -89,13 +89,13 @@ _X_FOLDERS_OF_LIBRARIES = (
 
 
 class Kernel:
-    """What the kernel says of the driver that is loaded, below `sys`, normally /sys."""
+    """What the kernel says about the loaded driver, below `sys`, normally /sys."""
 
     def __init__(self, sys: str = "/sys") -> None:
         self._modules = Path(sys) / "module"
 
     def gpu_driver_version(self) -> str | None:
-        """Return the version of the loaded module, None when none is loaded or it does not tell."""
+        """Return the version of the loaded module, None if none is loaded or it has no version."""
         version = _text(self._modules / "nvidia/version")
         return version if _VERSION.fullmatch(version) else None
 
@@ -108,23 +108,23 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GpuDriverState:
-    """What a root holds as far as it can change under a running plugin. While it is the same, so are the files."""
+    """What can change in a root while the plugin runs. While this stays the same, so do the files."""
 
     version: str | None
-    """Of the libraries that containers get; None when there are none of the loaded driver."""
+    """Version of the libraries that containers get; None if there are none of the loaded driver."""
     other_version: str | None
-    """Of the libraries that are there although another driver is loaded."""
+    """Version of libraries that exist although another driver is loaded."""
     folders_changed_ns: tuple[int | None, ...]
-    """When a name last came into each folder that is searched, or left it; None: no such folder. An installation
-    brings its files one by one, and packages of one driver version can be added later."""
+    """When a name was last added to or removed from each searched folder; None: no such folder. An installation adds
+    its files one by one, and packages of one driver version can be added later."""
     sockets: tuple[GpuDriverFile, ...]
-    """A socket that is mounted and has gone would fail the container: daemons come and go."""
+    """Sockets of daemons, which come and go: mounting one that is gone would fail the container."""
 
 
 def gpu_driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> GpuDriverState:
     """Return the state of a root, with a driver of version `loaded` in the kernel (None: not known).
 
-    Cost: some hundred look-ups; no file is read but the loader's cache, and that only where the usual folders have no
+    Cost: some hundred look-ups; reads no file except the loader's cache, and that only if the usual folders have no
     driver.
     """
     version, other = library_versions(root, loaded)
@@ -145,7 +145,9 @@ def gpu_driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) ->
 
 
 def find_gpu_driver_files(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> GpuDriverFiles | None:
-    """Return the driver's files as for gpu_driver_state, None when there is none. Cost: some hundred small reads."""
+    """Return the driver's files; arguments as for gpu_driver_state. None if there are none. Cost: some hundred small
+    reads.
+    """
     version, _ = library_versions(root, loaded)
     if version is None:
         return None
@@ -183,10 +185,10 @@ def missing_libraries(files: GpuDriverFiles) -> tuple[str, ...]:
 
 
 def library_versions(root: GpuDriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
-    """Return the version of the libraries to give to containers, else the one that does not fit the loaded driver.
+    """Return the version of the libraries to give to containers, or else the one that does not fit the loaded driver.
 
-    Libraries of another version than the kernel module do not work. Where no module tells its version, the usual links
-    decide between several.
+    Libraries only work with a kernel module of the same version. If no module has a version, the usual links decide
+    between several.
     """
     installed = gpu_driver_version(root)
     if loaded is None or installed is None or loaded == installed:
@@ -197,7 +199,7 @@ def library_versions(root: GpuDriverRoot, loaded: str | None) -> tuple[str | Non
 
 
 def gpu_driver_version(root: GpuDriverRoot) -> str | None:
-    """Return the version in the names of the driver's libraries; where the usual links lead decides between several."""
+    """Return the version in the names of the driver's libraries; the usual links decide between several."""
     for library in _LEADING_LIBRARIES:
         found = root.library(library)
         match = _VERSIONED.fullmatch(found.name) if found is not None else None
@@ -209,10 +211,10 @@ def gpu_driver_version(root: GpuDriverRoot) -> str | None:
 
 
 def _library_folders(root: GpuDriverRoot) -> tuple[str, ...]:
-    """Return the usual folders that are there, each once, then those to which the usual links lead: Debian keeps a
-    driver in one of its own.
+    """Return the usual folders that exist, each once, then those that the usual links lead to: Debian keeps a driver in
+    a folder of its own.
 
-    Where the usual folders have no driver, those of the driver's libraries in the loader's cache follow.
+    If the usual folders have no driver, the folders of its libraries in the loader's cache follow.
     """
     resolved = ((root.resolve(path), path) for path in LIBRARY_FOLDERS)
     usual = {str(folder): path for folder, path in reversed([*resolved]) if folder is not None}
@@ -264,7 +266,7 @@ def _library(root: GpuDriverRoot, path: str, real_path: PurePosixPath) -> GpuDri
 def _found(
     root: GpuDriverRoot, folders: Iterable[str], patterns: tuple[str, ...], describe: Describe
 ) -> tuple[GpuDriverFile, ...]:
-    """Return the files whose names fit, each once: the first folder that leads to it holds. Order: by path."""
+    """Return the files whose names match, each once, by the first folder that has it. Order: by path."""
     by_real_path: dict[PurePosixPath, GpuDriverFile] = {}
     for path in _paths(root, folders, patterns):
         real_path = root.resolve(path)
@@ -300,7 +302,7 @@ def _first(
     container_folder: str | None = None,
     is_wanted: Callable[[os.stat_result | None], bool] = _is_file,
 ) -> tuple[GpuDriverFile, ...]:
-    """Return the file of this name in the first folder that has it; containers get it there or in their own folder."""
+    """Return the file of this name in the first folder that has it; containers get it there, or in their own folder."""
     for folder in folders:
         real_path = root.resolve(f"{folder}/{name}")
         if real_path is not None and is_wanted(root.facts(real_path)):
@@ -317,16 +319,16 @@ def _configuration(root: GpuDriverRoot) -> Iterator[GpuDriverFile]:
 
 
 def _machine(root: GpuDriverRoot, libraries: Iterable[GpuDriverFile]) -> str | None:
-    """Return the machine of the first library that tells."""
+    """Return the machine of the first library that has it."""
     facts = (read_elf(root.on_disk(PurePosixPath(library.real_path))) for library in libraries)
     return next((found.machine for found in facts if found is not None and found.machine is not None), None)
 
 
 def _sockets(root: GpuDriverRoot) -> tuple[GpuDriverFile, ...]:
-    """Return the sockets of the driver's daemons, and the folder of MPS if it is root's own.
+    """Return the sockets of the driver's daemons, and the folder of MPS if it belongs to root.
 
-    Whatever else stands at such a path is not given to containers: the folders are written to by daemons, and /tmp by
-    everybody, so a link there could lead anywhere.
+    Containers get nothing else that is at such a path: daemons write to these folders, and everybody to /tmp, so a link
+    there could lead anywhere.
     """
     found = [file for name in SOCKETS for file in _first(root, SOCKET_FOLDERS, name, is_wanted=_is_socket)]
     pipes = PurePosixPath(MPS_PIPES)

@@ -19,12 +19,12 @@ _HEADER = struct.Struct("<20sIIB3xI12x")
 _ENTRY = struct.Struct("<iIIIQ")
 
 _BYTE_ORDERS = (0, 2)
-"""Of the header: not told (before glibc 2.33), little-endian."""
+"""Byte order in the header: not given (before glibc 2.33), or little-endian."""
 _LIBRARIES = (0x0303, 0x0A03)
 """Flags of entries: ELF for glibc (3) of x86-64 (0x300) or 64-bit ARM (0xa00)."""
 
 MAX_BYTES = 16 << 20
-"""A desktop with everything has a cache of some hundred KiB; the bound keeps a broken file from filling the memory."""
+"""A full desktop has a cache of some hundred KiB; the limit keeps a broken file from filling the memory."""
 MAX_TEXT_BYTES = 4096
 """PATH_MAX."""
 
@@ -34,15 +34,15 @@ class CachedLibrary:
     """One entry."""
 
     name: str
-    """By which programs ask for it, its SONAME."""
+    """Its SONAME, by which programs ask for it."""
     path: str
     """Absolute, as a process with that root sees it."""
 
 
 def read_ld_so_cache(file: Path) -> tuple[CachedLibrary, ...]:
-    """Return the entries in their order; none for a file that is missing, too large, or no cache.
+    """Return the entries in order; none for a file that is missing, too large, or no cache.
 
-    An entry that points outside of the file, or at what is no plain path, is left out.
+    An entry that points outside the file, or to something other than a plain path, is left out.
     """
     try:
         if not file.is_file():
@@ -55,7 +55,7 @@ def read_ld_so_cache(file: Path) -> tuple[CachedLibrary, ...]:
 
 
 def parse_ld_so_cache(data: bytes) -> tuple[CachedLibrary, ...]:
-    """Return the entries of a cache; none for what is no cache. Never raises."""
+    """Return the entries of a cache; none if it is not a cache. Never raises."""
     start = _start(data)
     if start is None or len(data) < start + _HEADER.size:
         return ()
@@ -85,7 +85,7 @@ def _library(data: bytes, name: int, path: int) -> CachedLibrary | None:
 
 
 def _text(data: bytes, offset: int) -> str:
-    """Return a text that ends with a zero, empty when there is none or it is not plain."""
+    """Return a zero-terminated text, empty if there is none or it is not plain."""
     end = data.find(b"\0", offset, offset + MAX_TEXT_BYTES)
     text = data[offset:end].decode("ascii", errors="replace") if end >= 0 else ""
     return text if text.isascii() and text.isprintable() else ""

@@ -24,26 +24,26 @@ LIBRARY_FOLDERS = (
 """Where distributions put the driver's libraries, in the order in which they are searched."""
 
 LD_SO_CACHE = "/etc/ld.so.cache"
-"""Names the libraries of all other folders that the host's own programs use."""
+"""Lists the libraries in all other folders that the host's own programs use."""
 
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_.+@~%=,/ -]*", re.ASCII)
-"""What can stand in a CDI spec. A colon separates paths in the hooks' arguments and in lists of folders."""
+"""Paths that can be in a CDI spec. A colon separates paths in the hooks' arguments and in lists of folders."""
 
 _MOST_LINKS = 40
-"""Symbolic links followed for one path, as the kernel does (MAXSYMLINKS); more is a loop."""
+"""Most symbolic links followed for one path, like the kernel (MAXSYMLINKS); more is a loop."""
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether a text is an absolute path without detours that can stand in a CDI spec."""
+    """Whether a text is an absolute normalized path that can be in a CDI spec."""
     return _PLAIN_PATH.fullmatch(path) is not None and os.path.normpath(path) == path
 
 
 class GpuDriverRoot:
     """Looks up paths as a process with this root would see them: an absolute link stays below the root.
 
-    What is not called by plain ASCII characters is not there: nothing of a driver is named otherwise. One value is for
-    one look at the root: the loader's cache is read once.
-    Each prepare looks up some hundred: texts take a quarter of the time that Path objects do.
+    Names with anything but plain ASCII characters are ignored: a driver has none. Use one instance per look at the
+    root: it reads the loader's cache once.
+    Each prepare looks up some hundred paths: strings take a quarter of the time that Path objects do.
     """
 
     def __init__(self, root: str) -> None:
@@ -51,9 +51,9 @@ class GpuDriverRoot:
         self._prefix = "" if str(self.root) == "/" else str(self.root)
 
     def resolve(self, path: str) -> PurePosixPath | None:
-        """Return a path with all links followed, still without the root in front; None where nothing is there."""
+        """Return a path with all links followed, still relative to the root; None if nothing is there."""
         pending = path.split("/")[::-1]
-        found = ""  # the root; else it begins with a slash
+        found = ""  # the root; otherwise it begins with a slash
         links = 0
         while pending:
             part = pending.pop()
@@ -83,14 +83,14 @@ class GpuDriverRoot:
         return Path(f"{self._prefix}{path}")
 
     def facts(self, path: PurePosixPath) -> os.stat_result | None:
-        """Return what a path of the root is, a link itself and not what it leads to; None where that cannot be seen."""
+        """Return the stat of a path of the root, of a link itself; None if it cannot be read."""
         try:
             return self.on_disk(path).lstat()
         except OSError:
             return None
 
     def library(self, name: str) -> PurePosixPath | None:
-        """Return the file of a library by its name, links followed, as resolve() does; None when no folder has it.
+        """Return the file of a library by its name, links followed as in resolve(); None if no folder has it.
 
         The usual folders come before the loader's cache, so that a driver that was just installed is found before
         ldconfig has run.
@@ -104,12 +104,12 @@ class GpuDriverRoot:
 
     @cached_property
     def cached_libraries(self) -> tuple[CachedLibrary, ...]:
-        """What the loader's cache of this root names, in its order."""
+        """The libraries in the loader's cache of this root, in its order."""
         cache = self.resolve(LD_SO_CACHE)
         return read_ld_so_cache(self.on_disk(cache)) if cache is not None else ()
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         resolved = self.resolve(folder)
         return tuple(sorted(self._scan(resolved))) if resolved is not None else ()
 

@@ -1,11 +1,11 @@
 """Tells other processes of this node that we have the driver open, and learns from them that we must not.
 
-A shared flock(2) says so; it ends with its process, however that ends. Whoever wants us to let go of the driver first
-writes the request file and then waits for the same lock, exclusive. Once that is held, nobody has the driver open, and
-whoever wants to open it later finds the request.
+A shared flock(2) says so; it ends with its process, however that ends. A process that wants us to release the driver
+first writes the request file and then waits for the same lock, exclusively. Once it holds the lock, nobody has the
+driver open, and whoever wants to open it later finds the request.
 
-For the seconds in which a GPU leaves the driver nobody is asked by a file, which would outlive a kill: a second lock,
-held meanwhile, says that the driver is lent.
+For the seconds in which a GPU leaves the driver, a second lock says that the driver is lent: a request file would
+outlive a kill.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GpuDriverUse:
         self._descriptor: int | None = None
 
     def asked(self) -> str | None:
-        """Return the text of the request file, None when there is none."""
+        """Return the text of the request file, None if there is none."""
         try:
             with self._request.open("rb") as file:
                 text = file.read(_MAX_REASON_BYTES)
@@ -48,7 +48,7 @@ class GpuDriverUse:
         return " ".join(text.decode(errors="replace").split()) or "without a reason"
 
     def enter(self) -> bool:
-        """Announce that the driver is open here; False: somebody waits for us to let go of it, do not open it.
+        """Announce that the driver is open here; False: somebody waits for us to release it, do not open it.
 
         Raises TemporaryError if the lock file cannot be opened.
         """
@@ -78,7 +78,7 @@ class GpuDriverUse:
 
 
 def request_release(request: Path, reason: str) -> None:
-    """Ask that the driver be let go of, until withdraw(). Raises PermanentError naming the file."""
+    """Request that the driver be released, until withdraw(). Raises PermanentError naming the file."""
     try:
         new = request.with_name(f".{request.name}.new")
         new.unlink(missing_ok=True)  # never follow a link that somebody else put there
@@ -90,7 +90,7 @@ def request_release(request: Path, reason: str) -> None:
 
 
 def withdraw(request: Path) -> bool:
-    """Take the request back; return whether there was one. Raises PermanentError naming the file."""
+    """Withdraw the request; return whether there was one. Raises PermanentError naming the file."""
     try:
         request.unlink()
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def withdraw(request: Path) -> bool:
 
 
 def wait_until_let_go(lock: Path, clock: Clock, timeout_s: float) -> bool:
-    """Wait until no process has the driver open, at most timeout_s; return whether that is so.
+    """Wait until no process has the driver open, at most timeout_s; return whether that is the case.
 
     Raises PermanentError when the lock file cannot be opened.
     """
@@ -117,10 +117,11 @@ def wait_until_let_go(lock: Path, clock: Clock, timeout_s: float) -> bool:
 
 @contextlib.contextmanager
 def lent(lock: Path, clock: Clock, timeout_s: float) -> Iterator[None]:
-    """Have the driver closed for a block, in this process already: others that see it close it within a second or two.
+    """Keep the driver closed in other processes for a block; this one must have closed it. They react within a second
+    or two.
 
-    After timeout_s the block begins though not all have: it has to look who has it open. Raises TemporaryError where
-    the driver is lent to another process for longer, or a lock file cannot be opened.
+    After timeout_s the block begins even if not all have closed it: the block must check who has it open. Raises
+    TemporaryError if the driver is lent to another process for longer, or a lock file cannot be opened.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -1,2 +1,1 @@
-"""What the kernel says of itself and of processes: boot, cgroups, threads, who has which GPU open, which minors GPUs
-have."""
+"""What the kernel says about itself and processes: boot, cgroups, threads, who has which GPU open, minors of GPUs."""

@@ -19,7 +19,7 @@ class Cgroups:
         self._root = Path(root)
 
     def problem(self) -> str | None:
-        """Return why no pod of this node can be limited, None where they can. Costs some looks at folders."""
+        """Return why no pod of this node can be limited, None if they can. Costs a few file system look-ups."""
         if not (self._root / "cgroup.controllers").exists():
             return (
                 f"{self._root} is not a cgroup v2 tree, which the GPU driver needs for memory limits: start the node "

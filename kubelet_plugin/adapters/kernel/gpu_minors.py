@@ -12,8 +12,8 @@ from dracaena.api.errors import TemporaryError
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)
 
 READ_S = 2.0
-"""Longest wait for the files, some microseconds each: the node's lock is held meanwhile, and a driver that hangs may
-hang here as well."""
+"""Longest wait for the files, which take some microseconds each: the node's lock is held meanwhile, and a driver that
+hangs may hang here as well."""
 
 
 class GpuMinors:
@@ -26,8 +26,8 @@ class GpuMinors:
     def read(self) -> Mapping[str, int]:
         """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty if there is no driver.
 
-        A GPU that the driver has lost is left out. Raises TemporaryError if the driver does not answer in time; no
-        second read begins before the first has ended.
+        A GPU that the driver has lost is left out. Raises TemporaryError if the driver does not answer in time; the
+        next read does not begin before the last one has ended.
         """
         found: dict[str, int] = {}
         if self._thread is None or not self._thread.is_alive():
@@ -45,6 +45,6 @@ class GpuMinors:
             try:
                 match = _MINOR.search(file.read_text(encoding="ascii", errors="replace"))
             except OSError:
-                continue  # it has just gone
+                continue  # it has just disappeared
             if match is not None:
                 found[file.parent.name.lower()] = int(match[1])

@@ -1,8 +1,8 @@
 """Whether this process sees the processes of its node, as a pod does with `hostPID: true`.
 
-Its own /proc does not tell: each PID namespace looks complete from inside. But the kernel translates the process ID of
-whoever listens on a Unix socket into the reader's namespace, and says 0 for a process that is not in it
-(unix(7), SO_PEERCRED; pid_vnr). kubelet is a process of the host, and listens.
+Its own /proc does not show that: each PID namespace looks complete from inside. But the kernel translates the process
+ID of the listener on a Unix socket into the reader's namespace, and returns 0 for a process that is not in it (unix(7),
+SO_PEERCRED; pid_vnr). kubelet is a process of the host, and listens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred: process, user, group."""
 
 CONNECT_S: Final = 1.0
-"""kubelet's queue of connections is full for less."""
+"""kubelet's queue of connections is never full for this long."""
 
 
 def sees_listener(path: Path) -> bool | None:
-    """Return whether the process that listens on a socket can be seen by us; None where nobody listens."""
+    """Return whether we can see the process that listens on a socket; None if nobody listens."""
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,8 @@
-"""Which device nodes open a MIG device, as the NVIDIA driver tells in /proc.
+"""Which device nodes open a MIG device, as the NVIDIA driver reports it in /proc.
 
-A process may use a MIG device if it can open two nodes of /dev/nvidia-caps beside the parent's own: one for the GPU
-instance, one for the compute instance. Their minor numbers stand in driver/nvidia-caps/mig-minors, all in one file, and
-again in driver/nvidia/capabilities, one file an instance. Both count GPUs by their own minor number.
+A process may use a MIG device if it can open two nodes of /dev/nvidia-caps besides the parent's own: one for the GPU
+instance, one for the compute instance. Their minor numbers are in driver/nvidia-caps/mig-minors, all in one file, and
+again in driver/nvidia/capabilities, one file per instance. Both number GPUs by their own minor number.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _MINOR = re.compile(r"DeviceFileMinor:\s*([0-9]+)", re.ASCII)
 
 
 class MigAccess:
-    """Reads below `root`, normally /proc. What is not told is None, never an error."""
+    """Reads below `root`, normally /proc. Missing information is None, never an error."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = Path(root)
 
     def minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
-        """Return the numbers of the two /dev/nvidia-caps/nvidia-cap<n>; None unless both are told."""
+        """Return the numbers of the two /dev/nvidia-caps/nvidia-cap<n>; None unless both are known."""
         table = self._table()
         instance = f"gpu{gpu_minor}/gi{gpu_instance_id}"
         one = self._minor(table, instance, f"gpu{gpu_minor}/mig/gi{gpu_instance_id}")

@@ -1,7 +1,7 @@
 """Which processes of this node have a GPU open, by /proc: the kernel waits for them when the GPU leaves its driver.
 
-To know which device an open file is, its file system is asked, and one whose server has gone may never answer. So the
-open files are looked at by a process of its own, with a deadline.
+To find out which device an open file is, its file system is queried, and one whose server is gone may never answer. So
+a separate process looks at the open files, with a deadline.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NODES_IN_SYSFS: Final = ("drm/*/dev", "vfio-dev/*/dev", "sound/*/*/dev")
 """Below a function: its nodes of the display, of VFIO, and of the sound card that a GPU has as a second function."""
 _DISPLAY: Final = "0x03"
 _MOST_MINOR: Final = 253
-"""Of a GPU's own node; 254 and 255 are nvidia-modeset and nvidiactl (nv.h)."""
+"""Minors of GPUs' own nodes; 254 and 255 are nvidia-modeset and nvidiactl (nv.h)."""
 
 LOOK_S: Final = 5.0
-"""Longest look at all open files of a node: 100,000 of them take less than a second. kubelet gives a call 45 s."""
+"""Longest look at all open files of a node: 100,000 of them take less than a second. kubelet allows a call 45 s."""
 
 _CHILD: Final = """
 import os, stat, sys
@@ -49,12 +49,12 @@ for process in filter(str.isdecimal, os.listdir(sys.argv[1])):
             print(process)
             break
 """
-"""Prints the ids of processes that have any of some nodes open."""
+"""Prints the IDs of processes that have any of the given nodes open."""
 
 
 class PciHolders:
-    """Reads below `proc` and `root`, normally /sys. It needs the process IDs of the host (hostPID) and the right to see
-    what processes of others have open; a process that has just ended has nothing open.
+    """Reads below `proc` and `root`, normally /sys. Needs the process IDs of the host (hostPID) and the right to see
+    the open files of other users' processes; a process that has just ended counts as having nothing open.
     """
 
     def __init__(self, proc: str = "/proc", root: str = "/sys", *, look_s: float = LOOK_S) -> None:
@@ -65,15 +65,15 @@ class PciHolders:
     def holders(self, address: str, iommu_group: int | None) -> tuple[OpeningProcess, ...]:
         """Return who has a function of a GPU or its IOMMU group open, by process ID.
 
-        Where the NVIDIA driver does not say which node is the GPU's, the nodes of all GPUs count: it may be any of
-        them. What a process has only mapped is not seen. Raises TemporaryError where that cannot be known in time.
-        Cost: a process, and one look at each open file of the node.
+        If the NVIDIA driver does not say which node is the GPU's, the nodes of all GPUs count. What a process has only
+        mapped is not seen. Raises TemporaryError if the answer is not known in time. Cost: a process, and one look at
+        each open file of the node.
         """
         device = self._sys / "bus/pci/devices" / address
         return self._processes({*self._gpu_nodes(address), *self._sysfs_nodes(device, iommu_group)})
 
     def vgpu_holders(self, vgpu: str, iommu_group: int | None) -> tuple[OpeningProcess, ...]:
-        """Return who has a vGPU or its IOMMU group open, as holders() does. `vgpu` is its folder below /sys."""
+        """Return who has a vGPU or its IOMMU group open; see holders(). `vgpu` is its folder below /sys."""
         return self._processes(set(self._sysfs_nodes(self._sys / vgpu, iommu_group)))
 
     def _processes(self, numbers: Collection[tuple[int, int]]) -> tuple[OpeningProcess, ...]:

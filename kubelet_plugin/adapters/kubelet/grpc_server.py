@@ -23,12 +23,12 @@ from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
 WORKERS = 32
-"""Calls at a time, including one for each health stream. Work on the node is serial, but each claim that waits for a
-slow API server occupies a thread, for 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of our
-own socket, an unprepare and the answers for prepared claims must find a free one meanwhile. Threads start on demand."""
+"""Most concurrent calls, including one for each health stream. Work on the node is serial, but each claim that waits
+for a slow API server occupies a thread, for 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of
+our own socket, an unprepare and the answers for prepared claims must find a free thread. Threads start on demand."""
 
 STOP_GRACE_S = 10.0
-"""Time for calls in progress to end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats the rest."""
+"""Time for calls in progress to end: a claim takes milliseconds, a slow API some seconds. Kubelet retries the rest."""
 
 
 class NodeDriver(Protocol):
@@ -77,9 +77,9 @@ class UnixServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Take no more calls, let those in progress end, remove the socket. Without start() nothing is touched."""
+        """Accept no more calls, let those in progress end, remove the socket. Without start() it leaves the socket."""
         if self._bound:
-            self._path.unlink(missing_ok=True)  # first: kubelet sees that we leave before calls are refused
+            self._path.unlink(missing_ok=True)  # first, so that kubelet sees us leave before calls are refused
         self._end_streams()
         self._server.stop(STOP_GRACE_S).wait()
 
@@ -109,7 +109,7 @@ class _Calls:
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
         response = self._messages.NodePrepareResourcesResponse()
-        # Without a deadline of the caller there is no limit for a wait (documented as None, typed as a number).
+        # Without a caller's deadline time_remaining() returns None (though typed as a number): then do not wait.
         results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining() or 0.0)
         for uid, result in results.items():
             if isinstance(result, ClaimFailure):

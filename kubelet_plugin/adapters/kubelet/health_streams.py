@@ -22,7 +22,7 @@ from dracaena.proto.health.v1alpha1 import api_pb2 as v1alpha1
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
 
 RESEND_S = 10.0
-"""Pause between two full lists without a change: three within kubelet's 30 s, whatever a device's own limit is."""
+"""Pause between two full lists without a change: three fit into kubelet's 30 s, whatever a device's own limit is."""
 
 ReadHealth = Callable[[], Sequence[DeviceHealth]]
 
@@ -35,7 +35,7 @@ class _Stream:
 
 
 class HealthStreams:
-    """Keeps one stream a version open: kubelet has one, and each takes a thread of the server as long as it lives.
+    """Keeps one stream per version open: kubelet opens one, and each occupies a thread of the server.
 
     `read` returns the health of all devices of the pool; without it nothing is ever sent.
     """
@@ -75,7 +75,7 @@ class HealthStreams:
         context.send_initial_metadata(())  # tells the caller that the stream is open
         while not stream.ended:
             devices = self._read() if self._read is not None else ()
-            if devices:  # before the first look nothing is known: an empty list would say that there are no devices
+            if devices:  # before the first look nothing is known: an empty list would mean that there are no devices
                 yield self._message(messages, devices)
             seen = self._wait(stream, seen)
 

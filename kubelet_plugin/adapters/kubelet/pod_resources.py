@@ -21,13 +21,13 @@ CALL_S = 10.0
 """Longest that a call may take, as in dcgm-exporter; kubelet answers from memory."""
 
 MAX_ANSWER_BYTES = 16 << 20
-"""What kubelet's own clients take. A pod of ours is some 300 bytes, a node has 110 pods by default."""
+"""The limit of kubelet's own clients. One of our pods takes some 300 bytes, and a node has 110 pods by default."""
 
 
 class PodResourcesWitness:
     """Implements ports.KubeletWitness.
 
-    List returns active pods only (1.34 and later), and a kubelet that has just started and has not reached the API
+    List only returns active pods (1.34 and later), and a kubelet that has just started and has not reached the API
     server yet has none. So an answer counts only while the node is ready: kubelet reports that to the API server every
     10 s, and 50 s after the last report the node no longer counts as ready. Kubelet recreates the socket at each start.
     """
@@ -43,9 +43,9 @@ class PodResourcesWitness:
         before = self._run()
         claims = self._claims()
         if self._run() != before:
-            raise TemporaryError(f"kubelet was started anew while it was asked at {self._socket}")
+            raise TemporaryError(f"kubelet restarted while it was asked at {self._socket}")
         if not self._node_is_ready():
-            raise TemporaryError("the node is not ready: its kubelet has not told the API server of itself lately")
+            raise TemporaryError("the node is not ready: its kubelet has not reported to the API server lately")
         return KubeletView(before, claims)
 
     def _run(self) -> str:

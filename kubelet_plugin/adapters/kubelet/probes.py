@@ -20,7 +20,7 @@ CALL_S = 5.0
 """Longest that each of the two calls may take. They do no work: a longer one means that no thread is free."""
 
 WORKERS = 2
-"""Probes at a time: one for liveness, one for readiness."""
+"""Concurrent probes: one for liveness, one for readiness."""
 
 Problem = Callable[[], str | None]
 """Returns what is wrong, in words, or None."""
@@ -53,7 +53,7 @@ def _says(socket: Path, error: grpc.RpcError) -> str:
 
 
 class ProbeServer:
-    """Serves grpc.health.v1 on a TCP port: kubelet's gRPC probes reach no unix socket. start() once, stop() once."""
+    """Serves grpc.health.v1 on a TCP port: kubelet's gRPC probes cannot use unix sockets. start() once, stop() once."""
 
     def __init__(self, address: str, services: Mapping[str, Problem]) -> None:
         """`address` is `host:port`, port 0 takes a free one. `services`: name → what is wrong with it."""

@@ -18,10 +18,10 @@ SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 (k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin)."""
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-"""Named only when the streams say something: the second is that of kubelet before 1.37."""
+"""Announced only if health is reported; the second is for kubelet before 1.37."""
 
 OnStatus = Callable[[str | None], None]
-"""Called with kubelet's answer: None if it accepted the plugin, else why it did not."""
+"""Called with kubelet's answer: None if it accepted the plugin, otherwise why it did not."""
 
 
 def registration_server(

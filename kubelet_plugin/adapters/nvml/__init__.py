@@ -1,1 +1,1 @@
-"""NVML: what it says of this node's GPUs, and what it is told to change."""
+"""NVML: what it reports about this node's GPUs, and how they are changed through it."""

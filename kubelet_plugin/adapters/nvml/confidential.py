@@ -1,4 +1,4 @@
-"""The mode of confidential computing and the ready state, by NVML. Its calls speak of all GPUs of the node together."""
+"""The mode of confidential computing and the ready state, by NVML. Its calls are about all GPUs of a node together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _READY = {
 
 
 def confidential_state(library: NvmlLibrary) -> ConfidentialState:
-    """Return the state as the driver tells it now, in two calls of microseconds; what is refused is None, as is the
-    ready state in a mode in which it means nothing: the driver says "not ready" then. NVML must be open.
+    """Return the state as the driver reports it now, in two calls of microseconds. A refused answer is None, and so is
+    the ready state in modes where it is meaningless, since the driver says "not ready" then. NVML must be open.
     """
     state = _ask(library, pynvml.nvmlSystemGetConfComputeState)
     facts = ConfidentialFacts()

@@ -1,4 +1,4 @@
-"""The facts of all GPUs through NVML. A question that is refused leaves its field out and is remembered."""
+"""The facts of all GPUs through NVML. A refused question leaves its field empty and is recorded."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_IN
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
-    """A GPU that can be asked."""
+    """A GPU that answers."""
 
     handle: Any
     facts: GpuFacts
 
 
 class NvmlReader:
-    """Reads everything. One thread at a time; `doing` may be read by others: the call that runs right now."""
+    """Reads everything. One thread at a time; others may read `doing`, the call that runs right now."""
 
     def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False, module_ids: bool = False) -> None:
-        """With `mig_profiles` it is asked as well how each GPU can be divided, until that is told, with `module_ids`
-        where it is on its board.
+        """`mig_profiles`: also ask how each GPU can be divided, until that is known; `module_ids`: also ask where each
+        is on its board.
         """
         self._library = library
         self._module_ids = module_ids
@@ -64,9 +64,9 @@ class NvmlReader:
     def read(self) -> MachineFacts:
         """Return the facts without what sysfs adds. Cost: some hundred calls of microseconds each.
 
-        Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
-        of them can be asked; then NVML is closed, for the handles may be those of a driver that was reloaded. One GPU
-        of several that cannot be asked is left out, and remembered; NVML stays open, for the events of the others.
+        Raises NvmlError if the driver is not ready, does not report how many GPUs there are, or none of them answers;
+        then NVML is closed, because the handles may be those of a driver that was reloaded. If only some GPUs do not
+        answer, they are left out and recorded; NVML stays open, for the events of the others.
         """
         self._left_out = {}
         self.doing = "nvmlInit"
@@ -80,18 +80,18 @@ class NvmlReader:
             self.doing = ""
 
     def vgpu_types(self, gpu: GpuFacts) -> Mapping[str, VgpuTypeFacts]:
-        """Return the types of vGPU that the driver knows for a GPU that it listed just now, by number; none where it
-        does not tell. Cost: three calls a type, of which a GPU has up to 128.
+        """Return the vGPU types that the driver knows for a GPU that it listed just now, by number; none if it does not
+        report them. Cost: three calls per type; a GPU has up to 128 types.
         """
         return VgpuTypeReader(self._ask, f"GPU {gpu.index}", gpu.index).read()
 
     @property
     def library(self) -> NvmlLibrary:
-        """The library that is read through."""
+        """The library that is used for reading."""
         return self._library
 
     def close(self) -> None:
-        """Let go of the driver, so that its kernel module can be unloaded."""
+        """Close the driver, so that its kernel module can be unloaded."""
         self._library.close()
 
     def _read(self) -> MachineFacts:
@@ -126,7 +126,7 @@ class NvmlReader:
         return gpus
 
     def _gpu(self, index: int) -> _Gpu:
-        """Read one GPU. Raises NvmlError without handle or UUID: then there is no device to speak of."""
+        """Read one GPU. Raises NvmlError without handle or UUID: then it cannot be a device."""
         device = f"GPU {index}"
         self.doing = "nvmlDeviceGetHandleByIndex"
         with self._library.needed(self.doing, f"the handle of {device}"):
@@ -158,7 +158,7 @@ class NvmlReader:
         return _Gpu(handle, facts)
 
     def _forget_profiles_of_another(self, version: str | None) -> None:
-        """Forget the profiles that another driver told: their numbers are its own. A version may be left out once."""
+        """Forget the profiles of another driver, whose numbers differ. A single reading may lack the version."""
         if self._profiles is None or version is None or version == self._profiles_of:
             return
         self._profiles.clear()
@@ -167,7 +167,7 @@ class NvmlReader:
     def _mig_profiles(
         self, device: str, handle: Any, identity: str, memory_bytes: int | None
     ) -> tuple[MigProfile, ...]:
-        """Return how a GPU can be divided. What a driver told once is kept: it may tell it in MIG mode only."""
+        """Return how a GPU can be divided. What a driver once reported is kept: it may report it only in MIG mode."""
         if self._profiles is None:
             return ()
         if identity not in self._profiles:
@@ -201,7 +201,7 @@ class NvmlReader:
         return replace(
             link,
             remote_type=remote_type,
-            # Where the switches belong to another machine (fabric trays, guests of a hypervisor) they have no address.
+            # Switches that belong to another machine (fabric trays, guests of a hypervisor) have no address here.
             remote_address=None
             if at_switch
             else self._address(device, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link.link),
@@ -209,7 +209,7 @@ class NvmlReader:
         )
 
     def _fabric(self, device: str, handle: Any) -> FabricFacts | None:
-        """Ask in the newer form, and in the first one where the driver is older than that."""
+        """Use the newer call, or the first one if the driver is older than that."""
         info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
         if self._ask(device, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info)) is None:
             info = pynvml.c_nvmlGpuFabricInfo_t()
@@ -260,7 +260,7 @@ class NvmlReader:
     def _ask(
         self, device: str, call: Callable[..., T], *arguments: Any, expected: AbstractSet[int] = frozenset()
     ) -> T | None:
-        """Return the answer of one call. A refusal gives None, and is remembered unless its code is an expected one."""
+        """Return the answer of one call. A refusal gives None, and is recorded unless its code is an expected one."""
         try:
             return self._call(device, call, *arguments)
         except pynvml.NVMLError as error:

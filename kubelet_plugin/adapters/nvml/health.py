@@ -25,7 +25,7 @@ EVENT_TYPES = (
     | pynvml.nvmlEventTypeGpuUnavailableError
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
-"""Only XIDs have a meaning of their own; other events are a reason to look at the states at once."""
+"""Only XIDs have a meaning of their own; other events just trigger a poll of the states."""
 
 MAX_EVENTS = 256
 """Most events taken from one GPU per look: a GPU that floods events must not keep the driver's thread busy forever."""
@@ -51,7 +51,7 @@ class _Unwatched:
 
 
 class NvmlHealth:
-    """Looks through a library that others open and close too. One thread at a time; others may read `doing`.
+    """Uses a library that others open and close too. One thread at a time; others may read `doing`.
 
     Each GPU has its own event set: nvmlEventSetWait fails for a whole set as soon as one of its GPUs is lost, and NVML
     has no call that takes a GPU out of a set.
@@ -67,8 +67,8 @@ class NvmlHealth:
         self.doing = ""
 
     def events(self) -> tuple[GpuEvent, ...]:
-        """Return what happened since the last look, without waiting; nothing before the first poll(). Where NVML was
-        opened anew since then, by a change of the MIG mode for example, this registers for the events once more.
+        """Return what happened since the last look, without waiting; nothing before the first poll(). If NVML was
+        reopened since then, for example by a change of the MIG mode, this registers for the events again.
 
         A GPU whose events cannot be read counts as unwatched in the next poll(), which registers for them again. A lost
         GPU is an event too, so that the poll follows at once. Raises GpuDriverReleasedError while the driver is
@@ -106,9 +106,9 @@ class NvmlHealth:
         return poll
 
     def watch(self) -> None:
-        """Register for the events of all GPUs and look at no state, which would cost some calls more for each GPU.
+        """Register for the events of all GPUs without reading states, which would cost some more calls for each GPU.
 
-        NVML must be open, and stays so. Raises NvmlError if the driver does not tell how many GPUs there are.
+        NVML must be open, and stays so. Raises NvmlError if the driver does not report how many GPUs there are.
         """
         try:
             handles, _, _ = self._name_and_watch()
@@ -182,7 +182,7 @@ class NvmlHealth:
                 self._unwatched[uuid] = _Unwatched("the driver does not report XIDs of this GPU", lasting=True)
 
     def _drop(self, uuid: str, event_set: Any, what: str, error: pynvml.NVMLError) -> None:
-        """Let go of an event set that does not work."""
+        """Free an event set that does not work."""
         self._unwatched[uuid] = _Unwatched(f"{what} {error_name(error)}", lasting=error_name(error) in LASTING)
         self._sets.pop(uuid, None)
         if event_set is not None:
@@ -271,7 +271,7 @@ class NvmlHealth:
 
 
 def _fabric(ask: Callable[..., Any], handle: Any) -> Any:
-    """Return what the newest form that the driver knows tells, the refusal that stands for a due reset, or None."""
+    """Return the answer of the newest call that the driver knows, the refusal that means a due reset, or None."""
     info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
     told = ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
     if told is None:
@@ -292,7 +292,7 @@ def _fabric_fields(info: Any) -> dict[str, Any]:
 
 
 def _action(values: Any) -> Any:
-    """Return the field's number, the refusal that stands for a due reset, or None."""
+    """Return the field's number, the refusal that means a due reset, or None."""
     if values is None or isinstance(values, pynvml.NVMLError):
         return values
     return int(values[0].value.uiVal) if values[0].nvmlReturn == pynvml.NVML_SUCCESS else None

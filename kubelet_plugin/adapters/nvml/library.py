@@ -1,4 +1,4 @@
-"""NVML's library: where it is, loading it into pynvml, and what its refusals mean.
+"""NVML's library: where it is, loading it into pynvml, and what its errors mean.
 
 pynvml keeps the library and its functions in module variables, so a process has one NVML: one NvmlLibrary at a time,
 used from one thread.
@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 LIBRARY = "libnvidia-ml.so.1"
 
 NO_TEXT = "NO_TEXT"
-"""Reason for an answer that cannot be read as what it should be."""
+"""Reason for an answer that cannot be decoded."""
 
 ERROR_NAMES: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_") for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -37,7 +37,7 @@ class NvmlError(GpuDriverTroubleError):
 
 
 class GpuDriverNotReadyError(NvmlError):
-    """The driver is not there yet, or not usable: wait for it."""
+    """The driver is missing or not usable yet: wait for it."""
 
 
 _REASONS = {
@@ -59,7 +59,7 @@ _WHY_NOT_READY = {
 def load_library(gpu_driver_root: str) -> object:
     """Return the NVML library below the driver root. Raises GpuDriverNotReadyError if it is missing or broken.
 
-    With `/` the dynamic loader is asked too: it knows folders that we do not.
+    With `/` the dynamic loader is used too: it knows folders that we do not.
     """
     root = GpuDriverRoot(gpu_driver_root)
     path = root.library(LIBRARY)
@@ -94,7 +94,7 @@ class Permission(Protocol):
 
 
 class Always:
-    """A permission that nobody withdraws: for a command that reads once."""
+    """A permission that is never withdrawn: for a command that reads once."""
 
     def refusal(self) -> str | None:
         """See Permission."""
@@ -108,7 +108,7 @@ class Always:
 
 
 OnError = Callable[[str, str], None]
-"""Called for each call that could have been answered and was not: the call, the name of the error."""
+"""Called for each call that should have been answered and was not: the call, the name of the error."""
 
 
 class NvmlLibrary:
@@ -128,7 +128,7 @@ class NvmlLibrary:
         self._permission = permission or Always()
         self._open = False
         self.before_close: Callable[[], None] = lambda: None
-        """Called before each close(), while calls still work: whatever else uses the driver must let go of it."""
+        """Called before each close(), while calls still work: everything else that uses the driver must stop."""
         self.session = 0
         """How often NVML was opened. Handles and event sets are valid for one opening."""
 
@@ -138,7 +138,7 @@ class NvmlLibrary:
         return self._open
 
     def open(self) -> None:
-        """Load and initialise once. Raises GpuDriverNotReadyError, or GpuDriverReleasedError as obey()."""
+        """Load and initialise once. Raises GpuDriverNotReadyError, or GpuDriverReleasedError like obey()."""
         self.obey()
         if self._open:
             return
@@ -152,7 +152,7 @@ class NvmlLibrary:
         self.session += 1
 
     def obey(self) -> None:
-        """Close NVML and raise GpuDriverReleasedError if somebody asked us to let go of it."""
+        """Close NVML and raise GpuDriverReleasedError if somebody asked us to release it."""
         refusal = self._permission.refusal()
         if refusal is not None:
             self.close()
@@ -187,13 +187,13 @@ class NvmlLibrary:
             self._permission.leave()
 
     def note(self, call: str, reason: str) -> None:
-        """Count a call without an answer, unless hardware or driver will never give one."""
+        """Count a call without an answer, unless hardware or driver can never give one."""
         if reason not in LASTING:
             self._on_error(call, reason)
 
     @contextmanager
     def needed(self, call: str, what: str) -> Iterator[None]:
-        """Turn the refusal of an essential call into an NvmlError that says what could not be read."""
+        """Turn the error of an essential call into an NvmlError that says what could not be read."""
         try:
             yield
         except pynvml.NVMLError as error:
@@ -205,7 +205,7 @@ class NvmlLibrary:
 
     @staticmethod
     def _use(library: object | None) -> None:
-        """Give pynvml another library; the functions that it remembers are those of the old one."""
+        """Give pynvml another library, and drop the functions of the old one that it remembers."""
         pynvml.nvmlLib = library
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it has no public way
 
@@ -216,9 +216,9 @@ def error_name(error: pynvml.NVMLError) -> str:
 
 
 def gpu_handle(uuid: str) -> Any:
-    """Return the handle of a GPU, valid until NVML is closed. Raises pynvml.NVMLError: GPU_IS_LOST where it is lost.
+    """Return the handle of a GPU, valid until NVML is closed. Raises pynvml.NVMLError, with GPU_IS_LOST if it is lost.
 
-    By UUID NVML finds no GPU at all while any one is lost: then each is asked who it is.
+    NVML finds no GPU by UUID while any GPU is lost: then the UUID of each is read.
     """
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -237,6 +237,6 @@ def _handle_if_it_is(uuid: str, index: int) -> Any:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         return handle if pynvml.nvmlDeviceGetUUID(handle) == uuid else None
     except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:  # whether it is the one is not known
+        if error.value != pynvml.NVML_ERROR_GPU_IS_LOST:  # it is not known whether this is the one
             raise
         return None

@@ -32,8 +32,8 @@ from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, exi
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
-"""Pause between two openings of NVML while a GPU cannot be named. A GPU that is reset has to be released, and one that
-is removed and put back is bound again: both are noticed at once. This is for changes that nobody announces."""
+"""Pause between two openings of NVML while a GPU cannot be named. A reset GPU must be released first, and a GPU that
+was removed and added again is bound again: both are noticed at once. This is for changes without such a sign."""
 
 SOURCE = "read from the NVIDIA driver of this machine"
 
@@ -54,8 +54,8 @@ class NvmlMachine:
         on_demand: OnDemandGpus = NONE_ON_DEMAND,
         vgpus: SysfsVgpu | None = None,
     ) -> None:
-        """`pci_bus` tells which GPUs are handed through to virtual machines, `vgpus` which vGPUs there are; None: none.
-        `on_demand` are the GPUs that are handed through when claims get them.
+        """`pci_bus` reads which GPUs are passed through to virtual machines, `vgpus` which vGPUs exist; None: none.
+        `on_demand` are the GPUs that are passed through when claims get them.
 
         With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
         not in the way of a GPU reset or a change of the MIG mode or the driver.
@@ -93,7 +93,7 @@ class NvmlMachine:
         vgpus: bool = False,
         module_ids: bool = False,
     ) -> NvmlMachine:
-        """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
+        """Return the source for the driver below a root. Loads and asks nothing before the first reading."""
         library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
         reader = NvmlReader(library, mig_profiles=mig_profiles, module_ids=module_ids)
         pci_bus = SysfsPci(sys_root) if passthrough else None
@@ -123,15 +123,15 @@ class NvmlMachine:
         return replace(reading, refused=handed.refused, refused_vgpus=vgpus.refused)
 
     def _handed_through(self, pci_bus: SysfsPci, vgpu_bus: VgpuBus) -> HandedThrough:
-        """Return the GPUs for virtual machines. What the vGPU manager has is bound to no other driver for a claim."""
+        """Return the GPUs for virtual machines. Those of the vGPU manager are never bound to VFIO for a claim."""
         parents = frozenset(map(str, vgpu_bus.parents))
         return handed_through(pci_bus.read(), self._on_demand, but=parents)
 
     def _driver_facts(self, handed: HandedThrough, vgpu_bus: VgpuBus) -> tuple[MachineFacts, TypesOfGpus]:
-        """Return what the driver says, with the types of vGPU that sysfs tells by number.
+        """Return what the driver says, with the vGPU types that sysfs knows only by number.
 
-        Where VFIO drivers and the vGPU manager have all GPUs of the node there need be no driver, nor one that works:
-        NVML has several words for a driver without a GPU.
+        If VFIO drivers and the vGPU manager have all GPUs of the node, the driver may be missing or fail: NVML has
+        several errors for a driver without a GPU.
         """
         self._needs_no_driver = False
         try:
@@ -158,7 +158,7 @@ class NvmlMachine:
         return vgpu if place is None else replace(vgpu, numa_node=place.numa_node, pcie_root=place.root)
 
     def read(self) -> Machine:
-        """Return the machine as it is now. Raises as read_all."""
+        """Return the machine as it is now. Raises like read_all()."""
         return self.read_all().machine
 
     def _with_access(self, facts: MachineFacts) -> tuple[MigFacts, ...]:
@@ -173,11 +173,11 @@ class NvmlMachine:
         return self._mig_access.minors(parent_minor, mig.gpu_instance_id, mig.compute_instance_id)
 
     def mig_control(self) -> NvmlMigControl:
-        """Return what changes how the GPUs are divided, for the same thread."""
+        """Return what changes the division of the GPUs, for the same thread."""
         return NvmlMigControl(self._nvml.library, listens=self._listens)
 
     def vgpu_types(self) -> TypesOfGpus:
-        """Return the types of vGPU of which sysfs tells numbers, as the driver told them last. From any thread."""
+        """Return the vGPU types that sysfs knows by number, as the driver last reported them. From any thread."""
         return self._vgpu_types
 
     def access_minors(self, gpu_minor: int, gpu_instance_id: int, compute_instance_id: int) -> tuple[int, int] | None:
@@ -198,11 +198,11 @@ class NvmlMachine:
         return poll
 
     def _open_anew_if_due(self) -> None:
-        """Close NVML if it may still show what was there when it was opened. Only a poll may do this: it registers for
-        events as soon as it has opened NVML again, while a reading would leave that to the next poll.
+        """Close NVML if it may show an outdated set of GPUs. Only a poll may do this: it registers for events as soon
+        as it has reopened NVML, while a reading would leave that to the next poll.
 
-        That is the case if the kernel has bound other devices to the driver since then, and now and then while a GPU
-        cannot be named. Earlier events are kept; for a moment none are received.
+        That is the case if the kernel has bound other devices to the driver since NVML was opened, and from time to
+        time while a GPU cannot be named. Earlier events are kept; for a moment none are received.
         """
         now_s, bound = self._clock.monotonic(), self._sysfs.bound_to_gpu_driver()
         other = self._bound is not None and bound != self._bound
@@ -212,8 +212,8 @@ class NvmlMachine:
         self._bound = bound
 
     def confidential(self) -> ConfidentialState:
-        """Return the mode of confidential computing, and whether the GPUs take work, as the driver tells it now. Raises
-        NvmlError where it cannot be asked.
+        """Return the mode of confidential computing, and whether the GPUs accept work, as the driver reports it now.
+        Raises NvmlError if it cannot be asked.
         """
         if self._needs_no_driver:
             return ConfidentialState()
@@ -230,7 +230,7 @@ class NvmlMachine:
         self._memory_limits.set(gpu, cgroup, limit_bytes)
 
     def opened(self) -> int:
-        """Return how often the driver was opened. It may have been loaded anew between two times. From any thread."""
+        """Return how often the driver was opened. It may have been reloaded in between. From any thread."""
         return self._nvml.library.session
 
     def doing(self) -> str:
@@ -238,5 +238,5 @@ class NvmlMachine:
         return self._nvml.doing or self._health.doing or self._memory_limits.doing
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         self._nvml.close()

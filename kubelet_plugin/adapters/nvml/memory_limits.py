@@ -1,4 +1,4 @@
-"""Limits on what a cgroup may take of a GPU's memory, by NVML: nvmlDeviceSetMemoryLimits_v1 of driver R615."""
+"""Limits on how much of a GPU's memory a cgroup may take, by NVML: nvmlDeviceSetMemoryLimits_v1 of driver R615."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedE
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 
 NONE_BYTES: Final = int(pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
-"""A hard limit of this is none."""
+"""The hard limit that means no limit."""
 
 _NOT_OFFERED: Final = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU has no memory limits: it is divided into MIG devices, or the driver was "
@@ -34,7 +34,7 @@ _GONE: Final = frozenset(
 
 
 class NvmlMemoryLimits:
-    """Sets them through a library that others open and close too; used by the thread of the driver alone."""
+    """Sets them through a library that others open and close too; only for the driver's thread."""
 
     def __init__(self, library: NvmlLibrary, *, stays_open: bool) -> None:
         """`stays_open`: whether NVML is left open after a call."""
@@ -43,10 +43,10 @@ class NvmlMemoryLimits:
         self.doing = ""
 
     def set(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        """Limit what the processes below a cgroup take of a GPU (UUID) to bytes that are also kept for them; None: no
-        limit, and nothing kept.
+        """Limit how much of a GPU (UUID) the processes below a cgroup take, in bytes that are also reserved for them;
+        None: no limit and no reservation.
 
-        Raises GpuGoneError, also where NVML cannot be opened, NotOfferedError with who must act, and TemporaryError for
+        Raises GpuGoneError, also if NVML cannot be opened, NotOfferedError saying who must act, and TemporaryError for
         what may pass.
         """
         was_open = self._library.is_open
@@ -73,7 +73,7 @@ class NvmlMemoryLimits:
             return
         seen = pynvml.c_nvmlGetMemoryLimits_v1_t(cgroup.encode())
         pynvml.nvmlDeviceGetMemoryLimits_v1(handle, seen)
-        if seen.hardLimit == NONE_BYTES:  # another number is the driver's rounding
+        if seen.hardLimit == NONE_BYTES:  # any other number is the limit as the driver rounded it
             raise TemporaryError(f"the GPU driver took a memory limit of {gpu} for {cgroup} and shows none")
 
 

@@ -14,11 +14,11 @@ _NO_DEVICE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_A
 """A number that no MIG device has right now: numbers have gaps."""
 _MIB = 1 << 20
 NAME_MARK = "MIG "
-"""What stands before the profile in the names of MIG devices and of GPU instance profiles: `… MIG 1g.5gb`."""
+"""What precedes the profile in the names of MIG devices and of GPU instance profiles: `… MIG 1g.5gb`."""
 
 
 class Ask(Protocol):
-    """Calls NVML. A refusal gives None, and is remembered for this device unless it is an expected answer."""
+    """Calls NVML. A refusal gives None, and is recorded for this device unless it is an expected answer."""
 
     def __call__(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
         """Return the answer of call(*arguments)."""
@@ -74,7 +74,7 @@ class MigReader:
 
 
 def _profile(name: str | None) -> str | None:
-    """Return what stands behind the last mark of a MIG device's name."""
+    """Return what follows the last mark in a MIG device's name."""
     if name is None:
         return None
     _, mark, profile = name.rpartition(NAME_MARK)

@@ -1,7 +1,7 @@
-"""Changes how a GPU is divided, through NVML. One call of a method is one step: what it did, it did or did not do.
+"""Changes how a GPU is divided, through NVML. One method call is one step: it takes effect completely or not at all.
 
-MIG device handles exist only where there is a compute instance. So instances are found by walking the GPU instances of
-every profile, or what a failed step left would be invisible.
+MIG device handles exist only for compute instances. So instances are found by walking the GPU instances of every
+profile; otherwise what a failed step left would be invisible.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _NO_PROCESSES = _NOT_SUPPORTED | {pynvml.NVML_ERROR_NOT_FOUND}
 _NO_MIG_DEVICE = frozenset(
     {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED}
 )
-"""Of a number that has none right now, and of a GPU that is not in MIG mode."""
+"""Answers for a number without an instance right now, and for a GPU that is not in MIG mode."""
 
 _MOST_INSTANCES = 64
 """More than any GPU has: the driver writes as many handles as there are."""
 
 
 class NvmlMigControl:
-    """For the driver's thread alone. Methods raise MigRefusedError with NVML's words, and NvmlError without a driver.
+    """Only for the driver's thread. Methods raise MigRefusedError with NVML's error, and NvmlError without a driver.
 
-    `listens` is whether NVML stays open between two calls, as its reader has it.
+    `listens`: whether NVML stays open between two calls, as in NvmlMachine.
     """
 
     def __init__(self, library: NvmlLibrary, *, listens: bool = True) -> None:
@@ -48,9 +48,9 @@ class NvmlMigControl:
         return bool(current), bool(pending)
 
     def set_mode(self, gpu: str, *, enabled: bool) -> None:
-        """Change the mode. Raises MigRefusedError where it is not in force afterwards, whatever the call says.
+        """Change the mode. Raises MigRefusedError if it is not in force afterwards, whatever the call returned.
 
-        NVML is closed first: our own open handles would stand in the way.
+        NVML is closed first: our own open handles would block the change.
         """
         self._library.close()
         wanted = pynvml.NVML_DEVICE_MIG_ENABLE if enabled else pynvml.NVML_DEVICE_MIG_DISABLE
@@ -66,7 +66,7 @@ class NvmlMigControl:
         self._with(gpu, change)
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return how a GPU can be divided, as its driver tells now: all of it, or MigRefusedError is raised."""
+        """Return how a GPU can be divided, as its driver reports now: completely, or raise MigRefusedError."""
 
         def read(handle: Any) -> tuple[MigProfile, ...]:
             memory = self._ask(gpu, pynvml.nvmlDeviceGetMemoryInfo, handle, expected=_NOT_SUPPORTED)
@@ -89,7 +89,7 @@ class NvmlMigControl:
         return tuple(found)
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, placement: MigPlacement) -> int:
-        """Make a GPU instance exactly there; return its number."""
+        """Create a GPU instance exactly at this placement; return its number."""
         place = pynvml.c_nvmlGpuInstancePlacement_t(start=placement.start, size=placement.size)
         create = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
 
@@ -100,9 +100,9 @@ class NvmlMigControl:
         return self._with(gpu, make)
 
     def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
-        """Make the compute instance that has all slices of a GPU instance.
+        """Create the compute instance that has all slices of a GPU instance.
 
-        Of several profiles of that many slices some are offered and then refused as NOT_SUPPORTED: the next is tried.
+        Some profiles with that many slices are offered and then refused as NOT_SUPPORTED: then the next is tried.
         """
         kinds = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
 
@@ -136,7 +136,7 @@ class NvmlMigControl:
         return self._with(gpu, read)
 
     def destroy_compute_instances(self, gpu: str, gpu_instance_id: int) -> None:
-        """Destroy those of a GPU instance; none is fine."""
+        """Destroy the compute instances of a GPU instance; it need not have any."""
 
         def destroy(handle: Any) -> None:
             instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance_id)
@@ -155,7 +155,7 @@ class NvmlMigControl:
         self._with(gpu, destroy)
 
     def processes(self, gpu: str) -> tuple[int, ...]:
-        """Return the PIDs of what runs on a GPU and on its MIG devices, in ascending order."""
+        """Return the PIDs of processes on a GPU and on its MIG devices, ascending."""
 
         def look(handle: Any) -> set[int]:
             return {pid for device in (handle, *self._mig_handles(gpu, handle)) for pid in self._pids(gpu, device)}
@@ -187,7 +187,7 @@ class NvmlMigControl:
         return list(found[: count.value])
 
     def _compute_profile(self, instance: Any, kind: int) -> Any:
-        """Return what a kind of compute instances is, None where this GPU instance does not offer it."""
+        """Return the profile of a kind of compute instances, None if this GPU instance does not offer it."""
         shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         call = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
         for version in (2, 1):
@@ -210,7 +210,7 @@ class NvmlMigControl:
         return [found[number] for number in sorted(found)]
 
     def _with(self, gpu: str, work: Callable[[Any], T]) -> T:
-        """Do something with the handle of a GPU, which is fetched anew: handles are valid for one opening of NVML."""
+        """Run work with a fresh handle of a GPU: handles are valid for one opening of NVML."""
         try:
             self._library.open()
             return work(self._handle(gpu))
@@ -225,7 +225,7 @@ class NvmlMigControl:
             raise self._refused(pynvml.nvmlDeviceGetHandleByUUID, error) from error
 
     def _ask(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
-        """Return the answer of one call, None where it is refused as expected. Implements nvml_mig.Ask."""
+        """Return the answer of one call, None if it is refused as expected. Implements nvml.mig.Ask."""
         del device  # the handle is its
         try:
             return call(*arguments)

@@ -1,4 +1,4 @@
-"""How a GPU can be divided, through NVML: the profiles of its GPU instances and where each can lie."""
+"""How a GPU can be divided, through NVML: the profiles of its GPU instances and where each can be placed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INV
 _MIB = 1 << 20
 _GIB = 1 << 30
 _MOST_PLACEMENTS = 64
-"""More than any GPU has of one profile: the count is the driver's, and we allocate by it."""
+"""More than any GPU has of one profile: the driver gives the count, and we allocate memory by it."""
 
 _SUFFIXES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
@@ -31,7 +31,7 @@ _SUFFIXES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all",
     pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
 }
-"""What a driver that tells no names means by a profile's number."""
+"""What a profile's number means for a driver that reports no names."""
 
 
 class MigProfileReader:
@@ -44,9 +44,9 @@ class MigProfileReader:
         self._memory_bytes = memory_bytes
 
     def read(self) -> tuple[MigProfile, ...]:
-        """Return those that the GPU has and whose places are told, by NVML's number; each name once.
+        """Return the profiles that the GPU has and whose places are known, by NVML's number; each name once.
 
-        Some drivers tell places only while the GPU is in MIG mode.
+        Some drivers report places only while the GPU is in MIG mode.
         """
         found: dict[str, MigProfile] = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
@@ -63,7 +63,7 @@ class MigProfileReader:
         return tuple(found.values())
 
     def _info(self, number: int) -> Any:
-        """Ask in the form with names, and in the first one where the driver is older than that."""
+        """Use the call with names, or the first one if the driver is older than that."""
         call = pynvml.nvmlDeviceGetGpuInstanceProfileInfo
         missing = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, *_NOT_OFFERED})
         info = self._ask(self._device, call, self._handle, number, expected=missing)
@@ -96,7 +96,7 @@ class MigProfileReader:
         )
 
     def _name(self, number: int, info: Any) -> str:
-        """Return what the driver calls it, else a name as nvidia-smi makes it: slices, then eighths of the memory."""
+        """Return the driver's name for it, or one composed like nvidia-smi does: slices, then eighths of the memory."""
         try:
             told = str(info.name).removeprefix(NAME_MARK).strip()
         except (AttributeError, UnicodeDecodeError):

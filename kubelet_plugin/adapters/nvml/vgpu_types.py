@@ -12,7 +12,7 @@ from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 
 
 class VgpuTypeReader:
-    """Reads the types of one GPU: unlike the lists in sysfs also those of which it has no room for another one."""
+    """Reads the types of one GPU, including those without room for another vGPU, which the lists in sysfs lack."""
 
     def __init__(self, ask: Ask, device: str, index: int) -> None:
         self._ask = ask

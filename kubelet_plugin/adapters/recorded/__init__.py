@@ -1,1 +1,1 @@
-"""Recorded machines in place of NVML, for tests, demonstrations and nodes without GPUs."""
+"""Recorded machines instead of NVML, for tests, demonstrations and nodes without GPUs."""

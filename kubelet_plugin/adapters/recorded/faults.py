@@ -1,4 +1,4 @@
-"""Faults of a recorded machine's GPUs, from a file that is read at each look: to see what a broken GPU does."""
+"""Faults of a recorded machine's GPUs, from a file that is read at each look: to see the effect of a broken GPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WORDS = {"str": str, "int": int, "bool": bool}
 
 
 class RecordedFaults:
-    """Reports the faults in a file: a JSON object, GPU UUID → what is wrong. Without the file nothing is.
+    """Reports the faults in a file: a JSON object, GPU UUID → what is wrong. Without the file nothing is wrong.
 
     `{"GPU-…": {"recovery_action": 1, "xids": [79]}}`: the fields of GpuState, and `xids`, each of which is reported
-    once as long as it stands there. A GPU that is not named is healthy. For one thread.
+    once while it is in the file. A GPU that is not named is healthy. For one thread.
     """
 
     def __init__(self, path: str, uuids: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class RecordedFaults:
         self._told: frozenset[tuple[str, int]] = frozenset()
 
     def events(self) -> tuple[GpuEvent, ...]:
-        """Return the XIDs that stand in the file since the last call. Raises BadInputError naming the file."""
+        """Return the XIDs that are new in the file since the last call. Raises BadInputError naming the file."""
         now = frozenset((uuid, xid) for uuid, faults in self._read().items() for xid in faults.get(_XIDS, ()))
         new, self._told = sorted(now - self._told), now
         return tuple(GpuEvent(uuid, xid) for uuid, xid in new)

@@ -38,7 +38,7 @@ def read_machine(name_or_path: str) -> Machine:
 
 
 class RecordedMachine:
-    """A machine source that gives the same recorded machine each time, read anew."""
+    """A machine source that returns the same recorded machine each time, read from its file again."""
 
     def __init__(self, name_or_path: str) -> None:
         self._name_or_path = name_or_path

@@ -1,6 +1,6 @@
-"""MIG instances of a recorded machine's GPUs, in one file a GPU: made and destroyed by the rules that a driver keeps.
+"""MIG instances of a recorded machine's GPUs, one file per GPU: created and destroyed by the rules of a driver.
 
-A file is what the driver is to a real GPU. It outlives the plugin, and a reboot empties it.
+A file plays the driver's role for a GPU. It outlives the plugin, and a reboot empties it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Instance(msgspec.Struct, frozen=True):
     start: int
     size: int
     uuid: str = ""
-    """Of the MIG device; empty without a compute instance."""
+    """UUID of the MIG device; empty without a compute instance."""
 
     @property
     def placement(self) -> MigPlacement:
@@ -59,7 +59,7 @@ class _State(msgspec.Struct, frozen=True):
     enabled: bool
     pending: bool
     made: int = 0
-    """MIG devices that there ever were in this boot: no two get one UUID."""
+    """Number of MIG devices created in this boot, so that no two get one UUID."""
     instances: tuple[_Instance, ...] = ()
 
 
@@ -119,7 +119,7 @@ class RecordedMig:
         return number
 
     def create_compute_instance(self, gpu: str, gpu_instance_id: int, compute_slices: int) -> None:
-        """See MigControl. Only one that has all of its GPU instance is made."""
+        """See MigControl. Creates only one that has all of its GPU instance."""
         state, instance = self._find(gpu, gpu_instance_id)
         profile = next(each for each in self.profiles(gpu) if each.name == instance.profile)
         if profile.compute_slices != compute_slices:
@@ -149,7 +149,7 @@ class RecordedMig:
         self._save(gpu, msgspec.structs.replace(state, instances=left))
 
     def processes(self, gpu: str) -> tuple[int, ...]:
-        """See LayoutControl: nothing runs on a GPU that is not there."""
+        """See LayoutControl: nothing runs on a recorded GPU."""
         self._gpu(gpu)
         return ()
 
@@ -158,7 +158,7 @@ class RecordedMig:
         raise PermanentError(f"recorded GPU {gpu} has no PCI ID: choose a layout without device-filter")
 
     def as_divided(self, gpu: Gpu) -> tuple[Gpu, tuple[MigDevice, ...]]:
-        """Return a recorded GPU that can be divided in the mode that it is in now, and its MIG devices by numbers."""
+        """Return a recorded GPU that can be divided, in its current mode, and its MIG devices by numbers."""
         state, by_name = self._load(gpu.uuid), {profile.name: profile for profile in gpu.mig_profiles}
         found = (_device(gpu, each, by_name[each.profile]) for each in state.instances if each.uuid)
         migs = tuple(sorted(found, key=lambda mig: mig.gpu_instance_id))
@@ -226,7 +226,7 @@ def _device(gpu: Gpu, instance: _Instance, profile: MigProfile) -> MigDevice:
 
 
 def _fit(profiles: Sequence[MigProfile], instances: Sequence[_Instance]) -> bool:
-    """Whether these instances can lie beside each other."""
+    """Whether these instances fit on a GPU together."""
     there, by_name = counters(profiles), {profile.name: profile for profile in profiles}
     taken: Counter[str] = Counter()
     for each in instances:

@@ -1,4 +1,4 @@
-"""A recorded machine whose GPUs are divided while it is played, read as a driver is: again and again."""
+"""A recorded machine whose GPUs can be divided while it is in use, polled like a driver."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dracaena.kubelet_plugin.ports import DocumentStore, GpuGoneError
 class RecordedNode:
     """Implements ReadingSource.
 
-    What its GPUs are divided into is in `files`, see RecordedMig: MIG devices that were recorded with them are not
-    there, as after a reboot. GPUs whose profiles were not recorded are as recorded.
+    The divisions of its GPUs are in `files`, see RecordedMig: as after a reboot, the MIG devices of the recording do
+    not exist. GPUs whose profiles were not recorded stay as recorded.
     """
 
     def __init__(self, machine: Machine, files: DocumentStore, boot_id: str) -> None:
@@ -28,7 +28,7 @@ class RecordedNode:
         return self._mig
 
     def read_all(self) -> Reading:
-        """Return the machine with the MIG devices and modes of now. Raises PermanentError for a broken file."""
+        """Return the machine with its current MIG devices and modes. Raises PermanentError for a broken file."""
         read = [self._mig.as_divided(gpu) if gpu.mig_profiles else self._as_recorded(gpu) for gpu in self._machine.gpus]
         gpus, migs = tuple(gpu for gpu, _ in read), tuple(mig for _, found in read for mig in found)
         return Reading(replace(self._machine, gpus=gpus, mig_devices=migs))

@@ -1,4 +1,4 @@
-"""Whether the CPUs of this host can run confidential virtual machines, as KVM says it in /sys."""
+"""Whether the CPUs of this host can run confidential virtual machines, as KVM reports in /sys."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 _PARAMETERS: Final = ("module/kvm_intel/parameters/tdx", "module/kvm_amd/parameters/sev_snp")
-"""Intel TDX, AMD SEV-SNP: `Y` or `1` where the module is loaded with it, and CPU and firmware have it."""
+"""Intel TDX, AMD SEV-SNP: `Y` or `1` if the module is loaded with it, and CPU and firmware support it."""
 
 
 def runs_confidential_guests(root: str = "/sys") -> bool:
-    """Return whether one of them is on. A host whose module is not loaded runs no virtual machine at all."""
+    """Return whether one of them is on. A host without the module runs no virtual machines at all."""
     for name in _PARAMETERS:
         try:
             text = (Path(root) / name).read_text(encoding="ascii", errors="replace").strip()

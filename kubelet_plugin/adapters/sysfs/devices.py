@@ -23,7 +23,7 @@ class Sysfs:
         self._root = Path(os.path.realpath(root))
 
     def pci_device(self, address: PciAddress) -> PciFacts | None:
-        """Return what sysfs has on a PCI device, None when it has none of that address."""
+        """Return what sysfs has about a PCI device, None if there is none at that address."""
         return self._facts(self._root / "bus/pci/devices" / str(address))
 
     def bound_to_gpu_driver(self) -> frozenset[str]:
@@ -37,7 +37,7 @@ class Sysfs:
     def nvidia_gpus(self) -> tuple[PciAddress, ...]:
         """Return the addresses of NVIDIA's GPUs, sorted, without those that another driver has (VFIO).
 
-        Virtual functions are the GPUs of guests and left out.
+        Virtual functions are left out: they are the GPUs of guests.
         """
         try:
             devices = [entry for entry in (self._root / "bus/pci/devices").iterdir() if self._is_our_gpu(entry)]
@@ -57,7 +57,7 @@ class Sysfs:
         """Return all physical network cards that can take part in GPU traffic, by PCI address and name.
 
         These are the RDMA devices (class/infiniband, also RoCE and EFA), and the ports of Mellanox cards without one.
-        Virtual functions of a card on this machine are the same slot again and left out.
+        Virtual functions of a card on this machine are left out: they are in the same slot.
         """
         rdma = self._cards("class/infiniband")
         seen = {nic.pci.address for nic in rdma}
@@ -91,7 +91,7 @@ class Sysfs:
 
 
 def _numa_node(file: Path) -> int | None:
-    """Return the node; the kernel writes -1 where the firmware does not tell."""
+    """Return the node; the kernel writes -1 if the firmware does not know it."""
     try:
         node = int(_text(file) or "")
     except ValueError:

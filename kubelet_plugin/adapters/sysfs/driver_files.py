@@ -1,8 +1,8 @@
 """Writes the files of /sys by which a PCI function changes its driver, each in a process of its own.
 
-A write to `unbind` waits in the kernel, where no signal reaches it, until nobody has the device open. Whoever writes
-it would be lost with it, so a child does. It holds a lock file of its GPU as long as it is there: a later attempt, of
-whichever process, sees by that lock that an earlier write may still take effect.
+A write to `unbind` waits in the kernel, where no signal reaches it, until nobody has the device open. A child process
+does it, because the writer would be stuck with it. The child holds a lock file of its GPU while it exists: that shows a
+later attempt, in whatever process, that an earlier write may still take effect.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_v
 from dracaena.kubelet_plugin.ports import WriteHangsError
 
 WRITES: Final = "writes"
-"""Folder of the lock files, in that of the plugin's locks of GPUs."""
+"""Folder of the lock files, below the plugin's folder of GPU locks."""
 WRITE_S: Final = 10.0
-"""Longest that one write may take. The NVIDIA driver lets go of a GPU within a second or two, and VFIO resets it in as
-long; kubelet gives a call 45 s."""
+"""Longest that one write may take. The NVIDIA driver releases a GPU within a second or two, and VFIO takes as long to
+reset it; kubelet allows a call 45 s."""
 MOST_ALIAS_BYTES: Final = 16 << 20
 """Longest modules.alias that is read. Those of distributions have 1 to 2 MiB."""
 
@@ -50,8 +50,8 @@ class PciDriverFiles:
     def __init__(
         self, locks: Path, root: str = "/sys", *, modules: str = "/lib/modules", write_s: float = WRITE_S
     ) -> None:
-        """`locks` is a folder for lock files, one for each GPU that was ever bound. `modules` is where this process
-        sees the host's folder of kernel modules.
+        """`locks` is a folder for lock files, one for each GPU that was ever bound. `modules` is the host's folder of
+        kernel modules, as this process sees it.
         """
         self._locks = locks
         self._root = Path(root)
@@ -126,8 +126,8 @@ class PciDriverFiles:
 
 @contextlib.contextmanager
 def gpu_writing(locks: Path, gpu: str) -> Iterator[int]:
-    """Hold the lock file of a GPU, by its address, for a block that changes it; its descriptor is for the process that
-    does so, which may outlive the block. Raises WriteHangsError while an earlier one is there, TemporaryError.
+    """Hold the lock file of a GPU, by its address, for a block that changes it, and yield its descriptor for the child
+    process, which may outlive the block. Raises WriteHangsError while an earlier child exists, or TemporaryError.
     """
     file = locks / f"{gpu}.lock"
     try:

@@ -1,4 +1,4 @@
-"""Small files and links of /sys, in which whatever stands is taken for a kernel's only if it has a kernel's form."""
+"""Small files and links of /sys, whose contents are accepted only in the form that the kernel writes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 256
-"""Longest content of an attribute that is read. The kernel's are some ten bytes."""
+"""Longest content of an attribute that is read. The kernel's have some ten bytes."""
 MOST_ENTRIES: Final = 65_536
-"""Most entries of a folder that are looked at: the addresses of one PCI domain."""
+"""Most entries of a folder that are read: the addresses of one PCI domain."""
 
 
 class UnreadableSysfsError(Exception):
-    """Sysfs says something that no kernel says; the text names the file, what was seen and what was expected."""
+    """Sysfs has something that no kernel writes; the text names the file, what was seen and what was expected."""
 
 
 def names(folder: Path) -> list[str]:
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 
 
 def text(file: Path, most_bytes: int = MOST_BYTES) -> str | None:
-    """Return the content of an attribute without its line end, None where it cannot be read or is none."""
+    """Return the content of an attribute without its line end, None if it cannot be read or is not one."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -43,7 +43,7 @@ def text(file: Path, most_bytes: int = MOST_BYTES) -> str | None:
 
 
 def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
-    """Return what an attribute says. Raises UnreadableSysfsError where it has another form."""
+    """Return the match of an attribute's content. Raises UnreadableSysfsError if it has another form."""
     found = text(file)
     match = form.fullmatch(found or "")
     if match is None:
@@ -54,7 +54,7 @@ def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
 
 
 def link(path: Path, form: re.Pattern[str], expected: str) -> str | None:
-    """Return the last part of where a link leads; None: there is none. Raises UnreadableSysfsError for another form."""
+    """Return the last part of a link's target; None: there is no link. Raises UnreadableSysfsError for another form."""
     try:
         target = path.readlink().name
     except FileNotFoundError:

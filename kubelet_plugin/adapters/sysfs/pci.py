@@ -30,8 +30,8 @@ class SysfsPci:
     def read(self) -> PciBus:
         """Return NVIDIA's GPUs and what shares an IOMMU group with them.
 
-        A GPU that is taken away meanwhile is left out. One of which something cannot be understood is among the
-        unreadable ones, and what shares a group with it is unknown, so neither is anything that a caller could use.
+        A GPU that disappears meanwhile is left out. One that cannot be fully understood is listed as unreadable, and
+        what shares a group with it counts as unknown, so callers can use neither.
         """
         functions: dict[PciAddress, PciFunction] = {}
         unreadable: list[RefusedGpu] = []
@@ -54,7 +54,7 @@ class SysfsPci:
         found[address] = function
 
     def _gpus(self) -> Iterator[PciAddress]:
-        """Return the functions that may be physical GPUs: those of NVIDIA that are displays, or do not say what."""
+        """Return the functions that may be physical GPUs: NVIDIA's displays, and those without a readable class."""
         for name in names(self._devices):
             address = PciAddress.parse(name)
             if address is None or str(address) != name:
@@ -90,7 +90,7 @@ def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
 
 
 def _count(file: Path) -> int:
-    """Return a number that not every device has, 0 where it is not there. Raises UnreadableSysfsError."""
+    """Return a number that not every device has, 0 if it is missing. Raises UnreadableSysfsError."""
     return 0 if text(file) is None else int(matched(file, _COUNT, "a number")[0])
 
 

@@ -2,7 +2,7 @@
 
 There are two forms. Up to Ampere, and on older kernels, a vGPU is a mediated device (mdev): a UUID below
 /sys/bus/mdev/devices, whose parent is the GPU, or a virtual function of it. Since vGPU 17, on Linux 6.8 and Ada or
-later, it is a virtual function with a type in its nvidia/current_vgpu_type, where 0 stands for none.
+later, it is a virtual function with a type in its nvidia/current_vgpu_type, where 0 means none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, Refused
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuBus, VgpuFacts, VgpuTypeFacts, creatable_types
 
 MOST_TYPES_BYTES: Final = 65_536
-"""Longest list of types that is read: a page, which is what an attribute of sysfs can hold, where pages are largest."""
+"""Longest list of types that is read: the largest page size, since an attribute of sysfs holds at most a page."""
 
 _GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -31,7 +31,7 @@ _CURRENT: Final = re.compile(r"(0|[1-9][0-9]{0,9})", re.ASCII)
 _NAME: Final = re.compile(r"([ -~]{1,80})", re.ASCII)
 _NO_TYPE: Final = "0"
 _DISPLAYS: Final = ("0x0300", "0x0302")
-"""VGA and 3D controllers, virtual functions too."""
+"""VGA and 3D controllers, including virtual functions."""
 
 Read = Callable[[], VgpuFacts | None]
 """Reads one candidate. Raises UnreadableSysfsError."""
@@ -48,8 +48,8 @@ class SysfsVgpu:
         self._groups = Path(root) / "kernel/iommu_groups"
 
     def read(self) -> VgpuBus:
-        """Return all vGPUs of NVIDIA's GPUs. Of one that is taken away meanwhile nothing is said; one of which
-        something cannot be understood is among the unreadable ones.
+        """Return all vGPUs of NVIDIA's GPUs. One that disappears meanwhile is left out; one that cannot be fully
+        understood is listed as unreadable.
         """
         gpus = dict(self.functions())
         found: list[VgpuFacts] = []
@@ -90,7 +90,7 @@ class SysfsVgpu:
         return (folder / "mdev_supported_types").is_dir() or (folder / "nvidia/creatable_vgpu_types").exists()
 
     def _types(self, gpus: Mapping[str, PciAddress]) -> Mapping[PciAddress, Mapping[str, VgpuTypeFacts]]:
-        """Return what the functions of each GPU list. The list of one that has a type is short or empty."""
+        """Return the types that the functions of each GPU list. A function that has a type lists few or none."""
         types: dict[PciAddress, dict[str, VgpuTypeFacts]] = {}
         for name, gpu in gpus.items():
             content = text(self._pci / name / "nvidia/creatable_vgpu_types", MOST_TYPES_BYTES)
@@ -106,7 +106,7 @@ class SysfsVgpu:
 
     def _mediated_candidates(self, gpus: Mapping[str, PciAddress]) -> Iterator[tuple[Path, Read]]:
         for name in filter(is_mdev_uuid, names(self._mdevs)):
-            # /sys/devices/…/<function of the GPU>/<UUID>. Other makers have mediated devices too.
+            # /sys/devices/…/<function of the GPU>/<UUID>. Other vendors have mediated devices too.
             gpu = gpus.get(Path(os.path.realpath(self._mdevs / name)).parent.name)
             if gpu is not None:
                 yield self._mdevs / name, partial(_mediated_device, self._mdevs / name, gpu)
@@ -117,7 +117,7 @@ class SysfsVgpu:
 
 
 def _virtual_function(folder: Path, gpu: PciAddress) -> VgpuFacts | None:
-    """Return the vGPU that a virtual function is, None where it has no type."""
+    """Return the vGPU of a virtual function, None if it has no type."""
     type_id = matched(folder / "nvidia/current_vgpu_type", _CURRENT, "the number of a type, or 0")[1]
     if type_id == _NO_TYPE:
         return None

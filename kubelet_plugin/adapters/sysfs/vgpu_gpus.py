@@ -1,5 +1,5 @@
-"""GPUs of the vGPU manager as /sys shows them: on which functions vGPUs can be made, of which types, and which there
-are. Nothing is written.
+"""GPUs of the vGPU manager as /sys shows them: on which functions vGPUs can be made, of which types, and which exist.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class SysfsVgpuGpus:
         self._pci = Path(root) / "bus/pci/devices"
 
     def read(self, told: TypesOfGpus) -> tuple[VgpuGpu, ...]:
-        """Return all of NVIDIA's physical GPUs, by address. `told` are types that the driver told by number.
+        """Return all of NVIDIA's physical GPUs, by address. `told` are the types that the driver reported by number.
 
-        Raises TemporaryError where a vGPU cannot be understood: it may be on any of them.
+        Raises TemporaryError if a vGPU cannot be understood: it may be on any of them.
         """
         bus = self._vgpus.read()
         if bus.unreadable:
@@ -79,7 +79,7 @@ class SysfsVgpuGpus:
         )
 
     def _function(self, name: str, types: _Types) -> Iterator[VgpuFunction]:
-        """Yield a function if vGPUs can be made on it, and note the types of mediated devices."""
+        """Yield a function if vGPUs can be made on it, and record the types of mediated devices."""
         folder = self._pci / name
         if (folder / "mdev_supported_types").is_dir():
             yield VgpuFunction(name, dict(self._mediated_types(folder / "mdev_supported_types", types)))
@@ -89,7 +89,7 @@ class SysfsVgpuGpus:
             yield VgpuFunction(name, dict.fromkeys(creatable_types(listed or ""), 1), has_type_file=True)
 
     def _mediated_types(self, folder: Path, types: _Types) -> Iterator[tuple[str, int]]:
-        """Yield of each type how many more can be made."""
+        """Yield for each type how many more can be made."""
         for type_id in filter(_MDEV_TYPE.fullmatch, names(folder)):
             most = _MOST.search(text(folder / type_id / "description") or "")
             called = text(folder / type_id / "name") or ""
@@ -98,14 +98,14 @@ class SysfsVgpuGpus:
             yield type_id, int(available) if _NUMBER.fullmatch(available) else 0
 
     def _device_id(self, name: str) -> int:
-        """Return the PCI ID, the device in the upper half; 0 where sysfs does not tell it."""
+        """Return the PCI ID, the device in the upper half; 0 if sysfs does not have it."""
         found = [_HEXADECIMAL.fullmatch(text(self._pci / name / file) or "") for file in ("device", "vendor")]
         device, vendor = found
         return 0 if device is None or vendor is None else int(device[1], 16) << 16 | int(vendor[1], 16)
 
 
 def _offer(types: _Types, called: str, offered: OfferedType) -> None:
-    """Note a type; one whose name is none could not be in a file, and of two of one name the first counts."""
+    """Record a type; one without a valid name could not be in a file, and of two with one name the first counts."""
     read = vgpu_type(called)
     if read is not None:
         types.setdefault(read.short_name, offered)

@@ -96,7 +96,7 @@ def test_a_kubelet_that_was_started_anew_meanwhile_is_not_believed(tmp_path: Pat
         (tmp_path / "s").touch()
 
     kubelet.while_asked = start_anew
-    with served(kubelet, tmp_path / "s"), pytest.raises(TemporaryError, match="started anew while it was asked"):
+    with served(kubelet, tmp_path / "s"), pytest.raises(TemporaryError, match="restarted while it was asked"):
         witness(tmp_path / "s").look()
 
 
