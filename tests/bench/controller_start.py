@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from bench.cluster.processes import Memory, cpu_s, memory
-from bench.decision import KINDS, containers, node_document, slice_document
+from bench.decision import KINDS, SliceTemplate, containers, node_document
 from bench.garbage import look_seldom
 from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
@@ -223,14 +223,14 @@ def serve(size: Size) -> None:
 
 def fill(api: InMemoryApi, size: Size) -> None:
     """Store a cluster: nodes and slices, running pods with claims and without, fat claims, a pod that waits."""
-    machines = [read_machine(kind) for kind in KINDS]
+    templates = [(kind, SliceTemplate(read_machine(kind))) for kind in KINDS]
     api.put("deviceclasses", "DeviceClass", {"name": DRIVER})
     pods = 0
     for number in range(size.nodes):
-        made = machines[number % len(machines)]
+        kind, template = templates[number % len(templates)]
         name = node_name(number)
-        _put(api, "nodes", "Node", node_document(name, made.name, number))
-        published = slice_document(name, made, number)
+        _put(api, "nodes", "Node", node_document(name, kind, number))
+        published = json.loads(template.text(name, number))
         _put(api, "resourceslices", "ResourceSlice", published)
         devices = [device["name"] for device in published["spec"]["devices"]]
         for place in range(0, 6, 2):

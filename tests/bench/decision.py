@@ -90,13 +90,14 @@ class World:
         self.kind_of: dict[str, str] = {}
         self.cpu: list[float] = []
         """Milliseconds of CPU time of each decision."""
+        templates = {kind: SliceTemplate(machine) for kind, machine in self.machines.items()}
         for number in range(nodes):
             name = f"gpu-node-{number:05}.example.com"
             kind = kinds[number % len(kinds)]
             self.kind_of[name] = kind
             self.gpus += len(self.machines[kind].gpus)
             self.cluster.intake.node_changed(None, as_watched(node_document(name, kind, number), Node))
-            item = as_watched(slice_document(name, self.machines[kind], number), ResourceSlice)
+            item = msgspec.json.decode(templates[kind].text(name, number), type=ResourceSlice)
             self.cluster.intake.slice_changed(None, with_shared_values(item))
 
     @property
@@ -469,7 +470,7 @@ def resident_mib() -> float:
 
 def as_watched(document: Mapping[str, Any], kind: type[Any]) -> Any:
     """Return an object as the watch gives it: decoded from JSON, sharing nothing with any other."""
-    return msgspec.json.decode(json.dumps(document), type=kind)
+    return msgspec.json.decode(msgspec.json.encode(document), type=kind)
 
 
 def node_document(name: str, kind: str, number: int) -> dict[str, Any]:
@@ -510,6 +511,20 @@ def slice_document(name: str, machine: Machine, number: int) -> dict[str, Any]:
     made = Machine(machine.name, gpus, machine.topology, "580.65.06", "13.0")
     document: dict[str, Any] = msgspec.to_builtins(pool_slice(name, made))
     return document
+
+
+class SliceTemplate:
+    """Slices of equal nodes as JSON, by filling in what tells them apart: to make one takes longer than to read it."""
+
+    _NODE: Final = "the-one-node.example.com"
+    _NUMBER: Final = 0x5EED5EED
+
+    def __init__(self, machine: Machine) -> None:
+        self._text = msgspec.json.encode(slice_document(self._NODE, machine, self._NUMBER)).decode()
+
+    def text(self, name: str, number: int) -> str:
+        """Return slice_document() of a node of the machine."""
+        return self._text.replace(self._NODE, name).replace(f"{self._NUMBER:08x}", f"{number:08x}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from bench.decision import KINDS, node_document, percentile, slice_document
+from bench.decision import KINDS, SliceTemplate, node_document, percentile
 from bench.in_memory_api import InMemoryApi
 from bench.report import NOT_MEASURED, Floor, Progress, Section, Table, as_text, floors_as_text
 from dracaena.controller.program import Controller
@@ -189,11 +189,11 @@ class World:
         self._changed = threading.Condition()
         self._asked = 0
         self.api = InMemoryApi(self._saw)
-        machines = [read_machine(kind) for kind in KINDS]
+        templates = [(kind, SliceTemplate(read_machine(kind))) for kind in KINDS]
         for place in range(nodes):
-            name, machine = f"node-{place:05}", machines[place % len(machines)]
-            self._put_node(name, machine.name, place)
-            made = slice_document(name, machine, place)
+            name, (kind, template) = f"node-{place:05}", templates[place % len(templates)]
+            self._put_node(name, kind, place)
+            made = json.loads(template.text(name, place))
             self.api.put("resourceslices", "ResourceSlice", made["metadata"], _json(made["spec"]))
         self.api.put("deviceclasses", "DeviceClass", {"name": DRIVER})
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from bench.decision import NODES, World, as_watched, churn, filled, node_document, percentile, slice_document
+import msgspec
+
+from bench.decision import NODES, SliceTemplate, World, as_watched, churn, filled, node_document, percentile
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceSlice
@@ -65,10 +67,9 @@ class Looked:
         kinds = enumerate(self.world.kind_of.items())
         told = [(number, name, kind) for number, (name, kind) in kinds]
         self._nodes = tuple(as_watched(node_document(name, kind, number), Node) for number, name, kind in told)
-        self._slices = tuple(
-            as_watched(slice_document(name, self.world.machines[kind], number), ResourceSlice)
-            for number, name, kind in told
-        )
+        templates = {kind: SliceTemplate(machine) for kind, machine in self.world.machines.items()}
+        texts = (templates[kind].text(name, number) for number, name, kind in told)
+        self._slices = tuple(msgspec.json.decode(text, type=ResourceSlice) for text in texts)
 
     @contextmanager
     def looking(self) -> Iterator[Callable[[], int]]:

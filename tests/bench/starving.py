@@ -20,7 +20,8 @@ import structlog
 
 from bench.decision import percentile
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
-from dracaena.api.objects import Pod, Taint
+from dracaena.api.objects import ObjectMeta, Pod, Taint
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
@@ -77,11 +78,12 @@ class Cluster:
         machine = read_machine("hgx-h100")
         self.bench = Bench(**{"full-00000": machine})
         self.bench.queue._clock = SystemClock()
-        self.devices = [device.name for device in pool_slice("full-00000", machine).spec.devices]
+        self.spec = pool_slice("full-00000", machine).spec
+        self.devices = [device.name for device in self.spec.devices]
         self.half = NODES // 2
         for number in range(self.half):
-            self._add_node(f"full-{number:05}", machine, [])
-            self._add_node(f"free-{number:05}", machine, [Taint(key=TEAM, effect="NoSchedule")])
+            self._add_node(f"full-{number:05}", [])
+            self._add_node(f"free-{number:05}", [Taint(key=TEAM, effect="NoSchedule")])
             for place in range(len(self.devices)):
                 self._hold(number, place)
         for number in range(SHAPES):
@@ -93,9 +95,11 @@ class Cluster:
         self._freed = 0
         self._young = 0
 
-    def _add_node(self, name: str, machine: Any, taints: list[Taint]) -> None:
+    def _add_node(self, name: str, taints: list[Taint]) -> None:
+        replace, pool = msgspec.structs.replace, self.spec.pool
+        spec = replace(self.spec, node_name=name, pool=replace(pool, name=name))
         self.bench.cluster.intake.node_changed(None, node(name, taints=taints))
-        self.bench.cluster.intake.slice_changed(None, pool_slice(name, machine))
+        self.bench.cluster.intake.slice_changed(None, ResourceSlice(ObjectMeta(name, uid=f"slice-{name}"), spec))
 
     def _hold(self, number: int, place: int) -> None:
         made = holding(claim(f"held-{number}-{place}"), f"full-{number:05}", self.devices[place])
