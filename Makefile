@@ -68,7 +68,7 @@ test-long: $(VENV)/dev.stamp ## the same exhaustively, half an hour (SCHEDULES=n
 	@$(RUN) -m pytest -q -n $(JOBS) -m "long or (hypothesis and not search)" --hypothesis-profile=long tests/unit tests/integration
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
-	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration
+	@$(IN_TEST_FOLDER) $(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration
 
 e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; KUBERNETES=1.37|1.36; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
