@@ -21,6 +21,10 @@ from typing import Any
 
 import pytest
 
+from support.seeds import in_tiers
+
+pytestmark = pytest.mark.xdist_group("one process that forks for shares")
+
 TESTS = Path(__file__).parent.parent
 SAMPLE = 193
 """Of some 400 cases of an operation: prime to the number of ways on, so that each operation has others."""
@@ -34,6 +38,9 @@ STEPS = {
 }
 """The mark of the boot, written once, and then for a claim that comes with MPS: its checkpoint, limit, request, what is
 noted of both, CDI spec, podlist.json, checkpoint; each file is a write and a rename."""
+
+EACH = pytest.mark.parametrize("each", in_tiers(3, 1))
+"""Of how many steps one is looked at for a planted fault: each third is enough to find both."""
 
 Crash = Callable[..., dict[str, Any]]
 
@@ -82,16 +89,18 @@ def test_after_a_crash_at_any_step_a_share_is_held_or_nothing_of_it_is_left(
     assert answer["cases"] >= STEPS[holds][operation] * PER_STEP // stride
 
 
-def test_an_effect_that_is_made_before_it_is_journaled_is_found(crash: Crash) -> None:
+@EACH
+def test_an_effect_that_is_made_before_it_is_journaled_is_found(crash: Crash, each: int) -> None:
     """A planted fault. Killed between the two, and then claim and pod go: nobody knows of the memory limit."""
     gone = 3
-    answer = crash("first-comes", "3", stride=PER_STEP, first=gone, plant="effect-before-journal")
+    answer = crash("first-comes", "3", stride=each * PER_STEP, first=gone, plant="effect-before-journal")
     assert any("limits {'one': 10}, expected {}" in wrong for wrong in answer["wrong"]), answer
 
 
-def test_an_effect_that_the_journal_forgets_before_it_is_undone_is_found(crash: Crash) -> None:
+@EACH
+def test_an_effect_that_the_journal_forgets_before_it_is_undone_is_found(crash: Crash, each: int) -> None:
     """A planted fault. Killed between the two, the next call to unprepare finds nothing to undo."""
     given_back = 1
-    answer = crash("last-goes", "slices", stride=PER_STEP, first=given_back, plant="note-before-undo")
+    answer = crash("last-goes", "slices", stride=each * PER_STEP, first=given_back, plant="note-before-undo")
     assert any("limits {'one': 10}, expected {}" in wrong for wrong in answer["wrong"]), answer
     assert any("interval" in wrong for wrong in answer["wrong"]), answer

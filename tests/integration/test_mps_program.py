@@ -96,8 +96,15 @@ def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: Supervi
     node.gone()
 
 
-@BOTH
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize(
+    ("role", "protocol"),
+    [
+        (Role.CONTROL, 3),
+        (Role.SERVER, 2),
+        pytest.param(Role.CONTROL, 2, marks=pytest.mark.search),
+        pytest.param(Role.SERVER, 3, marks=pytest.mark.search),
+    ],
+)
 def test_kill_9_of_a_daemon_or_server_is_seen_and_repaired(node: SupervisedNode, protocol: int, role: Role) -> None:
     node.start()
     name = node.ask(0, "a")
