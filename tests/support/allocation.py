@@ -149,6 +149,10 @@ def holding(base: ResourceClaim, node_name: str, *devices: str, driver: str = DR
     return allocated(base, {"devices": {"results": results}, "nodeSelector": selector})
 
 
+def blockers(node_name: str, made: Machine, *ordinals: int) -> Sequence[ResourceClaim]:
+    return [holding(claim(f"blocker-{o}"), node_name, device_name(made, o)) for o in ordinals]
+
+
 def pod(name: str = "pod", *claims: str, templates: Sequence[str] = (), **spec: Any) -> Pod:
     entries = [{"name": f"c{place}", "resourceClaimName": key} for place, key in enumerate(claims)]
     entries += [{"name": key, "resourceClaimTemplateName": key} for key in templates]

@@ -42,6 +42,7 @@ from support.clock import FakeClock
 from support.watched_cluster import WatchedCluster
 
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
+TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
 UNBOUND_WAIT_S = 2.0
 REFUSED_WAIT_S = 10.0

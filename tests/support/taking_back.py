@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
-from support.allocation import blocks, claim, machine, node, pod
+from support.allocation import claim, node, pod
 from support.inventories import free_mask
-from support.reconciling import Bench
+from support.reconciling import TWO, Bench
 
-TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 WORDS = "0/1 nodes are available: 1 Insufficient cpu."
 
 

@@ -10,11 +10,10 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
 from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, TooManyRequestsError
-from support.allocation import blocks, claim, machine, node, pod
+from support.allocation import claim, node, pod
 from support.inventories import free_mask
-from support.reconciling import EXCLUSION_S, Bench
+from support.reconciling import EXCLUSION_S, TWO, Bench
 
-TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 P = PodIdentity("default/p", "uid-p")
 
 

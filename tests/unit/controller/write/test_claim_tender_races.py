@@ -15,11 +15,10 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle import proof
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.kube.errors import ConflictError
-from support.allocation import blocks, claim, machine, node, pod
-from support.reconciling import RULES, Bench
+from support.allocation import claim, node, pod
+from support.reconciling import RULES, TWO, Bench
 from support.seeds import in_tiers
 
-TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 KEY = "default/p"
 USER = ConsumerReference("pods", "p", "uid-p")
 STEP_S = 0.2

@@ -15,8 +15,8 @@ from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.controller.write.claim_tender import AGAIN_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError, KubeError
 from support.allocation import claim, device_name, holding, node, pod, request
-from support.reconciling import LONGEST_BIND_S, UNBOUND_WAIT_S, Bench
-from support.taking_back import TWO, WORDS, clear, dropped, ended, free, ready, reserve, writes
+from support.reconciling import LONGEST_BIND_S, TWO, UNBOUND_WAIT_S, Bench
+from support.taking_back import WORDS, clear, dropped, ended, free, ready, reserve, writes
 
 SETTLE = int(UNBOUND_WAIT_S)
 P = PodIdentity("default/p", "uid-p")

@@ -10,10 +10,9 @@ from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.tending import UNUSED_S
 from dracaena.controller.write.claim_tender import REFUSED_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
-from support.allocation import blocks, claim, holding, machine, pod, request
-from support.reconciling import LONGEST_BIND_S, UNBOUND_WAIT_S, Bench
+from support.allocation import claim, holding, pod, request
+from support.reconciling import LONGEST_BIND_S, TWO, UNBOUND_WAIT_S, Bench
 
-TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 WAIT_S = int(UNUSED_S)
 
 
