@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api import mps
@@ -14,13 +15,17 @@ from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.protocol.v3 import server_name
 from dracaena.mps.supervisor import MpsPorts, Supervisor
 from support.clock import FakeClock
+from support.mps_model import MpsModel
 from support.mps_world import MpsWorld
 
 GPU = "GPU-11111111-2222-3333-4444-5555555555{:02d}"
 GPUS = tuple(GPU.format(number) for number in range(4))
 BOOT = "boot-1"
+
+BOTH = pytest.mark.parametrize("protocol", [2, 3])
 
 
 class EffectSteps(FileSteps):
@@ -133,3 +138,13 @@ class MpsNode:
         modes = [f"{gpu} {mode.name}" for gpu, mode in self.world.modes.items() if mode is not ComputeMode.DEFAULT]
         processes = [str(process) for process in self.world.find()]
         return files + modes + processes
+
+
+def model_of(node: MpsNode, number: int = 0) -> MpsModel:
+    model = node.world.server_model(GPUS[number])
+    assert model is not None
+    return model
+
+
+def join(node: MpsNode, share: str, pid: int, uid: int = 0) -> int:
+    return model_of(node).connect(pid, uid, server=server_name(GPUS[0]), namespace=share)

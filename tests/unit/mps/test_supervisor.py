@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
 from dracaena.api import mps
-from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
+from dracaena.api.mps import MpsFaultKind, MpsPhase
 from dracaena.mps.planning.state import ComputeMode, Role
-from dracaena.mps.ports import ControlError, ControlSilentError
-from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.mps.protocol.v3 import server_name
-from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK, SERVER_NOT_READY, MpsModel
-from support.mps_node import GPUS, MpsNode
+from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK
+from support.mps_node import BOTH, GPUS, MpsNode, join, model_of
 from support.mps_oracle import Asked, differences
-
-BOTH = pytest.mark.parametrize("protocol", [2, 3])
-
-
-def model_of(node: MpsNode, number: int = 0) -> MpsModel:
-    model = node.world.server_model(GPUS[number])
-    assert model is not None
-    return model
-
-
-def join(node: MpsNode, share: str, pid: int, uid: int = 0) -> int:
-    return model_of(node).connect(pid, uid, server=server_name(GPUS[0]), namespace=share)
 
 
 @BOTH
@@ -108,185 +93,6 @@ def test_a_server_that_starts_slowly_is_waited_for(tmp_path: Path, protocol: int
     assert node.phase(share) is MpsPhase.READY
 
 
-@BOTH
-def test_a_fault_is_told_once_with_its_clients_and_ends_with_them(tmp_path: Path, protocol: int) -> None:
-    node = MpsNode(tmp_path, protocol)
-    one, other = node.ask(0, "a"), node.ask(0, "b")
-    node.settle()
-    assert join(node, one, 11) == OK
-    assert join(node, other, 12) == OK
-    node.world.pods = {11: "pod-1", 12: "pod-2"}
-    node.supervisor.step()
-    model_of(node).fault(11)
-    node.supervisor.step()
-    node.supervisor.step()
-    status = node.statuses()[other]
-    assert status.phase is MpsPhase.FAILED
-    assert "FAULT" in status.message
-    assert status.fault is not None
-    assert (status.fault.sequence, status.fault.kind) == (1, MpsFaultKind.SERVER_FAULT)
-    both = (MpsClient(pid=11, pod_uid="pod-1"), MpsClient(pid=12, pod_uid="pod-2"))
-    assert status.fault.clients == (both if protocol == 2 else both[1:])
-    assert join(node, one, 13) == SERVER_NOT_READY
-    model_of(node).disconnect(11)
-    model_of(node).disconnect(12)
-    node.settle()
-    assert node.phase(other) is MpsPhase.READY
-    assert join(node, one, 13) == OK
-    model_of(node).fault(13)
-    node.supervisor.step()
-    assert [node.statuses()[name].fault.sequence for name in (one, other)] == [2, 2]  # type: ignore[union-attr]
-
-
-@BOTH
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_dead_daemon_is_started_again_and_told(tmp_path: Path, protocol: int, restarted: bool) -> None:
-    node = MpsNode(tmp_path, protocol)
-    share = node.ask(0, "a")
-    node.settle()
-    assert join(node, share, 11) == OK
-    node.supervisor.step()
-    node.world.kill_daemons()
-    assert node.supervisor.changed()
-    if restarted:
-        node.start()
-    node.settle()
-    status = node.statuses()[share]
-    assert status.phase is MpsPhase.READY
-    assert status.fault is not None
-    assert status.fault.kind is MpsFaultKind.DAEMON_DIED
-    assert [client.pid for client in status.fault.clients] == ([] if restarted else [11])
-    assert differences(node, {share: Asked(GPUS[0])}) == []
-
-
-@BOTH
-def test_a_dead_server_is_started_again_with_its_limits(tmp_path: Path, protocol: int) -> None:
-    node = MpsNode(tmp_path, protocol)
-    share = node.ask(0, "a", percentage=20, memory=2048)
-    node.settle()
-    node.world.end(node.statuses()[share].server_pid)
-    node.settle()
-    fault = node.statuses()[share].fault
-    assert fault is not None
-    assert fault.kind is MpsFaultKind.SERVER_DIED
-    assert differences(node, {share: Asked(GPUS[0], 20, 2048)}) == []
-
-
-@BOTH
-def test_a_lost_gpu_fails_its_shares_alone_and_is_put_back_later(tmp_path: Path, protocol: int) -> None:
-    node = MpsNode(tmp_path, protocol)
-    one, other = node.ask(0, "a"), node.ask(1, "b")
-    node.settle()
-    node.world.lost = {GPUS[0]}
-    node.settle(rounds=3)
-    assert node.phase(one) is MpsPhase.FAILED
-    assert "fallen off the bus" in node.statuses()[one].message
-    assert node.statuses()[one].fault.kind is MpsFaultKind.GPU_LOST  # type: ignore[union-attr]
-    assert node.phase(other) is MpsPhase.READY
-    node.withdraw(one)
-    node.settle(rounds=3)
-    assert node.phase(one) is None, "the claim can go although the GPU is lost"
-    node.world.lost = set()
-    node.settle()
-    assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT
-    assert differences(node, {other: Asked(GPUS[1])}) == []
-
-
-@BOTH
-@pytest.mark.parametrize("how", ["hangs", "babbles"])
-def test_a_daemon_that_gives_no_answer_is_ended_and_started_again(tmp_path: Path, protocol: int, how: str) -> None:
-    node = MpsNode(tmp_path, protocol)
-    share = node.ask(0, "a")
-    node.settle()
-    pipes = node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0])
-    getattr(node.world, how).add(pipes)
-    node.clock.advance(5)
-    node.supervisor.step()
-    assert node.phase(share) is MpsPhase.FAILED
-    began_s = node.clock.monotonic()
-    node.settle()
-    assert node.phase(share) is MpsPhase.READY
-    assert node.clock.monotonic() - began_s <= 30, "kubelet gives a claim 45 s"
-    assert differences(node, {share: Asked(GPUS[0])}) == []
-
-
-@pytest.mark.parametrize("line", ["python -c a\nb", "a\n1,2,3", "\x00\x85,,,,\n²,gpu_1,0,s,x"])
-def test_a_clients_command_line_ends_no_daemon(tmp_path: Path, line: str) -> None:
-    node = MpsNode(tmp_path, 3)
-    share = node.ask(0, "a")
-    node.settle()
-    before = node.world.find()
-    assert join(node, share, 11) == OK
-    model_of(node).command_line = line
-    for _ in range(6):
-        node.clock.advance(30)
-        node.supervisor.step()
-        assert node.phase(share) is MpsPhase.READY
-    assert node.world.find() == before
-    model_of(node).fault(11)
-    node.supervisor.step()
-    fault = node.statuses()[share].fault
-    assert fault is not None
-    assert [client.pid for client in fault.clients] == [11]
-
-
-@pytest.mark.parametrize(("protocol", "words"), [(2, "get_client_list"), (3, "client list")])
-def test_a_client_list_that_cannot_be_had_ends_no_daemon(tmp_path: Path, protocol: int, words: str) -> None:
-    node = MpsNode(tmp_path, protocol)
-    share = node.ask(0, "a")
-    node.settle()
-    before = node.world.find()
-    node.world.refuses = words
-    for _ in range(6):
-        node.clock.advance(30)
-        node.supervisor.step()
-    assert node.phase(share) is MpsPhase.READY
-    assert node.world.find() == before
-
-
-def test_a_daemon_that_hangs_holds_up_no_other_gpu_of_protocol_2(tmp_path: Path) -> None:
-    node = MpsNode(tmp_path, 2)
-    node.ask(0, "a")
-    node.settle()
-    node.world.hangs.add(node.places.pipes_of(GPUS[0]))
-    other = node.ask(1, "b")
-    node.supervisor.step()
-    assert node.phase(other) is MpsPhase.READY
-
-
-@BOTH
-def test_a_daemon_that_dies_in_start_is_tried_with_pauses_and_its_log_is_told(tmp_path: Path, protocol: int) -> None:
-    node = MpsNode(tmp_path, protocol)
-    node.world.dies_at_start = True
-    share = node.ask(0, "a")
-    _stepped(node)
-    status = node.statuses()[share]
-    assert status.phase is MpsPhase.FAILED
-    assert "ended right after its start; its log says: Failed to bind" in status.message
-    starts = sum("list" in command for command in node.world.commands)
-    for _ in range(20):
-        node.supervisor.step()
-    assert sum("list" in command for command in node.world.commands) == starts, "no try before the pause is over"
-    node.world.dies_at_start = False
-    node.settle()
-    assert node.phase(share) is MpsPhase.READY
-    node.withdraw(share)
-    node.settle()
-    assert node.left() == []
-
-
-def _stepped(node: MpsNode) -> None:
-    """One step, while time goes by: the executor waits for the daemon's answer."""
-
-    def pass_by(event: threading.Event, timeout_s: float) -> bool:
-        node.clock.advance(timeout_s)
-        return event.is_set()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.clock, "sleep_until_set", pass_by)
-        node.supervisor.step()
-
-
 def test_a_driver_without_mps_is_said_and_nothing_is_done(tmp_path: Path) -> None:
     node = MpsNode(tmp_path)
     node.world.has_mps = False
@@ -302,33 +108,6 @@ def test_a_driver_without_mps_is_said_and_nothing_is_done(tmp_path: Path) -> Non
     node.world.has_mps = True
     node.settle()
     assert node.phase(share) is MpsPhase.READY, "the driver came later"
-
-
-def test_a_control_program_that_hangs_before_anything_runs_is_said_and_tried_again(tmp_path: Path) -> None:
-    node = MpsNode(tmp_path)
-    node.world.hangs.add(node.places.pipes)
-    share = node.ask(0, "a")
-    node.settle(rounds=3)
-    status = node.statuses()[share]
-    assert (status.phase, status.message) == (MpsPhase.FAILED, "no answer to `-p 3 -h`")
-    assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT, "nothing is begun"
-    node.world.hangs.clear()
-    node.settle()
-    assert node.phase(share) is MpsPhase.READY
-
-
-def test_what_fails_is_tried_after_a_pause_and_not_before(tmp_path: Path) -> None:
-    node = MpsNode(tmp_path)
-    node.ask(0, "a")
-    node.settle()
-    assert node.supervisor.due_s == float("inf"), "what is settled is looked at by the clock alone"
-    node.world.hangs.add(node.places.pipes)
-    pauses = []
-    for _ in range(2):
-        node.clock.advance(30)
-        node.supervisor.step()
-        pauses.append(node.supervisor.due_s - node.clock.monotonic())
-    assert pauses == [0.5, 1.0]
 
 
 def test_a_prohibited_gpu_is_left_so(tmp_path: Path) -> None:
@@ -376,30 +155,6 @@ def test_a_node_without_shares_says_what_its_driver_can(tmp_path: Path, protocol
     node.world.has_mps = False
     node.supervisor.step()
     assert node.files.read_node().protocol == 0, "the driver was removed"  # type: ignore[union-attr]
-
-
-@BOTH
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_daemon_that_answers_all_but_a_stop_is_ended_by_force(tmp_path: Path, protocol: int, silent: bool) -> None:
-    node = MpsNode(tmp_path, protocol)
-    share, other = node.ask(0, "a"), node.ask(1, "b")
-    node.settle()
-    server_pid = node.statuses()[other].server_pid
-    run = node.world.run
-
-    def stubborn(command: ControlCommand, pipes: str) -> str:
-        if str(command).startswith(("quit", "-q", "server delete")):
-            raise ControlSilentError("no answer") if silent else ControlError("device is busy")
-        return run(command, pipes)
-
-    node.world.run = stubborn  # type: ignore[method-assign]
-    node.withdraw(share)
-    node.settle()
-    assert differences(node, {other: Asked(GPUS[1])}) == []
-    assert node.statuses()[other].server_pid == server_pid, "only the one GPU's server is ended"
-    node.withdraw(other)
-    node.settle()
-    assert node.left() == []
 
 
 @BOTH
@@ -494,31 +249,6 @@ def test_a_share_is_not_gone_because_another_of_its_gpu_is_refused(tmp_path: Pat
     node.withdraw(refused)
     node.settle()
     assert node.left() == []
-
-
-def test_daemons_that_hang_are_asked_once_and_then_with_pauses(tmp_path: Path) -> None:
-    node = MpsNode(tmp_path, 2)
-    shares = [node.ask(number, "a") for number in range(3)]
-    node.settle()
-    node.world.hangs |= {node.places.pipes_of(GPUS[number]) for number in range(3)}
-    asked: list[str] = []
-    run = node.world.run
-
-    def counted(command: ControlCommand, pipes: str) -> str:
-        asked.extend([pipes] if pipes in node.world.hangs else [])
-        return run(command, pipes)
-
-    node.world.run = counted  # type: ignore[method-assign]
-    other = node.ask(3, "b")
-    node.supervisor.step()
-    assert node.phase(other) is MpsPhase.READY
-    assert len(asked) == 3, "one try each in all looks of this step"
-    assert {node.phase(share) for share in shares} == {MpsPhase.FAILED}
-    node.supervisor.step()
-    assert len(asked) == 3, "no try before the pause is over"
-    assert {node.statuses()[share].message for share in shares} == {"no answer to `get_server_list`"}
-    node.settle()
-    assert {node.phase(share) for share in shares} == {MpsPhase.READY}
 
 
 def test_after_a_reboot_the_journal_says_nothing(tmp_path: Path) -> None:
