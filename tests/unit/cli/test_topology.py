@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,29 +14,15 @@ from dracaena.api.machine_json import encode_machine
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.api.resourceslice import decode_pool
-from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import decode_text, parse_topo_matrix
 from support.machines import divided_machine
+from support.simulated import Run
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "topologies"
 TRUTH = json.loads((FOLDER.parent / "topologies-truth.json").read_text(encoding="utf-8"))
 READABLE = sorted(name for name, truth in TRUTH.items() if "refused_at_line" not in truth)
 SOC = FOLDER / "comment_star_old_soc.txt"
-
-Run = Callable[..., SimpleNamespace]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process; the result has code, out and err."""
-
-    def _run(*arguments: object) -> SimpleNamespace:
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=code, out=out, err=err)
-
-    return _run
 
 
 def slices_in(text: str) -> list[ResourceSlice]:
