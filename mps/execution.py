@@ -1,4 +1,4 @@
-"""Does one step. Each can be done twice and cut short anywhere: the next look shows what is left to do."""
+"""Executes single steps. Each is idempotent and may be interrupted at any point: the next look shows what is left."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.process.clock import Clock
 
 ANSWERS_S = 5.0
-"""How long a daemon that was started may take until it answers. It binds its socket within milliseconds."""
+"""How long a started daemon may take to answer. It binds its socket within milliseconds."""
 
 POLL_S = 0.05
 
 
 class Executor:
-    """Does steps in the world. Used by one thread."""
+    """Executes steps. Used by one thread."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Executor:
             self._processes.kill(step.process)
 
     def do(self, step: MpsStep, protocol: int) -> None:
-        """Do a step. Raises DracaenaError when it does not work."""
+        """Execute a step. Raises DracaenaError if it fails."""
         if step.kind in self._do:
             self._do[step.kind](step)
         elif protocol == V3:

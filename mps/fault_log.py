@@ -1,4 +1,4 @@
-"""Which server each GPU's clients are connected to, and what has hit them: told once for each server."""
+"""Which server each GPU's clients are connected to, and its faults: reported once for each server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class _Served:
     pid: int
     clients: tuple[ClientSeen, ...] = ()
     told: bool = False
-    """Whether what has hit it was told."""
+    """Whether its fault was reported."""
 
 
 class FaultLog:
-    """Used by one thread. What was told outlives a restart of the supervisor in the statuses."""
+    """Used by one thread. Reported faults outlive a restart of the supervisor in the statuses."""
 
     def __init__(self, processes: MpsProcessTable, clock: Clock, metrics: MpsMetrics) -> None:
         self._processes, self._clock, self._metrics = processes, clock, metrics
@@ -36,7 +36,7 @@ class FaultLog:
         self._faults: dict[str, MpsFault] = {}
 
     def resume(self, statuses: Mapping[str, MpsShareStatus]) -> None:
-        """Take over what an earlier supervisor of this boot has said."""
+        """Take over what an earlier supervisor of this boot has reported."""
         for share, status in statuses.items():
             if status.fault is not None:
                 self._faults[share] = status.fault
@@ -52,11 +52,11 @@ class FaultLog:
         self._faults.pop(share, None)
 
     def forget_gpu(self, gpu: str) -> None:
-        """Expect no server any more: what ends now was ended by us."""
+        """Expect no server any more: if it ends now, we ended it."""
         self._served.pop(gpu, None)
 
     def note(self, gpu: str, seen: SeenGpu, shares: tuple[str, ...], *, gone_daemon: bool) -> None:
-        """Take note of a look at a GPU with shares."""
+        """Record a look at a GPU with shares."""
         served = self._served.get(gpu)
         if served is not None:
             happened = what_happened(served.pid, len(served.clients), seen, gone_daemon=gone_daemon)
@@ -84,14 +84,14 @@ class FaultLog:
                 self._served[gpu] = _Served(seen.server.pid, self._remembered(seen.clients), told)
 
     def _remembered(self, clients: tuple[ClientSeen, ...]) -> tuple[ClientSeen, ...]:
-        """Keep whose each client is: when it is told that it was hit, its process may be gone."""
+        """Remember the pod of each client: when a fault is reported, its process may be gone."""
         for client in clients:
             if client.pid not in self._pods:
                 self._pods[client.pid] = self._processes.pod_uid(client.pid)
         return clients
 
     def forget_pods_but(self, clients: frozenset[int]) -> None:
-        """Drop what is known of processes that are no clients any more."""
+        """Forget processes that are no longer clients."""
         kept = clients | {client.pid for served in self._served.values() for client in served.clients}
         self._pods = {pid: uid for pid, uid in self._pods.items() if pid in kept}
 

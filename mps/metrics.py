@@ -37,7 +37,7 @@ class MpsMetrics:
             ["kind"],
             registry=registry,
         )
-        # A series that begins at 1 does not increase: alerts would miss the first fault.
+        # A series that begins at 1 never shows an increase: alerts would miss the first fault.
         for kind in MpsFaultKind:
             self.faults.labels(kind.value)
         self.starts = Counter("dracaena_mps_daemon_starts_total", "Control daemons started", registry=registry)

@@ -1,4 +1,4 @@
-"""One look at the node: what runs, what the daemons say, which mode each GPU is in."""
+"""One look at the node: running processes, the daemons' answers, the compute mode of each GPU."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NodeLook:
     troubles: Mapping[str, str] = field(default_factory=dict)
     """GPU → why its daemon could not be asked: nothing is done to such a GPU."""
     silent: frozenset[str] = frozenset()
-    """Of those, the GPUs whose daemon gives no answer, or none that can be read."""
+    """Of those, the GPUs whose daemon gives no readable answer."""
     unasked: frozenset[str] = frozenset()
-    """Of those, the GPUs whose daemon was not asked: their last trouble is told again."""
+    """Of those, the GPUs whose daemon was not asked: their last trouble is reported again."""
     answers: bool = False
     """Whether the node's daemon (protocol 3) answers."""
     node_processes: tuple[MpsProcess, ...] = ()
-    """Those of the node's own pipe folder."""
+    """Processes of the node's own pipe folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class _Limits:
 
 
 class Observer:
-    """Looks at the node. Remembers the limits of protocol 2, which only we change, as long as the same daemon and
-    server run and forget() is not called.
+    """Looks at the node. Remembers the limits of protocol 2, which only we change, while the same daemon and server run
+    and forget() is not called.
     """
 
     def __init__(self, control: MpsControl, modes: ComputeModes, files: MpsFiles, places: MpsPlaces) -> None:
@@ -49,14 +49,14 @@ class Observer:
         self._limits: dict[str, _Limits] = {}
 
     def forget(self, gpu: str) -> None:
-        """Have a GPU's limits read anew."""
+        """Read a GPU's limits again at the next look."""
         self._limits.pop(gpu, None)
 
     def look(
         self, wanted: Collection[str], processes: tuple[MpsProcess, ...], protocol: int, paused: Mapping[str, str]
     ) -> NodeLook:
-        """Look at the GPUs that are wanted and at all on which something of ours is left. `paused` are GPUs whose own
-        daemon (protocol 2) is not asked for now, with their last trouble.
+        """Look at the wanted GPUs and at all on which something of ours is left. `paused` are GPUs whose own daemon
+        (protocol 2) is not asked for now, with their last trouble.
         """
         journal = self._files.journal()
         folders = set(self._files.folders())
@@ -158,7 +158,7 @@ class Observer:
         )
 
     def _run_for_report(self, command: ControlCommand, gpu: str = "") -> str:
-        """Return an answer that only reports need, nothing where there is none: it decides nothing about a daemon."""
+        """Return an answer that is only needed for reports, "" if there is none: no action depends on it."""
         try:
             return self._run(command, gpu)
         except ControlError:

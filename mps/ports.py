@@ -1,4 +1,4 @@
-"""What the supervisor needs of the world. Adapters implement it; tests have fakes of the same form."""
+"""What the supervisor needs from outside. Adapters implement it; tests have fakes of the same form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ControlError(TemporaryError):
 
 
 class ControlSilentError(ControlError):
-    """It gave no answer in time."""
+    """The control program gave no answer in time."""
 
 
 class DaemonGoneError(ControlError):
@@ -31,29 +31,29 @@ class MissingProgram:
 
     message: str
     passes: bool
-    """Whether the driver itself is not there yet: its container may bring it. Else it is a driver without MPS."""
+    """Whether the driver itself is missing: its container may still install it. Otherwise it lacks MPS."""
 
 
 class MpsControl(Protocol):
     """nvidia-cuda-mps-control of this node's GPU driver."""
 
     def missing(self) -> MissingProgram | None:
-        """Return why there is no such program, None when there is one."""
+        """Return why there is no such program, None if there is one."""
         ...
 
     def run(self, command: ControlCommand, pipes: str) -> str:
-        """Run a command of the daemon that listens in a pipe folder, and return what it prints.
+        """Send a command to the daemon that listens in a pipe folder, and return what the program prints.
 
         Raises ControlSilentError after a time limit, DaemonGoneError, or ControlError.
         """
         ...
 
     def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
-        """Start a daemon. `gpu`: the only one that it and its servers see; empty: all. Raises as run() does."""
+        """Start a daemon. `gpu`: the only one that it and its servers see; empty: all. Raises like run()."""
         ...
 
     def last_words(self, logs: str) -> str:
-        """Return the last line of a daemon's log, empty where there is none."""
+        """Return the last line of a daemon's log, empty if there is none."""
         ...
 
 
@@ -61,7 +61,7 @@ class MpsProcessTable(Protocol):
     """Processes of MPS on this node, by the pipe folder in their environment."""
 
     def find(self) -> tuple[MpsProcess, ...]:
-        """Return those below our pipe folder, in order of pid."""
+        """Return the processes below our pipe folder, in order of pid."""
         ...
 
     def is_alive(self, process: MpsProcess) -> bool:
@@ -69,11 +69,11 @@ class MpsProcessTable(Protocol):
         ...
 
     def kill(self, process: MpsProcess) -> None:
-        """End exactly this process and wait until it is gone; nothing where it is gone. Raises ControlError."""
+        """End exactly this process and wait until it is gone; does nothing if it is gone. Raises ControlError."""
         ...
 
     def pod_uid(self, pid: int) -> str:
-        """Return the UID of the pod that a process belongs to, by its cgroup; empty where that does not tell."""
+        """Return the UID of a process's pod, by its cgroup; empty if it has none there."""
         ...
 
 
@@ -81,7 +81,7 @@ class ComputeModes(Protocol):
     """The compute modes of this node's GPUs."""
 
     def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
-        """Return each GPU's mode, or in words why it cannot be read. Raises nothing."""
+        """Return each GPU's mode, or a text why it cannot be read. Never raises."""
         ...
 
     def set(self, gpu: str, mode: ComputeMode) -> None:
@@ -97,7 +97,9 @@ class MpsFiles(Protocol):
         ...
 
     def requests_changed(self) -> bool:
-        """Whether a request came, went or changed since requests() was called last. Costs one look at the folder."""
+        """Whether a request was added, removed or changed since the last call of requests(). Costs one look at the
+        folder.
+        """
         ...
 
     def statuses(self) -> Mapping[str, MpsShareStatus]:
@@ -105,7 +107,7 @@ class MpsFiles(Protocol):
         ...
 
     def write_status(self, share: str, status: MpsShareStatus) -> None:
-        """Write a share's status, unless it says the same already."""
+        """Write a share's status, unless it is unchanged."""
         ...
 
     def remove_status(self, share: str) -> None:
@@ -113,15 +115,15 @@ class MpsFiles(Protocol):
         ...
 
     def read_node(self) -> MpsNodeStatus | None:
-        """Return what was last said of the node; None where nothing was, or it cannot be read."""
+        """Return the last written status of the node; None if there is none, or it cannot be read."""
         ...
 
     def write_node(self, status: MpsNodeStatus) -> None:
-        """Say what can be done on this node, unless it says the same already."""
+        """Write the status of the node, unless it is unchanged."""
         ...
 
     def journal(self) -> Mapping[str, ModeJournal]:
-        """Return the journalled compute modes by GPU."""
+        """Return the journaled compute modes by GPU."""
         ...
 
     def write_journal(self, entry: ModeJournal) -> None:
@@ -129,7 +131,7 @@ class MpsFiles(Protocol):
         ...
 
     def remove_journal(self, gpu: str) -> None:
-        """Forget it."""
+        """Remove a GPU's compute mode from the journal."""
         ...
 
     def folders(self) -> tuple[str, ...]:

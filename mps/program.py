@@ -1,4 +1,4 @@
-"""Runs the supervisor: one thread that works, an endpoint for health and metrics, and a lock against a second one."""
+"""Runs the supervisor: one working thread, an endpoint for health and metrics, and a lock against a second one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 
 STUCK_S = 60.0
-"""A step ends by its own limits within some 15 s a GPU; a driver that hangs in the kernel does not."""
+"""A step ends by its own limits within some 15 s per GPU; with a driver that hangs in the kernel it does not."""
 
 STOP_S = 5.0
 
 LOCK_S = 1.0
-"""The plugin takes the lock for a moment to see whether a supervisor runs: who finds it taken then tries on."""
+"""The plugin takes the lock for a moment to see whether a supervisor runs, so a starting one retries a held lock."""
 
 LOCK_POLL_S = 0.02
 
@@ -39,8 +39,9 @@ log = structlog.get_logger()
 
 
 class MpsProgram:
-    """One supervisor. start() once, stop() once. Raises DracaenaError when it cannot start: a bad setting, or one that
-    runs already. Servers outlive it as processes; a container's end takes them with it, and the next one starts them.
+    """One supervisor. start() once, stop() once. Raises DracaenaError if it cannot start: a bad setting, or another one
+    runs already. Servers outlive it as processes; the end of its container ends them, and the next supervisor restarts
+    them.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MpsProgram:
         self._trouble: str | None = "the first look is not done"
 
     def start(self) -> None:
-        """Take the lock, take over, and begin to work."""
+        """Acquire the lock, take over, and begin to work."""
         until_s = self._clock.monotonic() + LOCK_S
         while not (taken := self._lock.try_acquire()) and self._clock.monotonic() < until_s:
             self._clock.sleep_until_set(self._stopping, LOCK_POLL_S)
@@ -113,7 +114,7 @@ class MpsProgram:
         self._lock.release()
 
     def ready(self) -> str | None:
-        """Return None while requests are served, else what is in the way. For /readyz."""
+        """Return None while requests are served, otherwise the obstacle. For /readyz."""
         began_s = self._began_s
         if began_s is not None and self._clock.monotonic() - began_s > STUCK_S:
             return f"one step has taken more than {STUCK_S:.0f} s: the GPU driver hangs"
@@ -121,7 +122,7 @@ class MpsProgram:
 
     @property
     def http_port(self) -> int | None:
-        """The port of health and metrics, None when they are off."""
+        """The port of health and metrics, None if they are off."""
         return self._http.port if self._http is not None else None
 
     def _run(self) -> None:
@@ -138,7 +139,7 @@ class MpsProgram:
                 if self._trouble != str(error):
                     log.error("the folder of the supervisor cannot be used", error=str(error))
                 self._trouble = str(error)
-            except Exception as error:  # outermost on this thread: the shares of all pods hang on it
+            except Exception as error:  # the thread's outermost loop: the shares of all pods depend on it
                 log.exception("a step failed")
                 self._trouble = f"a step failed: {error!r}; the log says where"
             self._began_s = None
@@ -153,7 +154,7 @@ def _nvml_modes(driver_root: str) -> ComputeModes:
 
 
 def run(settings: MpsSettings) -> int:
-    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError if it cannot start."""
     hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
     program = MpsProgram(settings)

@@ -1,7 +1,7 @@
-"""Makes what is asked for true, keeps it so, and says what is.
+"""Reconciles the node with the requests, and reports its state.
 
-One thread does all: it looks, plans, does the steps, and looks again. Nothing that it needs after a crash is in its
-memory alone: requests, statuses and the journal are files, and everything else is asked of the world.
+One thread does everything: it looks, plans, executes the steps, and looks again. Nothing that it needs after a crash is
+only in its memory: requests, statuses and the journal are files, and everything else is read from the node.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3, server_name
 from dracaena.process.clock import Clock
 
 MOST_ROUNDS = 12
-"""Looks in one pass: from nothing to a share takes four, a restart of a dead daemon five."""
+"""Most looks in one pass: from nothing to a share takes four, a restart of a dead daemon five."""
 
 MOST_SILENT = 3
 """Looks in a row without an answer after which a daemon counts as dead: with 3 s each, and the pauses between them, a
 restart still fits into kubelet's 45 s."""
 
 MOST_STOPS = 3
-"""Stops in a row that a daemon refuses or leaves without an answer until its processes are ended, though it answers all
-else."""
+"""Stops in a row that a daemon may refuse or not answer, although it answers everything else, before its processes are
+killed."""
 
 STOPS = frozenset({StepKind.STOP_DAEMON, StepKind.STOP_SERVER})
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-"""Before a GPU is tried again after a failure, doubled each time."""
+"""Pause before a GPU is retried after a failure, doubled each time."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class MpsPorts:
-    """The world, as the supervisor sees it."""
+    """The outside of the supervisor."""
 
     control: MpsControl
     processes: MpsProcessTable
@@ -72,14 +72,14 @@ class _Tries:
     count: int = 0
     silent: int = 0
     stops: int = 0
-    """Stops that did not work."""
+    """Stops that failed."""
     unanswered: bool = False
     """Whether the last look at it failed: it is not asked again before `not_before_s`."""
     not_before_s: float = 0.0
 
 
 class Supervisor:
-    """Used by one thread: resume() once, then step() again and again."""
+    """Used by one thread: resume() once, then step() repeatedly."""
 
     def __init__(
         self, ports: MpsPorts, places: MpsPlaces, clock: Clock, metrics: MpsMetrics, *, boot_id: str,
@@ -103,11 +103,11 @@ class Supervisor:
         self._requests: Mapping[str, ReadRequest] = {}
         self._settled = False
         self.due_s = float("-inf")
-        """When step() has to be called again, whatever else happens; on the clock's steady time."""
+        """When step() must be called again at the latest; in the clock's monotonic time."""
 
     def resume(self) -> None:
-        """Take over from an earlier supervisor. What it wrote in an earlier boot says nothing any more: the driver sets
-        compute modes to their default when it is loaded. Raises DracaenaError.
+        """Take over from an earlier supervisor. Ignores what it wrote in an earlier boot: the driver resets compute
+        modes to their default when it is loaded. Raises DracaenaError.
         """
         files = self._ports.files
         node = files.read_node()
@@ -124,7 +124,7 @@ class Supervisor:
             self._hold_back(share, "the supervisor has been started again and looks what is there")
 
     def _hold_back(self, share: str, why: str) -> None:
-        """Say of a share that was ready that it is not for now. Which server it had is kept for a later supervisor."""
+        """Report that a ready share is not ready for now. Keeps which server it had for a later supervisor."""
         status = self._statuses[share]
         if status.phase is MpsPhase.READY:
             self._statuses[share] = msgspec.structs.replace(
@@ -133,7 +133,7 @@ class Supervisor:
             self._ports.files.write_status(share, self._statuses[share])
 
     def changed(self) -> bool:
-        """Whether something happened that step() should see now. Costs a look at a folder and one at each process."""
+        """Whether something happened that step() should see now. Costs one look at a folder and one at each process."""
         return self._ports.files.requests_changed() or not all(map(self._ports.processes.is_alive, self._known))
 
     @property
@@ -142,7 +142,7 @@ class Supervisor:
         return self._settled
 
     def step(self) -> None:
-        """Look, and do what there is to do, until nothing is or something must be waited for. Raises DracaenaError when
+        """Look and execute steps until nothing is left to do, or something must be waited for. Raises DracaenaError if
         our own folder cannot be read or written.
         """
         self._requests = self._ports.files.requests()
@@ -166,12 +166,12 @@ class Supervisor:
             self.due_s = self._clock.monotonic()
 
     def _next_try_s(self, look: NodeLook) -> float:
-        """Return when the first of the GPUs that failed is tried again; at once where steps are left without one."""
+        """Return when the first failed GPU is retried; at once if steps are left without a failed GPU."""
         tries = [self._tries[gpu] for gpu in ("", *look.gpus) if gpu in self._tries]
         return min((each.not_before_s for each in tries if each.trouble), default=self._clock.monotonic())
 
     def _look(self, wanted: MpsWants) -> NodeLook:
-        """Look at the node, and take note of what has happened to clients."""
+        """Look at the node, and record what has happened to clients."""
         before = self._known
         self._known = self._ports.processes.find()
         self._protocol = self._choose_protocol(wanted)
@@ -196,7 +196,7 @@ class Supervisor:
         return look
 
     def _choose_protocol(self, wanted: MpsWants) -> int:
-        """Return the protocol of the daemons that run; where none does and one is wanted, the best that there is."""
+        """Return the protocol of the running daemons; if none runs and one is wanted, the best available one."""
         controls = [process for process in self._known if process.role is Role.CONTROL]
         if controls:
             return V3 if any(not process.folder for process in controls) else V2
@@ -206,7 +206,7 @@ class Supervisor:
         if self._ports.control.missing() is not None:
             return 0
         if not wanted.gpus and self._protocol:
-            return self._protocol  # asked anew with the first share: the driver may have been updated
+            return self._protocol  # checked again with the first share: the driver may have been updated
         if self._forced:
             return self._forced
         try:
@@ -220,7 +220,7 @@ class Supervisor:
         return V3 if knows_protocol_3(usage) else V2
 
     def _do_steps(self, wanted: MpsWants, look: NodeLook) -> tuple[bool, bool]:
-        """Do the next steps of the node and of each GPU. Returns whether any was done, and whether any is put off."""
+        """Do the next steps of the node and of each GPU. Returns whether any was done, and whether any was deferred."""
         done = pending = False
         now_s = self._clock.monotonic()
         for gpu in ("", *look.gpus):
@@ -261,7 +261,7 @@ class Supervisor:
         return plan_gpu(gpu, wanted.gpus.get(gpu, NOTHING), look.gpus[gpu], self._protocol or V3)
 
     def _ended(self, gpu: str, look: NodeLook, instead_of: StepKind = StepKind.STOP_DAEMON) -> tuple[MpsStep, ...]:
-        """Return the steps that end a daemon, or one server alone, by force: servers first. Their clients are lost."""
+        """Return the steps that kill a daemon, or only one server: servers first. Their clients are lost."""
         processes = look.node_processes if self._protocol == V3 else look.gpus[gpu].processes
         if instead_of is StepKind.STOP_SERVER:
             server = look.gpus[gpu].server
@@ -271,7 +271,7 @@ class Supervisor:
         return tuple(MpsStep(StepKind.KILL, gpu, process=each, number=each.pid) for each in ordered)
 
     def _do(self, gpu: str, steps: tuple[MpsStep, ...]) -> bool:
-        """Do the steps of one GPU, as far as they work; return whether any did."""
+        """Do the steps of one GPU until one fails; return whether any succeeded."""
         done = False
         for step in steps:
             try:
@@ -303,7 +303,7 @@ class Supervisor:
         tries.not_before_s = self._clock.monotonic() + pause_s
 
     def _tell(self, wanted: MpsWants, look: NodeLook) -> None:
-        """Write the statuses, and remove those of shares of which nothing is left."""
+        """Write the statuses, and remove those of shares that are completely gone."""
         missing = self._ports.control.missing() if not self._protocol else None
         now: dict[str, MpsShareStatus] = {}
         for share, read in self._requests.items():
@@ -366,7 +366,7 @@ class Supervisor:
 
     def _is_gone(self, share: str, gpu: str, wanted: MpsWants, look: NodeLook) -> bool:
         """Whether nothing is left that a share's containers could use. The compute mode of a GPU that does not answer
-        may be put back later.
+        may be restored later.
         """
         seen = look.gpus.get(gpu)
         if seen is None:
@@ -374,6 +374,6 @@ class Supervisor:
         if gpu in look.troubles or share in seen.namespaces:
             return False
         if gpu in wanted.gpus:
-            return True  # what is left is that of others
+            return True  # what is left belongs to others
         left = seen.server or seen.processes or seen.folder or (seen.journal and seen.mode is not None)
         return not left

@@ -1,1 +1,1 @@
-"""One outside thing each: the control program, processes, compute modes, the folder that is shared with the plugin."""
+"""One outside thing each: the control program, processes, compute modes, the folder shared with the plugin."""

@@ -1,8 +1,8 @@
 """Runs nvidia-cuda-mps-control of the GPU driver.
 
-The program belongs to the driver, and so to the driver's own C library: where the driver's root is not ours, it is run
-in a chroot of that root, which must see our folder at the same path. Where it does not, it is run from outside, with
-the driver's programs and libraries in its paths, as on nodes whose driver folder is no whole root.
+The program belongs to the driver, and so to the driver's own C library: if the driver's root is not ours, it runs in a
+chroot of that root, which must see our folder at the same path. Otherwise, for example if the driver folder is not a
+whole root, it runs outside, with the driver's programs and libraries in its paths.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PROGRAM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin", "/opt/bin", "/usr/local
 """Where distributions and driver installers put the driver's programs, in the order in which they are searched."""
 
 CUDA_LIBRARY = "libcuda.so.1"
-"""The MPS server loads it."""
+"""Library that the MPS server loads."""
 
 ANSWER_S = 3.0
-"""A command takes some milliseconds; `quit -t` is given its own time on top. A third of what can be lost in a row
-without missing kubelet's 45 s."""
+"""A command takes some milliseconds; `quit -t` gets its own time on top. Three timeouts in a row still fit into the
+45 s of kubelet."""
 
 QUIT_S = 10.0
 """The daemon gives its servers 5 s to end."""
@@ -36,11 +36,11 @@ KILL_S = 1.0
 """A process that is killed ends within milliseconds, unless it hangs in the driver."""
 
 MOST_BYTES = 1 << 20
-"""An answer lists some hundred processes. What is longer is no answer."""
+"""An answer lists some hundred processes. Anything longer is not an answer."""
 
 _NO_DAEMON_DOCUMENTED = "cannot find mps control daemon"
 _NO_DAEMON = (_NO_DAEMON_DOCUMENTED, "failed to connect", "connection refused", "is not running")
-"""What the program says where nobody listens. The first is the documented form, the others are seen in reports."""
+"""What the program prints if no daemon listens. The first is the documented form, the others come from reports."""
 
 _LOG = "start.log"
 
@@ -89,7 +89,7 @@ class ControlProgram:
         environment |= {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": logs}
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        # A file, not a pipe: the daemon inherits it, and a pipe would not end before the daemon does.
+        # A file, not a pipe: the daemon inherits it, and a pipe would stay open as long as the daemon lives.
         log = Path(logs) / _LOG
         try:
             with log.open("wb") as output:
@@ -107,8 +107,8 @@ class ControlProgram:
         self, line: list[str], environment: dict[str, str], given: bytes | None, output: IO[bytes] | int,
         limit_s: float, silent: str,
     ) -> tuple[bytes, int]:  # fmt: skip
-        """Run the driver's program to its end, and return what it prints (nothing where that goes to a file) and its
-        exit code. It is killed after a time limit, and left behind where even that does not end it.
+        """Run the driver's program to its end, and return its output (nothing if that goes to a file) and its exit
+        code. After a time limit it is killed, and left behind if even that does not end it.
         """
         self._hung = [each for each in self._hung if each.poll() is None]
         try:
@@ -131,7 +131,7 @@ class ControlProgram:
         return data or b"", started.returncode
 
     def _what_is_left(self, killed: subprocess.Popen[bytes]) -> str:
-        """Return words for a process that SIGKILL does not end: the one thread of the supervisor cannot wait for it."""
+        """Return a text about a process that SIGKILL does not end: the supervisor's only thread cannot wait for it."""
         for pipe in (killed.stdin, killed.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):  # what it has not read of its input
@@ -171,7 +171,7 @@ class ControlProgram:
         return [str(on_disk), *command.arguments], environment
 
     def _same_folder_inside(self) -> bool:
-        """Whether a process in a chroot of the driver's root finds our folder at the path that we know."""
+        """Whether a process in a chroot of the driver's root finds our folder at the same path."""
         try:
             same = Path(f"{self._driver}{self._root}").samefile(self._root)
             return same and Path(f"{self._driver}/bin/sh").exists()
@@ -192,7 +192,7 @@ def _answer(command: ControlCommand, data: bytes, code: int) -> str:
 
 
 def _says_no_daemon(text: str, code: int) -> bool:
-    """Whether the program says that nobody listens. An answer of a daemon may hold such words too, further on."""
+    """Whether the program says that no daemon listens. A daemon's answer may contain such words too, but not first."""
     if code == 0:
         return text.lstrip().startswith(_NO_DAEMON_DOCUMENTED)
     return any(words in text for words in _NO_DAEMON)

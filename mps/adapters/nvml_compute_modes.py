@@ -1,4 +1,4 @@
-"""Compute modes by NVML. It is open only while it is asked: a driver update must not find us in the way."""
+"""Compute modes by NVML, which is only open during a call, so that we never block a driver update."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _mode(gpu: str) -> ComputeMode | str:
     try:
         number = pynvml.nvmlDeviceGetComputeMode(gpu_handle(gpu))
     except pynvml.NVMLError as error:
-        return f"the GPU driver does not tell its compute mode: {_words(error)}"
+        return f"the GPU driver does not report its compute mode: {_words(error)}"
     try:
         return ComputeMode(number)
     except ValueError:

@@ -1,12 +1,12 @@
-"""Finds and ends the driver's MPS processes by what /proc says of them.
+"""Finds and ends the driver's MPS processes by what /proc says about them.
 
-The control daemon inherits CUDA_MPS_PIPE_DIRECTORY from us, and its servers from it. So the environment names our
-processes without any record of pids, which a crash could lose. A pid is never used alone: with its start time it names
-one process for ever, and a pidfd holds on to that one while it is ended.
+The control daemon inherits CUDA_MPS_PIPE_DIRECTORY from us, and its servers from it. So the environment identifies our
+processes without a record of pids, which a crash could lose. A pid is never used alone: with its start time it
+identifies one process forever, and a pidfd refers to exactly that one while it is ended.
 
-Name and environment can be chosen by any program, also in a pod. The cgroup cannot: what runs in a pod that is not ours
-is never ours, and what another user's process says of itself counts only in our own cgroup. The program file would tell
-nothing: the container toolkit mounts the driver's own into GPU pods.
+Any program, even in a pod, can choose its name and environment, but not its cgroup: a process in a foreign pod is never
+ours, and the claims of another user's process count only in our own cgroup. The program file would prove nothing: the
+container toolkit mounts the driver's own into GPU pods.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ KILL_S = 3.0
 
 _VARIABLE = b"CUDA_MPS_PIPE_DIRECTORY="
 _DAEMON_FLAGS = frozenset({b"-d", b"--daemon", b"-f", b"--foreground"})
-"""Without one of them the control program asks a daemon, ours or a person's call: it is none."""
+"""Without one of these options the control program is a client of a daemon, started by us or a person, not a daemon."""
 _ROLES = {role.value.encode(): role for role in Role}
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 """Part of a pod's cgroup, with `_` for `-` under systemd."""
 
 _START_TICKS = 19
-"""Field 22 of /proc/<pid>/stat, counted behind the program's name."""
+"""Field 22 of /proc/<pid>/stat, counted from after the program's name."""
 
 _ZOMBIE = "Z"
 
@@ -48,7 +48,7 @@ class ProcProcessTable:
         self._users = frozenset({0, os.geteuid()})
 
     def find(self) -> tuple[MpsProcess, ...]:
-        """See MpsProcessTable. Some ten microseconds a process of the node."""
+        """See MpsProcessTable. Costs some ten microseconds per process of the node."""
         pids = (int(name) for name in os.listdir(self._proc) if name.isdigit())  # noqa: PTH208 - names are enough
         found = (self._ours(pid) for pid in sorted(pids))
         return tuple(process for process in found if process is not None)
@@ -109,8 +109,8 @@ class ProcProcessTable:
         return MpsProcess(pid, ticks, role, uid, below.decode("utf-8", "replace"))
 
     def _can_be_ours(self, pid: int, role: Role, uid: int) -> bool:
-        """Daemons are root's, as we are. Servers may be of the one user that they serve, and are in our cgroup then: a
-        container is one.
+        """Daemons run as root, like us. Servers may run as the one user that they serve, and then are in our cgroup,
+        which is that of our container.
         """
         cgroup = self._cgroup_of(str(pid))
         if cgroup is None or _pod_of(cgroup) not in ("", _pod_of(self._cgroup)):

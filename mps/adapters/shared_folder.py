@@ -18,10 +18,10 @@ from dracaena.mps.planning.wants import ReadRequest
 from dracaena.mps.protocol.v3 import gpu_of
 
 _PIPE_MODE = 0o755
-"""Clients of any user walk through it; only root makes names in it."""
+"""Clients of any user traverse it; only root creates names in it."""
 
 _SHM_MODE = 0o1777
-"""As any /dev/shm."""
+"""Like any /dev/shm."""
 
 
 class _JournalFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class SharedFolder:
         self._read: dict[str, tuple[Hashable, ReadRequest]] = {}
 
     def prepare(self) -> None:
-        """Make what has to be there, and remove what a crash left half-written. Raises PermanentError."""
+        """Create the folders, and remove what a crash left half-written. Raises PermanentError."""
         try:
             for path, mode in (
                 (Path(self._places.root), _PIPE_MODE),
@@ -68,7 +68,7 @@ class SharedFolder:
         for name, stamp in self._stamps.items():
             share = name.removesuffix(mps.SUFFIX)
             if not mps.SHARE_NAME.fullmatch(share):
-                continue  # no share's file: whoever put it there knows why
+                continue  # not a share's file: not ours to judge
             before = known.get(share)
             read = before[1] if before is not None and before[0] == stamp else self._one_request(name)
             if read is not None:
@@ -125,7 +125,7 @@ class SharedFolder:
         self._node.write_if_changed(mps.NODE_STATUS, mps.encode(status))
 
     def journal(self) -> Mapping[str, ModeJournal]:
-        """See MpsFiles. An entry that does not decode says nothing that could be put back: it is removed."""
+        """See MpsFiles. An entry that does not decode names no mode to restore: it is removed."""
         found = {}
         for name in self._journal.names(mps.SUFFIX):
             try:
@@ -155,7 +155,7 @@ class SharedFolder:
         return tuple(sorted(gpu for gpu in map(gpu_of, names) if gpu is not None))
 
     def make_folders(self, gpu: str) -> None:
-        """See MpsFiles. The pipe folder comes last: it tells that both are there."""
+        """See MpsFiles. The pipe folder is made last: it shows that both exist."""
         for path in (Path(self._places.logs_of(gpu)), Path(self._places.pipes_of(gpu))):
             try:
                 path.mkdir(mode=_PIPE_MODE, parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class SharedFolder:
                 raise PermanentError(f"cannot make {path}: {error.strerror}") from error
 
     def remove_folders(self, gpu: str) -> None:
-        """See MpsFiles. The pipe folder goes last, for the same reason."""
+        """See MpsFiles. The pipe folder is removed last, for the same reason."""
         for path in (Path(self._places.logs_of(gpu)), Path(self._places.pipes_of(gpu))):
             try:
                 shutil.rmtree(path)

@@ -1,1 +1,1 @@
-"""From what is wanted and what was seen to the next steps, and to what the plugin is told. Pure."""
+"""From the wanted and the observed state to the next steps, and to the reports for the plugin. Pure."""

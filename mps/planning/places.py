@@ -1,4 +1,4 @@
-"""Where things are below the supervisor's folder, whose path is the same on the host and in the container."""
+"""The layout of the supervisor's folder, whose path is the same on the host and in the container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENT_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - in the client's container, and 
 CLIENT_SHM = "/dev/shm"  # noqa: S108 - the one place of shm_open(3)
 
 SOCKET_PATH_BYTES = 107
-"""Longest path of a Unix socket on Linux. Above it the daemon starts, cannot bind, and ends without saying why."""
+"""Longest path of a Unix socket on Linux. With a longer one the daemon starts, cannot bind, and ends silently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class MpsPlaces:
 
     @property
     def pipes(self) -> str:
-        """Pipe folder of the node's daemon (protocol 3), and what holds those of each GPU's."""
+        """Pipe folder of the node's daemon (protocol 3), and parent of the pipe folders of GPUs."""
         return f"{self.root}/pipe"
 
     @property
     def logs(self) -> str:
-        """What the driver's programs write, to be read by people."""
+        """Logs of the driver's programs, for people to read."""
         return f"{self.root}/log"
 
     @property
@@ -39,7 +39,7 @@ class MpsPlaces:
 
     @property
     def journal(self) -> str:
-        """Compute modes to put back, a file a GPU."""
+        """Compute modes to restore, one file per GPU."""
         return f"{self.root}/journal"
 
     def pipes_of(self, gpu: str) -> str:
@@ -60,7 +60,7 @@ class MpsPlaces:
 
 
 def too_long(places: MpsPlaces) -> str | None:
-    """Return what is wrong with the folder's name, None when sockets fit below it."""
+    """Return what is wrong with the folder's name, None if sockets fit below it."""
     path = places.longest_socket()
     over = len(path.encode()) - SOCKET_PATH_BYTES
     if over <= 0:

@@ -1,7 +1,7 @@
-"""The steps from what was seen to what is wanted.
+"""The steps from the observed to the wanted state.
 
-They are worked out anew from each look at the world, so it does not matter who died after which of them. Of steps that
-must not be undone before another is done, only the first is given when its outcome has to be seen.
+They are recomputed from each look at the node, so it does not matter which process died after which step. If a step
+must be seen to have worked before the next, the plan ends with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXCLUSIVE = ComputeMode.EXCLUSIVE_PROCESS
 
 
 def obstacle(wanted: WantedGpu, seen: SeenGpu) -> str | None:
-    """Return why nothing can be begun on a GPU, None when it can."""
+    """Return why nothing can be started on a GPU, None if it can."""
     if not wanted.shares:
         return None
     if seen.mode is None:
@@ -43,7 +43,7 @@ def obstacle(wanted: WantedGpu, seen: SeenGpu) -> str | None:
 
 
 def plan_gpu(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> tuple[MpsStep, ...]:
-    """Return the next steps of one GPU, in order; none when all is as wanted, or something must be waited for."""
+    """Return the next steps of one GPU, in order; none if all is as wanted, or must be waited for."""
     if not wanted.shares:
         return tuple(_taken_back(gpu, seen, protocol))
     if obstacle(wanted, seen) is not None:
@@ -55,7 +55,7 @@ def plan_node(wanted: Mapping[str, WantedGpu], seen: Mapping[str, SeenGpu], daem
               *, answers: bool) -> tuple[MpsStep, ...]:  # fmt: skip
     """Return the next steps of the node's one daemon of protocol 3. `daemons` are its processes.
 
-    It is started when the first GPU is prepared for its server, and stopped when no server is left that anybody wants.
+    It is started once the first GPU is prepared for its server, and stopped once no wanted server is left.
     """
     any_wanted = any(each.shares for each in wanted.values())
     if any_wanted and not answers:
@@ -80,7 +80,7 @@ def _made(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> Iterator
         yield MpsStep(StepKind.JOURNAL_MODE, gpu, mode=seen.mode)
     if seen.mode is not EXCLUSIVE:
         yield MpsStep(StepKind.SET_MODE, gpu, mode=EXCLUSIVE)
-    if protocol == V2 and not seen.folder:  # those of protocol 3 are the daemon's to make
+    if protocol == V2 and not seen.folder:  # with protocol 3 the daemon makes them
         yield MpsStep(StepKind.MAKE_FOLDERS, gpu)
     yield from _v3_made(gpu, wanted, seen) if protocol == V3 else _v2_made(gpu, wanted, seen)
 
@@ -105,12 +105,12 @@ def _v2_made(gpu: str, wanted: WantedGpu, seen: SeenGpu) -> Iterator[MpsStep]:
 
 
 def _stale(ceiling: ShareLimits, seen: SeenGpu) -> bool:
-    """Whether the daemon has a memory limit that no share wants any more. No command takes it off."""
+    """Whether the daemon has a memory limit that no share wants any more. No command removes it."""
     return ceiling.pinned_memory_mib is None and seen.defaults is not None and bool(seen.defaults.pinned_memory_mib)
 
 
 def _of_another(wanted: WantedGpu, seen: SeenGpu) -> bool:
-    """Whether the server belongs to another user than the one whose clients are to come: no share of his is left."""
+    """Whether the server's user differs from the one whose clients are expected: no share of the former is left."""
     return seen.server is not None and seen.server.uid is not None and seen.server.uid != wanted.uid
 
 
@@ -131,7 +131,7 @@ def _v3_made(gpu: str, wanted: WantedGpu, seen: SeenGpu) -> Iterator[MpsStep]:
     for share, limits in wanted.shares.items():
         there = seen.namespaces.get(share)
         if there is not None and there.pinned_memory_mib is not None and limits.pinned_memory_mib is None:
-            yield MpsStep(StepKind.DELETE_NAMESPACE, gpu, share)  # no command takes a memory limit off
+            yield MpsStep(StepKind.DELETE_NAMESPACE, gpu, share)  # no command removes a memory limit
             there = None
         if there is None:
             yield MpsStep(StepKind.CREATE_NAMESPACE, gpu, share)
@@ -155,8 +155,8 @@ def _taken_back(gpu: str, seen: SeenGpu, protocol: int) -> Iterator[MpsStep]:
 
 
 def _mode_put_back(gpu: str, seen: SeenGpu) -> Iterator[MpsStep]:
-    """Put back what is still as we set it; what somebody has changed since is theirs. A GPU that does not answer keeps
-    its journal until it does, or until the next boot.
+    """Restore a mode that is still as we set it; keep one that somebody has changed since. A GPU that does not answer
+    keeps its journal until it does, or until the next boot.
     """
     journal = seen.journal
     if journal is None or seen.mode is None:
@@ -167,6 +167,6 @@ def _mode_put_back(gpu: str, seen: SeenGpu) -> Iterator[MpsStep]:
 
 
 def _kills(gpu: str, seen: SeenGpu) -> Iterator[MpsStep]:
-    """End processes that no daemon answers for: servers first, so that none is left when a daemon's name is free."""
+    """End processes without an answering daemon: servers first, so that none is left when a daemon's name is free."""
     for process in sorted(seen.processes, key=lambda each: (each.role is Role.CONTROL, each.pid)):
         yield MpsStep(StepKind.KILL, gpu, process=process, number=process.pid)

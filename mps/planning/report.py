@@ -1,4 +1,4 @@
-"""What the plugin is told of a share, and what hit a GPU between two looks at it."""
+"""The reports for the plugin: the status of a share, and faults of a GPU between two looks at it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 @dataclass(frozen=True, slots=True)
 class GpuLook:
-    """One GPU at one moment: what is wanted, what was seen, and what went wrong on the way."""
+    """One GPU at one moment: what is wanted, what was seen, and what went wrong."""
 
     wanted: WantedGpu
     seen: SeenGpu
     trouble: str = ""
-    """Of the last step or look that failed."""
+    """The error of the last step or look that failed."""
 
 
 def share_status(
     name: str, digest: str, request: MpsShareRequest, look: GpuLook, *, protocol: int, places: MpsPlaces,
     fault: MpsFault | None,
 ) -> MpsShareStatus:  # fmt: skip
-    """Return what is said of a share that is not refused. It is ready when its server takes clients and every limit
-    holds, as read from the daemon.
+    """Return the status of a share that is not refused. It is ready once its server accepts clients and every limit is
+    in force, as read from the daemon.
     """
     phase, message = _phase(name, request, look, protocol)
     ready = phase is MpsPhase.READY
@@ -52,7 +52,7 @@ def share_status(
 def what_happened(
     before_pid: int, clients_before: int, seen: SeenGpu, *, gone_daemon: bool
 ) -> tuple[MpsFaultKind, str] | None:
-    """Return what has hit the clients of a server since it was seen as `before_pid`, None when nothing has.
+    """Return the fault that hit the clients of a server since it was seen as `before_pid`, None if there was none.
 
     `gone_daemon`: whether the daemon was found dead since.
     """
@@ -97,8 +97,8 @@ def _phase(name: str, request: MpsShareRequest, look: GpuLook, protocol: int) ->
 
 
 def _environment(request: MpsShareRequest, protocol: int) -> dict[str, str]:
-    """Return what the containers need. With protocol 3 the namespace holds the limits; with 2 the environment does,
-    below the ceiling that the daemon has for all clients of the GPU.
+    """Return the variables that containers need. With protocol 3 the namespace has the limits; with 2 the environment
+    has them, below the ceiling that the daemon has for all clients of the GPU.
     """
     environment = {PIPE_VARIABLE: CLIENT_PIPES}
     if protocol == V2:

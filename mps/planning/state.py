@@ -1,4 +1,4 @@
-"""What is wanted of a GPU, what was seen of it, and the steps from the one to the other."""
+"""What is wanted of a GPU, what was seen of it, and the kinds of steps between the two."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class MpsProcess:
 
     pid: int
     start_ticks: int
-    """Since boot (proc(5), starttime): with the pid it names one process for ever."""
+    """Ticks since boot (proc(5), starttime): with the pid it identifies one process forever."""
     role: Role
     uid: int
     folder: str
-    """Of its pipe folder: a GPU's (server_name()), empty for the node's own."""
+    """Name of its pipe folder: a GPU's (server_name()), empty for the node's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeJournal:
-    """Written before a GPU's compute mode is changed, removed after it was put back."""
+    """Written before a GPU's compute mode is changed, removed after it was restored."""
 
     gpu: str
     boot_id: str
@@ -52,7 +52,7 @@ class ModeJournal:
 
 @dataclass(frozen=True, slots=True)
 class WantedGpu:
-    """What the requests of a GPU's shares come to."""
+    """What the requests of a GPU's shares add up to."""
 
     shares: Mapping[str, ShareLimits]
     """Name → limits, sorted. Empty: nothing is wanted."""
@@ -70,7 +70,7 @@ class SeenGpu:
     """What was seen of one GPU in one look."""
 
     mode: ComputeMode | None
-    """None: the driver does not tell; `trouble` says why."""
+    """None: the driver does not report it; `trouble` says why."""
     trouble: str = ""
     journal: ModeJournal | None = None
     daemon: bool = False
@@ -82,11 +82,11 @@ class SeenGpu:
     defaults: ShareLimits | None = None
     """Protocol 2: limits of servers that start later; None: not asked."""
     of_server: ShareLimits | None = None
-    """Protocol 2: limits of clients that come later; None: not asked."""
+    """Protocol 2: limits of clients that connect later; None: not asked."""
     processes: tuple[MpsProcess, ...] = ()
-    """Those of this GPU's folder, in order of pid; with protocol 3 servers only."""
+    """Processes of this GPU's folder, in order of pid; with protocol 3 only servers."""
     folder: bool = False
-    """Whether this GPU's folders are there."""
+    """Whether this GPU's folders exist."""
 
     @property
     def holds_anything(self) -> bool:
@@ -95,7 +95,7 @@ class SeenGpu:
 
 
 class StepKind(Enum):
-    """What is done to one GPU. In the order in which they follow one another, from nothing to shares and back."""
+    """What is done to one GPU, in the order from nothing to shares and back."""
 
     JOURNAL_MODE = "journal the compute mode"
     SET_MODE = "set the compute mode"
@@ -117,11 +117,11 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MpsStep:
-    """One effect on the world. Each may be done twice, and may be cut short anywhere."""
+    """One effect on the world. Each is idempotent and may be interrupted at any point."""
 
     kind: StepKind
     gpu: str
-    """Empty for what is the node's: the one daemon of protocol 3."""
+    """Empty for steps of the node: the one daemon of protocol 3."""
     share: str = ""
     limits: ShareLimits = NO_LIMITS
     mode: ComputeMode = ComputeMode.DEFAULT
@@ -150,8 +150,8 @@ def v2_ceiling(shares: Mapping[str, ShareLimits]) -> ShareLimits:
 
 
 def v2_admitted(shares: Mapping[str, ShareLimits], seen: SeenGpu) -> Mapping[str, ShareLimits]:
-    """Return the shares that a v2 daemon as it runs can serve: once it has a memory limit it cannot lose it, so a share
-    without one has to wait until those with one are gone.
+    """Return the shares that the running v2 daemon can serve: once it has a memory limit it cannot lose it, so a share
+    without one must wait until those with one are gone.
     """
     limited = {name: limits for name, limits in shares.items() if limits.pinned_memory_mib is not None}
     stuck = seen.daemon and seen.defaults is not None and seen.defaults.pinned_memory_mib is not None
@@ -159,5 +159,5 @@ def v2_admitted(shares: Mapping[str, ShareLimits], seen: SeenGpu) -> Mapping[str
 
 
 def effective(limits: ShareLimits) -> ShareLimits:
-    """Return limits with 100 for no percentage: a daemon says 100 for both."""
+    """Return limits with 100 for no percentage: a daemon reports 100 for both."""
     return ShareLimits(limits.thread_percentage or 100, limits.pinned_memory_mib)

@@ -1,4 +1,4 @@
-"""From the requests on disk to what each GPU shall have, and which requests are refused with which words."""
+"""From the requests on disk to what each GPU should have, and which requests are refused and why."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class MpsWants:
-    """What all requests come to."""
+    """What all requests add up to."""
 
     gpus: Mapping[str, WantedGpu]
-    """UUID → what it shall have, sorted; none without shares."""
+    """UUID → what it should have, sorted; none without shares."""
     refusals: Mapping[str, str]
-    """Share → why it is not tried."""
+    """Share → why it is refused."""
 
 
 def wants(
     requests: Mapping[str, ReadRequest], *, boot_id: str, multi_user: bool, admitted: frozenset[str] = frozenset()
 ) -> MpsWants:
-    """Sort requests by GPU. `admitted` are shares that were served before: where only one user's clients can be served,
-    it is theirs.
+    """Sort requests by GPU. `admitted` are shares that were served before: if a GPU can only serve one user's clients,
+    their user comes first.
     """
     refusals: dict[str, str] = {}
     by_gpu: dict[str, dict[str, MpsShareRequest]] = {}

@@ -1,4 +1,4 @@
-"""What the control daemon's answers say, in words of ours, the same for both protocols."""
+"""The control daemon's answers in our terms, the same for both protocols."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dracaena.api.errors import TemporaryError
 
 
 class ControlAnswerError(TemporaryError):
-    """The control program answered something that its documentation does not know."""
+    """The control program answered something that its documentation does not have."""
 
 
 class ServerState(Enum):
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     STARTING = "starting"
     """INITIALIZING: clients that connect wait."""
     READY = "ready"
     FAULT = "fault"
-    """A client's fatal fault: new clients are refused (CUDA error 807) until all that it hit have left."""
+    """A client's fatal fault: new clients are refused (CUDA error 807) until all affected ones have left."""
     OTHER = "other"
-    """A word that we do not know: not ready."""
+    """An unknown word: not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class ServerSeen:
     pid: int
     state: ServerState
     word: str
-    """The state as the daemon says it."""
+    """The state in the daemon's word."""
     uid: int | None = None
-    """Its owner, where the daemon says it."""
+    """Its owner, if the daemon reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ShareLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientSeen:
-    """A process that is connected to a server. `namespace` is empty where the protocol has none."""
+    """A process that is connected to a server. `namespace` is empty if the protocol has none."""
 
     pid: int
     namespace: str = ""
@@ -59,7 +59,7 @@ class ControlCommand:
     arguments: tuple[str, ...] = ()
     standard_input: str = ""
     quotes_users: bool = False
-    """Whether the answer holds text that users chose, such as command lines: no word in it is the program's own."""
+    """Whether the answer contains text chosen by users, such as command lines: then no word in it can be trusted."""
 
     def __str__(self) -> str:
         return " ".join(self.arguments) or self.standard_input.strip()
@@ -72,11 +72,11 @@ def garbage(command: ControlCommand, answer: str, expected: str) -> ControlAnswe
 
 
 _SHOWN = 80
-"""Characters of a wrong answer that are shown."""
+"""Most characters of a wrong answer that are shown."""
 
 
 def process_ids(command: ControlCommand, answer: str) -> tuple[int, ...]:
-    """Read an answer that holds nothing but process ids, sorted."""
+    """Read an answer that consists of process ids, sorted."""
     words = answer.split()
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 22 for word in words):
         raise garbage(command, answer, "process ids")

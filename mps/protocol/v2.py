@@ -1,11 +1,11 @@
-"""Protocol 2: one daemon a GPU, commands on standard input. Every driver with MPS has it.
+"""Protocol 2: one daemon per GPU, commands on standard input. Every driver with MPS has it.
 
 Sources: NVIDIA's MPS documentation, "Legacy MPS v2 Interface", and the manual page nvidia-cuda-mps-control(1).
 
-* Defaults hold for servers that start later and die with the daemon; `set_… PID` holds for new clients of a running
-  server. So both are set. They are the same for all clients of the GPU: a ceiling over its shares, of which each has
-  its own limits in the environment of its containers, which may only lower them.
-* One server a user id is active; with -multiuser-server clients of all users share one of root's.
+* Defaults apply to servers that start later, and end with the daemon; `set_… PID` applies to new clients of a running
+  server. So both are set. They are the same for all clients of the GPU: a ceiling over its shares. Each share has its
+  own limits in the environment of its containers, which can only lower them.
+* One server per user id is active; with -multiuser-server clients of all users share one that runs as root.
 * `<dev>` is not checked by the daemon. We give the UUID in both commands, because a limit that is set by UUID is not
   found by ordinal.
 """
@@ -17,7 +17,7 @@ import re
 from dracaena.mps.protocol.seen import ControlCommand, ServerSeen, ServerState, ShareLimits, garbage, process_ids
 
 QUIT_S = 5
-"""Seconds that the daemon gives its servers to end. Their clients' pods have ended by then; what still runs is lost."""
+"""Seconds that the daemon gives its servers to end. Their clients' pods have ended by then; remaining work is lost."""
 
 _WORDS = {
     "INITIALIZING": ServerState.STARTING,
@@ -66,7 +66,7 @@ def set_defaults(gpu: str, limits: ShareLimits) -> tuple[ControlCommand, ...]:
 
 
 def set_of_server(pid: int, gpu: str, limits: ShareLimits) -> tuple[ControlCommand, ...]:
-    """Set the limits of clients that connect from now on to a server that runs."""
+    """Set the limits of clients that connect to a running server from now on."""
     commands = [_command(f"set_active_thread_percentage {pid} {_percentage(limits)}")]
     if limits.pinned_memory_mib is not None:
         commands.append(_command(f"set_device_pinned_mem_limit {pid} {gpu} {limits.pinned_memory_mib}M"))
@@ -100,7 +100,7 @@ def read_clients(pid: int, answer: str) -> tuple[int, ...]:
 
 
 def read_status(pid: int, answer: str) -> ServerSeen:
-    """Read the answer to server_status(). Raises ControlAnswerError for what is no single word."""
+    """Read the answer to server_status(). Raises ControlAnswerError if it is not a single word."""
     word = answer.strip()
     if not re.fullmatch(r"[A-Za-z_]{1,40}", word):
         raise garbage(server_status(pid), answer, f"one of {', '.join(_WORDS)}")
@@ -116,7 +116,7 @@ def read_percentage(command: ControlCommand, answer: str) -> int:
 
 
 def read_memory_mib(command: ControlCommand, answer: str) -> int | None:
-    """Read a memory limit in MiB, None where there is none. The docs show no example of the form: `10G`, `10GB` and
+    """Read a memory limit in MiB, None if there is none. NVIDIA's documentation has no example: `10G`, `10GB` and
     `512M` are read; an empty answer and words without a digit mean that none is set. Raises ControlAnswerError.
     """
     text = answer.strip()

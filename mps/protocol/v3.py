@@ -1,13 +1,13 @@
-"""Protocol 3 (driver R615 and later): one daemon a node, a named server a GPU, a namespace a share.
+"""Protocol 3 (driver R615 and later): one daemon per node, a named server per GPU, a namespace per share.
 
 Source: NVIDIA's MPS documentation, "MPS v3 Interface" and "MPS v3 Namespaces". What matters here:
 
 * `namespace create` makes a namespace without limits, which is the whole GPU; `namespace set` gives it its limits. A
-  named namespace does not inherit those of its server. So nobody may learn of a namespace before its limits are read
+  named namespace does not inherit those of its server. So a namespace must not be announced before its limits were read
   back.
-* A server whose GPU is not there is created without an error and ends at once: only `server list` tells.
+* Creating a server whose GPU is missing gives no error, but the server ends at once: only `server list` shows that.
 * Names: lower-case letters, digits, `_`, at most 64.
-* In multi-user mode a server belongs to user 0; else to the one user whose clients it serves.
+* In multi-user mode a server belongs to user 0; otherwise to the one user whose clients it serves.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ DEFAULT_NAMESPACE = "default"
 
 _NAME = re.compile(r"[a-z0-9_]{1,64}")
 _PID = re.compile(r"[0-9]{1,7}")
-"""Linux gives at most 2^22 of them."""
+"""Linux has at most 2^22 process ids."""
 _SERVER_COLUMNS = 7
 _NAMESPACE_COLUMNS = 7
 _CLIENT_COLUMNS = 5
 _SERVER_PREFIX = "gpu_"
 _UNITS_KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 _NONE = frozenset({"", "-", "none", "unlimited", "default"})
-"""How a limit that is not set may be printed: the documentation shows `-` for an empty column."""
+"""How an unset limit may be printed: the documentation shows `-` for an empty column."""
 
 
 def server_name(gpu: str) -> str:
-    """Return the name of a GPU's server, and of its folder: `gpu_` and the UUID's digits with `_` between them."""
+    """Return the name of a GPU's server and of its folder: `gpu_` and the UUID's digits with `_` instead of `-`."""
     return _SERVER_PREFIX + gpu.removeprefix("GPU-").lower().replace("-", "_")
 
 
 def gpu_of(server: str) -> str | None:
-    """Return the GPU of a server, None for one that we have not named."""
+    """Return the GPU of a server, None for one that we did not name."""
     digits = server.removeprefix(_SERVER_PREFIX)
     if digits == server or not re.fullmatch(r"[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}", digits):
         return None
@@ -108,7 +108,7 @@ def limit_namespace(gpu: str, share: str, limits: ShareLimits) -> ControlCommand
 
 
 def delete_namespace(gpu: str, share: str) -> ControlCommand:
-    """Remove a namespace, also when a client is still in it: its pods have ended, or are ending by force."""
+    """Remove a namespace, even if a client is still in it: its pods have ended, or are being ended by force."""
     return ControlCommand(("namespace", "delete", share, f"--server={server_name(gpu)}", "--force"))
 
 
@@ -142,8 +142,8 @@ def read_namespaces(answer: str) -> dict[tuple[str, str], ShareLimits]:
 def read_clients(answer: str) -> dict[str, tuple[ClientSeen, ...]]:
     """Read the answer to list_clients(): GPU → clients in order of pid.
 
-    The last column is a client's command line, which may hold anything, line breaks too. So lines that cannot be read
-    are left out, and a client can make others appear that are not there: what is read may be reported, nothing more.
+    The last column is a client's command line, which may contain anything, even line breaks. So lines that cannot be
+    read are left out, and a client can fake further clients: use the result for reports only.
     """
     found: dict[str, list[ClientSeen]] = {}
     for line in answer.splitlines():
@@ -166,7 +166,7 @@ def _rows(command: ControlCommand, answer: str, columns: int) -> Iterator[list[s
 
 
 def _state(word: str) -> ServerState:
-    """Read a server's status. The documentation shows `Ready` alone; the states behind it are those of protocol 2."""
+    """Read a server's status. The documentation shows only `Ready`; the other states are those of protocol 2."""
     text = word.lower()
     if text in ("ready", "active"):
         return ServerState.READY
