@@ -1,4 +1,4 @@
-"""One scrape: the driver within its deadline, podlist.json, the cgroups, and what is kept between scrapes."""
+"""One scrape: the driver within its deadline, podlist.json, the cgroups, and the state between scrapes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dracaena.exporter.series.readings import DriverReading, ProcessPlace
 from dracaena.process.clock import Clock
 
 CallDriver = Callable[[Callable[[], DriverReading]], DriverReading]
-"""Runs a reading in the driver's thread. Raises DracaenaError where that takes too long."""
+"""Runs a reading in the driver's thread. Raises DracaenaError if that takes too long."""
 
 log = structlog.get_logger()
 
@@ -65,12 +65,12 @@ class NodeView:
 
     @property
     def shown(self) -> tuple[ServedDevice, ...] | None:
-        """Return the devices, None where the driver did not answer."""
+        """Return the devices, None if the driver did not answer."""
         return None if self.reading is None else self.devices
 
 
 class NodeCollector:
-    """Owns what is kept between scrapes. collect() is for any thread; one runs at a time."""
+    """Owns the state between scrapes. collect() is for any thread; one runs at a time."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class NodeCollector:
         errors: NvmlErrorCounts,
         in_vfio: Callable[[str], bool] = lambda _address: False,
     ) -> None:
-        """`in_vfio` says of a PCI address, as NVML writes it, whether the GPU there is a virtual machine's now."""
+        """`in_vfio` returns for a PCI address, as NVML writes it, whether a virtual machine has the GPU there now."""
         self._source, self._podlist, self._places, self._chosen = source, podlist, places, chosen
         self._call, self._clock, self._hostname, self._errors = call, clock, hostname, errors
         self._idle_after_s, self._in_vfio = idle_after_s, in_vfio
@@ -105,7 +105,7 @@ class NodeCollector:
         """When the last scrape came. Read by others."""
 
     def collect(self) -> tuple[MetricFamily, ...]:
-        """Return all families. Takes the driver's deadline at most, and some milliseconds."""
+        """Return all families. Takes at most the driver's deadline plus some milliseconds."""
         with self._lock:
             self.scraped_s = self._clock.monotonic()
             view = self._look()
@@ -128,7 +128,7 @@ class NodeCollector:
             )  # fmt: skip
 
     def view(self) -> NodeView:
-        """Return what there is now, for people."""
+        """Return the current state, for people."""
         with self._lock:
             self.scraped_s = self._clock.monotonic()
             return self._look()

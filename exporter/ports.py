@@ -1,4 +1,4 @@
-"""What the exporter needs of the world. Adapters implement it; tests have fakes of the same form."""
+"""What the exporter needs from outside. Adapters implement it; tests have fakes of the same form."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dracaena.exporter.series.readings import DriverReading, GpuQuantity, Proces
 
 
 class DeviceSource(Protocol):
-    """The GPU driver. One thread, but for doing()."""
+    """The GPU driver. For one thread, except doing()."""
 
     def read(self, wanted: Collection[GpuQuantity]) -> DriverReading:
-        """Read all GPUs. Raises GpuDriverTroubleError where the driver cannot be used."""
+        """Read all GPUs. Raises GpuDriverTroubleError if the driver cannot be used."""
         ...
 
     def obey(self) -> None:
-        """Let go of the driver where somebody has asked for that."""
+        """Close the driver if somebody has requested that."""
         ...
 
     def doing(self) -> str:
@@ -26,7 +26,7 @@ class DeviceSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver."""
         ...
 
 
@@ -35,11 +35,11 @@ class PodlistLook:
     """One look at podlist.json."""
 
     entries: tuple[PodlistEntry, ...]
-    """Those of the last file that could be read."""
+    """Entries of the last file that could be read."""
     age_s: float | None
-    """Since the file's time of change; None: there is no file."""
+    """Seconds since the file's modification time; None: there is no file."""
     error: str = ""
-    """Why the file of now cannot be read, as one word: `absent`, `unreadable`, `malformed`; empty: it can."""
+    """Why the current file cannot be read, as one word: `absent`, `unreadable`, `malformed`; empty: it can."""
     message: str = ""
     """The same in a sentence."""
 
@@ -48,7 +48,7 @@ class PodlistSource(Protocol):
     """podlist.json."""
 
     def look(self) -> PodlistLook:
-        """Return what it says now. Costs one stat while the file stays the same. Raises nothing."""
+        """Return its current content. Costs one stat while the file stays the same. Never raises."""
         ...
 
 
@@ -56,5 +56,5 @@ class ProcessPlaces(Protocol):
     """The cgroups of processes."""
 
     def place_of(self, pid: int) -> ProcessPlace | None:
-        """Return where a process runs, None where it has ended."""
+        """Return where a process runs, None if it has ended."""
         ...

@@ -1,4 +1,4 @@
-"""Runs the exporter: an endpoint, a thread for the GPU driver, and one that lets go of the driver when asked to."""
+"""Runs the exporter: an endpoint, a thread for the GPU driver, and one that closes the driver on request."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from dracaena.process.http_message import HttpAnswer
 from dracaena.process.logs import configure_logs
 
 LOOK_S = 1.0
-"""How often it is looked whether somebody wants the driver: within the two seconds that the plugin needs too."""
+"""Pause between checks whether somebody wants the driver released: within two seconds, like the plugin."""
 
 UNUSED_S = 300.0
-"""Nobody scrapes: the driver is let go of, so that an exporter that was forgotten is in nobody's way."""
+"""Without a scrape for this long the driver is closed, so that a forgotten exporter blocks nobody."""
 
 MOST_FIELD_BYTES = 1 << 20
-"""A ConfigMap, where the file comes from, holds no more."""
+"""The file comes from a ConfigMap, which holds no more."""
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class ExporterProgram:
         proc_root: str = "/proc",
         sys_root: str = "/sys",
     ) -> None:
-        """`source` stands in for NVML."""
+        """`source` replaces NVML."""
         self._clock = clock or SystemClock()
         self._registry = registry
         self._deadline_s, self._node_name = settings.deadline_s, settings.node_name
@@ -96,7 +96,7 @@ class ExporterProgram:
         log.info("serving metrics", port=self._http.port)
 
     def stop(self) -> None:
-        """Close the port and let go of the driver."""
+        """Close the port and the driver."""
         self._stopping.set()
         self._http.stop()
         self._driver.stop()
@@ -147,7 +147,7 @@ def _chosen_fields(path: str) -> ChosenFields:
 
 
 def _permission(settings: ExporterSettings) -> GpuDriverPermission | None:
-    """Return what keeps the driver closed while somebody else needs it; None where no plugin has ever run."""
+    """Return what keeps the driver closed while somebody else needs it; None if no plugin has ever run here."""
     paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
     if not paths.release_request.parent.is_dir():
         log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
@@ -167,7 +167,7 @@ def _nvml(driver_root: str) -> MakeSource:
 
 
 def run(settings: ExporterSettings) -> int:
-    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError if it cannot start."""
     hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
     program = ExporterProgram(settings)

@@ -28,27 +28,27 @@ from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
-"""Pause between two openings of NVML while a GPU does not answer: what NVML lists is what there was when it was opened,
-so one that was put back is seen after that."""
+"""Pause between two openings of NVML while a GPU does not answer: NVML lists the GPUs from when it was opened, so a GPU
+that is back shows only after that."""
 
 _GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
 _NOTHING = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
-"""What nvmlDeviceGetProcessUtilization says where no process ran: drivers differ, and pynvml raises both."""
+"""What nvmlDeviceGetProcessUtilization returns if no process ran: drivers differ, and pynvml raises both."""
 
 _PROCESS_CALLS = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,
     pynvml.nvmlDeviceGetGraphicsRunningProcesses,
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
 )
-"""Under MPS the first names the server alone, and the last one its clients."""
+"""Under MPS the first lists only the server, and the last one its clients."""
 
 
 Spread = Callable[[Sequence[Callable[[], GpuReading]]], list[GpuReading]]
-"""Does pieces of work, at once or one after the other, and returns what they give in their order."""
+"""Runs pieces of work, concurrently or sequentially, and returns their results in order."""
 
 
 def one_by_one(works: Sequence[Callable[[], GpuReading]]) -> list[GpuReading]:
-    """Do one after the other (Spread)."""
+    """Run them sequentially (Spread)."""
     return [work() for work in works]
 
 
@@ -69,10 +69,10 @@ class _Known:
 
 class NvmlDevices:
     """Implements dracaena.exporter.ports.DeviceSource. Keeps NVML open between readings: opening it costs more than
-    reading, and events are only received meanwhile.
+    reading, and events are only received while it is open.
 
-    One thread calls it, which `spread` may divide by GPU: calls of NVML may come from several threads at once, and what
-    is kept between readings is kept by device.
+    One thread calls it; `spread` may divide the work by GPU: NVML may be called from several threads at once, and all
+    state between readings is kept per device.
     """
 
     def __init__(self, library: NvmlLibrary, clock: Clock | None = None, *, spread: Spread = one_by_one) -> None:
@@ -98,7 +98,7 @@ class NvmlDevices:
         """Thread → the call that it is in, the oldest first."""
 
     def read(self, wanted: Collection[GpuQuantity]) -> DriverReading:
-        """See DeviceSource. A GPU that is lost during the reading has what it told before that."""
+        """See DeviceSource. A GPU that is lost during the reading keeps what it had reported before that."""
         try:
             self._doing[threading.get_ident()] = "nvmlInit"
             if not self._is_whole and self._clock.monotonic() - self._opened_s >= REOPEN_S:
@@ -147,7 +147,7 @@ class NvmlDevices:
         return DriverReading(self._session, version or "", gpus, unnamed=count - len(known))
 
     def _gpu(self, index: int) -> tuple[int, _Known] | None:
-        """Return a GPU that can be named, None for another one."""
+        """Return the GPU if it can be named, otherwise None."""
         known = self._known.get(index)
         if known is None:
             try:
@@ -258,7 +258,7 @@ class NvmlDevices:
         return found
 
     def _processes(self, device: str, handle: Any) -> tuple[GpuProcess, ...] | None:
-        """Return all processes by pid, each once; None where no call tells."""
+        """Return all processes by pid, each once; None if no call reports them."""
         found: dict[int, int | None] = {}
         answered = False
         for call in _PROCESS_CALLS:
@@ -272,7 +272,7 @@ class NvmlDevices:
         return tuple(GpuProcess(pid, found[pid]) for pid in sorted(found)) if answered else None
 
     def _sm_percent(self, gpu: _Known) -> Mapping[int, float] | None:
-        """Return the mean use of the SMs by each process since the last reading; empty where nothing ran."""
+        """Return the mean use of the SMs by each process since the last reading; empty if nothing ran."""
         call = pynvml.nvmlDeviceGetProcessUtilization
         since_us = self._utilization_us.get(gpu.uuid, 0)
         samples = self._ask(gpu.uuid, call, gpu.handle, since_us, expected=_NOTHING, default=())
@@ -293,8 +293,8 @@ class NvmlDevices:
         named: str = "",
         remember: bool = True,
     ) -> Any:
-        """Return the answer of one call, `default` where there is none. What will never be answered is not asked again
-        in this session. Raises _GpuGoneError where the GPU is lost.
+        """Return the answer of one call, `default` if there is none. A call that can never be answered is not repeated
+        in this session. Raises _GpuGoneError if the GPU is lost.
         """
         name = named or call.__name__
         if (device, name) in self._never:
@@ -311,7 +311,7 @@ class NvmlDevices:
                 raise _GpuGoneError(f"{name} says {error_name(error)}") from error
             if remember and error_name(error) in LASTING:
                 self._never.add((device, name))
-        except (UnicodeDecodeError, KeyError):  # a text that is none, a value of a type that there is not
+        except (UnicodeDecodeError, KeyError):  # an undecodable text, or a value of an unknown type
             self._library.note(name, NO_TEXT)
         finally:
             del self._doing[me]

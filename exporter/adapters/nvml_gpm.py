@@ -22,7 +22,7 @@ METRICS: Mapping[int, GpuQuantity] = {
 
 @dataclass(frozen=True, slots=True)
 class GpmTarget:
-    """What a sample is taken of: a GPU, or one of its GPU instances."""
+    """The target of a sample: a GPU, or one of its GPU instances."""
 
     key: str
     handle: Any

@@ -1,4 +1,4 @@
-"""The calls of NVML that tell numbers of a device, and what each tells."""
+"""The NVML calls that return numbers of a device, and the quantities of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NvmlQuestion:
     """One call. `ask` raises NVMLError."""
 
     call: str
-    """As it is named where errors are counted; no two questions have one name."""
+    """Its name in error counts; unique."""
     tells: frozenset[GpuQuantity]
     ask: Callable[[Any], Numbers]
 
@@ -33,7 +33,7 @@ def _sm_clock(handle: Any) -> Numbers:
 
 
 def _temperature(handle: Any) -> Numbers:
-    """Ask in the newer form, and in the old one where the driver is older than that."""
+    """Use the newer call, or the old one if the driver is older than that."""
     try:
         degrees = pynvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU)
     except pynvml.NVMLError as error:
@@ -66,7 +66,7 @@ def _utilization(handle: Any) -> Numbers:
 
 
 def _memory(handle: Any) -> Numbers:
-    """The first form counts what is reserved as used, and tells it apart nowhere."""
+    """The first version of the call counts reserved memory as used, and does not report it separately."""
     try:
         info = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
         reserved = {Q.MEMORY_RESERVED_BYTES: info.reserved}
@@ -98,7 +98,7 @@ def _licence(handle: Any) -> Numbers:
 
 
 def _single(call: str, quantity: GpuQuantity, *, first: bool = False) -> NvmlQuestion:
-    """Return the question of a function that tells one number, or as the first of several."""
+    """Return the question for a function that returns one number, or returns it first of several."""
 
     def ask(handle: Any) -> Numbers:
         answer = getattr(pynvml, call)(handle)
@@ -121,7 +121,7 @@ MEMORY: Final = NvmlQuestion(
     frozenset({Q.MEMORY_FREE_BYTES, Q.MEMORY_USED_BYTES, Q.MEMORY_TOTAL_BYTES, Q.MEMORY_RESERVED_BYTES}),
     _memory,
 )
-"""The one that MIG devices answer too."""
+"""The question that MIG devices answer too."""
 
 QUESTIONS: Final[tuple[NvmlQuestion, ...]] = (
     MEMORY,
@@ -153,6 +153,6 @@ QUESTIONS: Final[tuple[NvmlQuestion, ...]] = (
 
 
 def chosen(wanted: Iterable[GpuQuantity]) -> tuple[NvmlQuestion, ...]:
-    """Return the questions that tell any of the wanted quantities."""
+    """Return the questions that give any of the wanted quantities."""
     names = frozenset(wanted)
     return tuple(question for question in QUESTIONS if question.tells & names)

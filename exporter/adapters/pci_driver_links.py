@@ -1,4 +1,4 @@
-"""Which kernel driver has a GPU, as /sys says: the NVIDIA driver does not list those that are elsewhere."""
+"""Which kernel driver has a GPU, by /sys: the NVIDIA driver does not list GPUs of other drivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 _ADDRESS: Final = re.compile(r"([0-9a-f]{8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
 _VFIO: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
-"""vfio-pci and its variants for products, as nvgrace-gpu-vfio-pci."""
+"""vfio-pci and its product variants such as nvgrace-gpu-vfio-pci."""
 
 
 class PciDriverLinks:
@@ -18,8 +18,8 @@ class PciDriverLinks:
         self._devices = Path(root) / "bus/pci/devices"
 
     def has_vfio(self, pci_bus_id: str) -> bool:
-        """Whether a VFIO driver has the GPU at an address as NVML writes it (`00000000:18:00.0`): it is a virtual
-        machine's then. What cannot be read has none.
+        """Whether a VFIO driver has the GPU at an address as NVML writes it (`00000000:18:00.0`), so that it is used by
+        a virtual machine. False if that cannot be read.
         """
         match = _ADDRESS.fullmatch(pci_bus_id.lower())
         if match is None:

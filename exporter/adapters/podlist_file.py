@@ -13,11 +13,11 @@ from dracaena.api.podlist import PODLIST, PodlistEntry, decode_podlist
 from dracaena.exporter.ports import PodlistLook
 
 MOST_BYTES = 16 << 20
-"""A node has some hundred containers with GPUs at most, of some hundred bytes each. What is larger is no podlist."""
+"""A node has some hundred containers with GPUs at most, of some hundred bytes each. A larger file is not a podlist."""
 
 _TICK_NS = 50_000_000
-"""The kernel takes the times of files from a clock that ticks every 1 to 10 ms: a file that was changed within the last
-ticks may be changed once more without a sign, so it is read again."""
+"""The kernel takes file times from a clock that ticks every 1 to 10 ms: a file that changed within the last ticks may
+change once more without a new time, so it is read again."""
 
 Stamp = tuple[int, int, int]
 
@@ -48,7 +48,7 @@ class PodlistFile:
         return PodlistLook(self._entries, self._now_s() - seen.st_mtime, *self._error)
 
     def _read(self) -> tuple[str, str]:
-        """Take in the file; return what is wrong with it, as a word and as a sentence. What it said before stays."""
+        """Read the file; return what is wrong with it, as a word and as a sentence: then the last content stays."""
         try:
             data = _content(self._path)
         except OSError as error:

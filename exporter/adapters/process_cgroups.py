@@ -1,8 +1,8 @@
 """The pod and the container of a process, by its cgroup.
 
-A process cannot choose its cgroup, so this tells who uses a GPU whatever a program says of itself. Paths differ with
-the cgroup driver (systemd, cgroupfs), the runtime, and the cgroup namespace of whoever reads: only the two ids in them
-are looked for. The process ids of the driver are the host's, so this process must run in the host's namespace of them.
+A process cannot choose its cgroup, so this shows who uses a GPU whatever a program claims. Paths differ with the cgroup
+driver (systemd, cgroupfs), the runtime, and the reader's cgroup namespace: only the two ids in them are used. The
+driver's process ids are those of the host, so this process must run in the host's PID namespace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ProcessCgroups:
         self._proc = Path(proc_root)
 
     def place_of(self, pid: int) -> ProcessPlace | None:
-        """See ProcessPlaces. Some 20 microseconds."""
+        """See ProcessPlaces. Takes some 20 microseconds."""
         try:
             text = (self._proc / str(pid) / "cgroup").read_text(encoding="ascii", errors="replace")
         except OSError:

@@ -1,1 +1,1 @@
-"""From readings to series: which fields there are, who owns what, and the text that Prometheus reads. Pure."""
+"""From readings to series: the fields, the owners of devices, and the text that Prometheus reads. Pure."""

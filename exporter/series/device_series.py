@@ -1,7 +1,7 @@
 """Series under dcgm-exporter's names, of GPUs and MIG devices, each with the container that has it.
 
-One container has a device: its labels stand on all series of the device. Nobody has it: no such labels. Several have
-it: what is the device's stands there once without them, and what single containers use of it once for each.
+If one container has a device, all series of the device have its labels. If none has it, they have no such labels. If
+several have it, each value of the device appears once without them, and what containers use of it once for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServedDevice:
     """A whole GPU, or a GPU instance with all its MIG devices, which share its memory."""
 
     key: str
-    """Names it in what is kept from reading to reading."""
+    """Its name in the state that is kept between readings."""
     uuids: tuple[str, ...]
     labels: Labels
     use: DeviceUse
@@ -33,7 +33,7 @@ class ServedDevice:
 
     @property
     def name(self) -> str:
-        """Return what it is called in series of our own: one UUID, or those of all parts of a GPU instance."""
+        """Return its name in our own series: one UUID, or those of all parts of a GPU instance."""
         return ",".join(self.uuids)
 
 
@@ -48,9 +48,9 @@ def dcgm_families(
     devices: Sequence[ServedDevice],
     counts: Mapping[tuple[str, str], float],
 ) -> tuple[MetricFamily, ...]:
-    """Return one family for each chosen field, in the order of the choice.
+    """Return one family for each chosen field, in the chosen order.
 
-    `counts`: counters as they are to be shown (history.CounterKey).
+    `counts`: the counter values to show (history.CounterKey).
     """
     version = {DRIVER_VERSION: reading.driver_version} if chosen.driver_version and reading.driver_version else {}
     return tuple(
@@ -125,7 +125,7 @@ def _devices(gpu: GpuReading, owners: Owners, places: Places, hostname: str) -> 
 
 
 def _joined(parts: Sequence[MigInstance]) -> DeviceUse:
-    """Return what a GPU instance does: its memory is told by each of its parts, its processes by theirs."""
+    """Return what a GPU instance does: each part reports the memory of the whole, and only its own processes."""
     told = [part.use.processes for part in parts if part.use.processes is not None]
     by_pid: dict[int, GpuProcess] = {process.pid: process for processes in told for process in processes}
     processes = tuple(by_pid[pid] for pid in sorted(by_pid)) if len(told) == len(parts) else None

@@ -1,6 +1,6 @@
 """Who has what, for people: a tree as text, and the same by pod as JSON.
 
-After gpu-manager's /graph and /usage: the same questions, in the words of this exporter.
+Modelled on gpu-manager's /graph and /usage: the same questions, in the terms of this exporter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dracaena.exporter.series.usage import ContainerUse
 SHOWN: Final = frozenset(
     {GpuQuantity.GPU_UTILIZATION_PERCENT, GpuQuantity.MEMORY_USED_BYTES, GpuQuantity.MEMORY_TOTAL_BYTES}
 )
-"""What has to be read for the tree, whatever fields are served."""
+"""What must be read for the tree, whatever fields are served."""
 
 NO_ANSWER: Final = "the GPU driver does not answer"
 _MIB = 1 << 20
@@ -25,7 +25,7 @@ _PERCENT = 100.0
 
 
 def tree_text(devices: Sequence[ServedDevice] | None, hostname: str) -> str:
-    """Return the node, its GPUs, their GPU instances, and below each who has it. None: the driver does not answer."""
+    """Return the node, its GPUs, their GPU instances, and below each its owners. None: the driver does not answer."""
     if devices is None:
         return f"{_plain(hostname)}: {NO_ANSWER}\n"
     lines = [f"{_plain(hostname)}: {sum(not _is_part(device) for device in devices)} GPUs"]
@@ -38,8 +38,8 @@ def tree_text(devices: Sequence[ServedDevice] | None, hostname: str) -> str:
 
 
 def usage_json(devices: Sequence[ServedDevice] | None, hostname: str, *, owners_known: bool = True) -> bytes:
-    """Return what each container has and uses, by pod; `"driver": false` where the driver does not answer. `unowned`
-    are the devices that no container has, with what they do; it is left out where that is not known.
+    """Return what each container has and uses, by pod; `"driver": false` if the driver does not answer. `unowned` lists
+    the devices that no container has, with what they do; it is left out if that is not known.
     """
     pods: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]] = {}
     for device in devices or ():
@@ -60,7 +60,7 @@ def usage_json(devices: Sequence[ServedDevice] | None, hostname: str, *, owners_
 
 
 def _whole(devices: Sequence[ServedDevice]) -> Iterator[ServedDevice]:
-    """Yield what can be had: GPUs that are not divided, and GPU instances."""
+    """Yield what containers can have: GPUs that are not divided, and GPU instances."""
     divided = {device.labels["gpu"] for device in devices if _is_part(device)}
     yield from (device for device in devices if _is_part(device) or device.labels["gpu"] not in divided)
 
@@ -80,7 +80,7 @@ def _unowned_document(device: ServedDevice) -> dict[str, Any]:
 
 
 def _owners(device: ServedDevice) -> Iterator[tuple[Owner, ContainerUse | None]]:
-    """Yield who has a device, with what they use of it as far as that is told."""
+    """Yield the owners of a device, with what they use of it as far as that is known."""
     if device.shared_out is None:
         yield from ((owner, None) for owner in device.owners)
     else:
@@ -136,5 +136,5 @@ def _use_document(device: ServedDevice, use: ContainerUse | None) -> dict[str, A
 
 
 def _plain(text: str) -> str:
-    """Return a text that stays on its line: names are read from a file, and terminals obey control characters."""
+    """Return a text without control characters: names come from a file, and terminals obey such characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

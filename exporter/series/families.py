@@ -1,7 +1,7 @@
 """Metric families, and their text in version 0.0.4 of Prometheus's format.
 
-prometheus_client writes `_total` behind the name of each counter, as OpenMetrics wants it. Names of dcgm-exporter have
-no such ending, and dashboards ask for them as they are.
+prometheus_client appends `_total` to the name of each counter, as OpenMetrics demands. Names of dcgm-exporter have no
+such suffix, and dashboards query them as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MetricFamily:
 
 
 def render(families: Iterable[MetricFamily]) -> bytes:
-    """Return the text. A family without samples is left out: it would say that there is something."""
+    """Return the text. A family without samples is left out: it would suggest that there is data."""
     lines = []
     for family in families:
         if family.samples:

@@ -1,4 +1,4 @@
-"""The file that chooses fields, in the form of dcgm-exporter's: `FIELD, type, help`, one a line, `#` for comments."""
+"""The file that chooses fields, in the form of dcgm-exporter's: `FIELD, type, help`, one per line, `#` for comments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dracaena.exporter.series.readings import GpuQuantity
 LABEL: Final = "label"
 _COLUMNS = 3
 _SHOWN_BYTES = 80
-"""Most of a line that is said again, in characters."""
+"""Most characters of a line that are quoted in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class ChosenFields:
 
     @property
     def quantities(self) -> frozenset[GpuQuantity]:
-        """What has to be read of the driver."""
+        """What must be read from the driver."""
         return frozenset(field.quantity for field in self.fields)
 
 
 def default_fields() -> ChosenFields:
-    """Return what is served where no file chooses."""
+    """Return what is served without such a file."""
     return ChosenFields(tuple(field for field in FIELDS if field.by_default), driver_version=True)
 
 
 def read_field_file(data: bytes) -> ChosenFields:
-    """Return what a file chooses, in its order. A line that cannot be served is a fault and hinders no other.
+    """Return what a file chooses, in its order. A line that cannot be served is a fault and does not affect others.
 
-    Raises BadInputError where it is no text at all.
+    Raises BadInputError if the file is not text at all.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -72,7 +72,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _problem(row: list[str], found: dict[str, GpuField], *, has_version: bool) -> str | None:
-    """Return why a line chooses nothing, None if it does."""
+    """Return why a line is invalid, None if it is valid."""
     if len(row) < _COLUMNS:
         return "expected FIELD, type, help"
     name, kind = row[0], row[1]

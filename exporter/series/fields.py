@@ -17,21 +17,21 @@ DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 
 MEMORY_USED: Final = "DCGM_FI_DEV_FB_USED"
 GPU_UTILIZATION: Final = "DCGM_FI_DEV_GPU_UTIL"
-"""These two are told of single containers too, where several have one device."""
+"""These two are also given for single containers if several have one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuField:
-    """One field: what it is called, and what of the readings it is."""
+    """One field: its name, and its value in the readings."""
 
     name: str
     type: MetricType
     help: str
     quantity: GpuQuantity
     divisor: float = 1.0
-    """NVML's number divided by this is the field's."""
+    """Divide NVML's number by this to get the field's."""
     by_default: bool = True
-    """Whether it is served where no file chooses."""
+    """Whether it is served without a file that chooses."""
 
 
 _MILLI, _MIB, _PERCENT = 1000.0, float(1 << 20), 100.0

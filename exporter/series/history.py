@@ -1,4 +1,4 @@
-"""What is kept from one reading to the next: counters that must not run back, and since when devices are idle."""
+"""State between readings: counters that must not decrease, and since when devices are idle."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from dracaena.exporter.series.owners import Owner
 CounterKey = tuple[str, str]
 """UUID and name of a counter."""
 IdleKey = tuple[str, Owner]
-"""UUID of a device and who has it."""
+"""UUID of a device and its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterState:
-    """One counter as it was last shown."""
+    """One counter as last shown."""
 
     session: int
     shown: float
     below: float | None = None
-    """The last value, where it was less than what was shown."""
+    """The last value, if it was less than what was shown."""
 
 
 def next_count(state: CounterState | None, session: int, value: float) -> CounterState:
     """Return the state after a new value of the driver.
 
-    A counter that falls looks to Prometheus as if it had begun anew, and `rate()` adds its whole value once more. So a
-    single lower value is not shown. Two in a row that rise are a counter that did begin anew. With another session
-    of the driver all do.
+    Prometheus takes a counter that decreases for reset, and `rate()` adds its whole value once more. So a single lower
+    value is not shown. Two lower values in a row that rise are a real reset. A new session of the driver resets all.
     """
     if state is None or state.session != session or value >= state.shown:
         return CounterState(session, value)
@@ -38,8 +37,8 @@ def next_count(state: CounterState | None, session: int, value: float) -> Counte
 
 
 def idle_since(before: Mapping[IdleKey, float], busy: Mapping[IdleKey, bool], now_s: float) -> Mapping[IdleKey, float]:
-    """Return since when each device has done nothing for who has it; now: it does something, or was not there before.
+    """Return since when each device has been idle for its owner; now if it is busy, or was not there before.
 
-    Devices that nobody has any more are forgotten.
+    Devices without an owner are forgotten.
     """
     return {key: now_s if is_busy else before.get(key, now_s) for key, is_busy in busy.items()}

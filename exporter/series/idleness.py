@@ -1,4 +1,4 @@
-"""Whether who has a device uses it."""
+"""Whether the owner of a device uses it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dracaena.exporter.series.readings import GpuQuantity
 from dracaena.exporter.series.usage import ContainerUse
 
 SIGNS_OF_USE: Final = frozenset({GpuQuantity.GPU_UTILIZATION_PERCENT, GpuQuantity.GRAPHICS_ACTIVE_PERCENT})
-"""Read whatever is served: whether a GPU is idle does not depend on which fields an admin chose."""
+"""Always read, so that whether a GPU is idle does not depend on which fields an admin chose."""
 
 
 def busy_owners(device: ServedDevice) -> Mapping[Owner, bool]:
-    """Return for each owner of a device whether it uses it; an owner of whom nothing can be known is left out.
+    """Return for each owner of a device whether it uses it, without owners about whom that is not known.
 
-    What computes counts, not what only holds memory. Where the driver does not tell what computes, as on MIG devices,
-    a process is taken for use: better no word about waste than a wrong one.
+    Computing counts, merely holding memory does not. If the driver does not report who computes, as on MIG devices, a
+    process counts as use: better not to report waste than to report it wrongly.
     """
     if len(device.owners) == 1:
         signs = [device.use.values[sign] for sign in SIGNS_OF_USE if sign in device.use.values]

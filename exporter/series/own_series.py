@@ -1,4 +1,4 @@
-"""Series of our own: who has what, what containers use, what is allocated and idle, and how the exporter itself is."""
+"""Our own series: who has what, what containers use, what is allocated and idle, and the state of the exporter."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class PodlistState:
-    """How the map is."""
+    """The state of podlist.json."""
 
     is_read: bool
-    """Whether the last look found a file that can be read."""
+    """Whether the last look found a readable file."""
     age_s: float | None
-    """Since its time of change; None: there is no file."""
+    """Seconds since its modification time; None: there is no file."""
     errors: Mapping[str, int]
     """Failed looks by reason."""
     entries: int = 0
@@ -30,12 +30,12 @@ class PodlistState:
 
 @dataclass(frozen=True, slots=True)
 class OwnState:
-    """How the exporter is."""
+    """The state of the exporter."""
 
     version: str
     driver_up: bool
     driver_seconds: float
-    """Of the last reading."""
+    """Seconds that the last reading took."""
     nvml_errors: Mapping[tuple[str, str], int]
     """(call, error) → how often."""
     ran_back: int
@@ -47,7 +47,7 @@ class OwnState:
 
 
 def allocation_families(owners: Owners, reading: DriverReading | None, hostname: str) -> tuple[MetricFamily, ...]:
-    """Return who has what. Without a reading of the driver nothing is known of the devices."""
+    """Return who has what. Without a reading of the driver nothing is known about the devices."""
     parents = {mig.uuid: gpu.uuid for gpu in reading.gpus for mig in gpu.mig} if reading is not None else {}
     limits = [(each, share) for each in owners.allocations for share in each.shares]
     memory = [(each, share, _bytes(share.memory)) for each, share in limits]
@@ -87,7 +87,7 @@ def allocation_families(owners: Owners, reading: DriverReading | None, hostname:
 def use_families(
     devices: Sequence[ServedDevice], idle: Mapping[IdleKey, float], now_s: float, idle_after_s: float, hostname: str
 ) -> tuple[MetricFamily, ...]:
-    """Return what containers use, and what they have and do not use. `idle`: since when, by device and owner."""
+    """Return what containers use, and what they have but do not use. `idle`: since when, by device and owner."""
     uses = [
         (_use_labels(device, owner, hostname), use)
         for device in devices
@@ -142,7 +142,7 @@ def use_families(
 def state_families(
     state: OwnState, reading: DriverReading | None, owners: Owners, hostname: str
 ) -> tuple[MetricFamily, ...]:
-    """Return how the exporter, the driver and podlist.json are."""
+    """Return the state of the exporter, the driver and podlist.json."""
     gpus = reading.gpus if reading is not None else ()
     podlist = state.podlist
     age = [] if podlist.age_s is None else [Sample({}, max(0.0, podlist.age_s))]
@@ -217,7 +217,7 @@ def _allocation_labels(each: GpuAllocation, hostname: str) -> Labels:
 
 
 def _parts(each: GpuAllocation, parents: Mapping[str, str]) -> Labels:
-    """Return the labels that tell what of a GPU it is. One container may have several shares of one GPU."""
+    """Return the labels that identify the part of a GPU. One container may have several shares of one GPU."""
     return {
         "claim": ",".join(each.claims),
         "parent_uuid": parents.get(each.uuid, ""),

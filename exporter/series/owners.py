@@ -13,7 +13,7 @@ from dracaena.exporter.series.readings import GpuReading
 
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
-    """One container that has a device. Its name is empty where only the pod is known."""
+    """One container that has a device. Its name is empty if only the pod is known."""
 
     namespace: str
     pod: str
@@ -27,11 +27,11 @@ class GpuAllocation:
 
     owner: Owner
     uuid: str
-    """Of the GPU or the MIG device, as the driver has it."""
+    """UUID of the GPU or the MIG device, as the driver has it."""
     claims: tuple[str, ...]
     """UIDs of the claims of the container's GPUs."""
     shares: tuple[DeviceShare, ...] = ()
-    """Of this device; empty: it has the whole of it."""
+    """Shares of this device; empty: the container has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Owners:
 
 
 def find_owners(entries: Sequence[PodlistEntry], gpus: Sequence[GpuReading]) -> Owners:
-    """Match entries with devices, whatever form of names the plugin was told to write (setting podlist-gpus).
+    """Match entries with devices, whatever form of names the plugin writes (setting podlist-gpus).
 
-    A bare number means an index before a minor: where both are set, the plugin's form cannot be told from the file.
+    A bare number is tried as an index before a minor: the file does not show which of the two the plugin writes.
     """
     known = _device_names(gpus)
     order = {uuid: place for place, uuid in enumerate(dict.fromkeys(known.values()))}

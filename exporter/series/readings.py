@@ -1,4 +1,4 @@
-"""What was read for one scrape: numbers of the driver, entries of podlist.json, cgroups of processes."""
+"""What was read for one scrape: numbers from the driver, entries of podlist.json, cgroups of processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class GpuQuantity(Enum):
-    """One number of a device, in the unit in which NVML gives it."""
+    """One number of a device, in NVML's unit."""
 
     SM_CLOCK_MHZ = "sm clock"
     MEMORY_CLOCK_MHZ = "memory clock"
@@ -31,7 +31,7 @@ class GpuQuantity(Enum):
     CORRECTABLE_REMAPPED_ROWS = "rows remapped for correctable errors"
     ROW_REMAP_FAILED = "row remap failure"
     LAST_XID = "last XID"
-    """0: none since the exporter watches."""
+    """0: none since the exporter began to watch."""
     CORRECTED_ECC_VOLATILE = "corrected ECC errors"
     UNCORRECTED_ECC_VOLATILE = "uncorrected ECC errors"
     CORRECTED_ECC_AGGREGATE = "corrected ECC errors of all time"
@@ -44,7 +44,7 @@ class GpuQuantity(Enum):
 
 
 Values = Mapping[GpuQuantity, float]
-"""What the driver told; what it did not tell is left out."""
+"""What the driver reported; anything else is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class GpuProcess:
     """One process on a device, of compute, graphics or MPS."""
 
     pid: int
-    """In the process id namespace of the host."""
+    """In the PID namespace of the host."""
     memory_bytes: int | None
 
 
@@ -62,9 +62,9 @@ class DeviceUse:
 
     values: Values = field(default_factory=dict)
     processes: tuple[GpuProcess, ...] | None = None
-    """None: the driver does not tell."""
+    """None: the driver does not report it."""
     sm_percent_by_pid: Mapping[int, float] | None = None
-    """Mean use of the SMs since the last reading; None: the driver does not tell, as in MIG mode."""
+    """Mean use of the SMs since the last reading; None: the driver does not report it, as in MIG mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +100,16 @@ class DriverReading:
     """All GPUs that the driver lists and names."""
 
     session: int
-    """Counts how often the driver was opened: counters of the driver may begin anew with it."""
+    """Counts how often the driver was opened: counters of the driver may restart then."""
     driver_version: str
     gpus: tuple[GpuReading, ...]
     unnamed: int = 0
-    """GPUs of which not even the UUID can be read."""
+    """Number of GPUs whose UUID cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlace:
-    """Where the cgroup of a process says that it runs; empty: in no pod."""
+    """Where a process runs by its cgroup; empty: in no pod."""
 
     pod_uid: str = ""
     container_id: str = ""

@@ -12,7 +12,7 @@ Places = Mapping[int, ProcessPlace]
 """pid → where it runs; a process that has ended meanwhile is not there."""
 
 _MOST_PERCENT = 100.0
-"""The uses of processes that took turns on a GPU are rounded one by one and may sum to more."""
+"""The shares of processes that took turns on a GPU are rounded one by one and may add up to more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class ContainerUse:
 
     processes: int = 0
     memory_bytes: int | None = 0
-    """None: the driver does not tell of one of the processes."""
+    """None: the driver does not report it for one of the processes."""
     sm_percent: float | None = None
-    """None: the driver does not tell."""
+    """None: the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class DeviceShareOut:
 
     by_owner: Mapping[Owner, ContainerUse]
     strangers: int
-    """Processes that belong to no owner of the device: of the host, or of a pod that nobody gave it to."""
+    """Processes that belong to no owner of the device: of the host, or of a pod that does not have it."""
 
 
 def share_out(use: DeviceUse, owners: Sequence[Owner], places: Places) -> DeviceShareOut | None:
-    """Give each process to the owner in whose pod it runs; None where the driver tells of no processes.
+    """Assign each process to the owner in whose pod it runs; None if the driver does not report processes.
 
-    podlist.json has names of containers and a cgroup their ids. Where several containers of one pod have the device,
-    what they use is told of the pod, with an empty name of the container.
+    podlist.json has names of containers, a cgroup has their ids. If several containers of one pod have the device,
+    their use is reported for the pod, with an empty container name.
     """
     if use.processes is None:
         return None
