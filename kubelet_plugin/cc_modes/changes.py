@@ -1,12 +1,13 @@
-"""Switches all GPUs of a node to one mode of confidential computing, step by step, each journaled before it is taken.
+"""Switches all GPUs of a node to one mode of confidential computing, journaling each step before it is taken.
 
-What NVIDIA's program needs is a GPU that no driver uses. So the GPU driver is lent for the whole of it, each GPU loses
-its driver, is switched and reset, and all are asked what they are in: what the program says of a switch proves nothing.
-Then each gets its driver back. Every GPU is switched, also one that is in the mode already: a write without the reset,
-by whomever, shows in no answer, and takes effect when a virtual machine resets the GPU.
+NVIDIA's program needs GPUs that no driver uses. So the GPU driver is closed for the whole change; each GPU is unbound
+from its driver, switched and reset; then the modes of all are read, because the program's report of a switch proves
+nothing. Finally each GPU gets its driver back. Even a GPU that is in the mode already is switched: somebody may have
+written another mode without the reset, which no answer shows and which takes effect when a virtual machine resets the
+GPU.
 
-Where a GPU cannot be switched all are switched back. Where that is not certain either, the change is stuck: nobody gets
-a GPU of the node until an admin has acted.
+If a GPU cannot be switched, all are switched back. If that is not certain either, the change is stuck: no claim gets a
+GPU of the node until an admin has acted.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ log = structlog.get_logger()
 
 
 class GpusOpenError(TemporaryError):
-    """A process has a GPU open. Nothing was changed, or what was is as before."""
+    """A process has a GPU open. Nothing was changed, or it was rolled back."""
 
 
 class ModeRefusedError(PermanentError):
-    """The mode cannot be had. All GPUs are as before, and the journal says why."""
+    """The mode cannot be reached. All GPUs are as before, and the journal says why."""
 
 
 class ModeStuckError(PermanentError):
@@ -47,11 +48,11 @@ class ModeStuckError(PermanentError):
 
 
 class DriverRefusedError(TemporaryError):
-    """All GPUs are in the mode, and a driver does not take one of them back."""
+    """All GPUs are in the mode, but a driver does not take one of them back."""
 
 
 class CcModeChanges:
-    """One thread at a time; another process of the plugin is kept out by `lock`."""
+    """One thread at a time; `lock` keeps out other processes of the plugin."""
 
     def __init__(
         self,
@@ -62,8 +63,8 @@ class CcModeChanges:
         journals: CcModeJournals,
         lock: NodeLock,
     ) -> None:
-        """`holders` tells who has a GPU open, by address and IOMMU group. `closed` keeps the GPU driver closed on this
-        node for a block, which the text names (GpuDriverLending.closed).
+        """`holders` returns who has a GPU open, by address and IOMMU group. `closed` keeps the GPU driver closed on
+        this node for a block, which the text names (GpuDriverLending.closed).
         """
         self._program = program
         self._drivers = drivers
@@ -73,10 +74,9 @@ class CcModeChanges:
         self._lock = lock
 
     def ask(self, addresses: Collection[str], is_held: Callable[[str], bool]) -> Mapping[str, str]:
-        """Ask GPUs that a VFIO driver has for their modes, unless a claim or a process has them; keep and return what
-        they answer.
+        """Read the modes of GPUs that a VFIO driver has, unless a claim or a process has them; keep and return them.
 
-        Raises NotOfferedError for one that cannot be in any mode. One that does not answer is left out.
+        Raises NotOfferedError for a GPU that cannot be in any mode. One that does not answer is left out.
         """
         with self._lock.hold(0):
             closed = [address for address in addresses if not self._may_be_open(address)]
@@ -95,15 +95,15 @@ class CcModeChanges:
         return modes
 
     def end_asking(self) -> None:
-        """Let claims have GPUs again that another process was asking when it ended."""
+        """Release GPUs whose modes another process was reading when it ended."""
         with self._lock.hold(0):
             self._journals.asked({})
 
     def change(self, mode: str, addresses: Sequence[str], user: Callable[[], str | None]) -> ModeChange:
-        """Switch all GPUs, and return the change in step BINDING: its drivers are back, and CcModeJournals.end() is for
-        the caller, once what the GPUs are now was read. `user` as of CcModeJournals.begin().
+        """Switch all GPUs, and return the change in step BINDING: the drivers are back, and the caller calls
+        CcModeJournals.end() once the GPUs were read again. `user`: see CcModeJournals.begin().
 
-        Raises GpusOpenError and NodeInUseError, after which nothing is begun, and what go_on() raises.
+        Raises GpusOpenError and NodeInUseError, then nothing was begun, and what go_on() raises.
         """
         with self._lock.hold(0), self._closed(f"switching the GPUs to mode {mode} of confidential computing"):
             functions = [self._now(address) for address in addresses]
@@ -113,10 +113,10 @@ class CcModeChanges:
             return self._finished(self._journals.begin(mode, drivers, user))
 
     def go_on(self, change: ModeChange) -> ModeChange:
-        """Finish a change that was begun, from whatever point; return it as change() does.
+        """Finish a change that was begun, from any point; return it as change() does.
 
-        Raises ModeRefusedError and GpusOpenError, after which it is over; ModeStuckError; and other DracaenaErrors,
-        after which it is to be tried again.
+        Raises ModeRefusedError and GpusOpenError, which end it; ModeStuckError; and other DracaenaErrors, after which
+        to retry.
         """
         if change.step is ModeStep.STUCK:
             raise ModeStuckError(change.problem)
@@ -130,7 +130,7 @@ class CcModeChanges:
                 return self._finished(self._with_drivers(change))
 
     def _with_drivers(self, change: ModeChange) -> ModeChange:
-        """Return a change whose drivers are noted, of a change that a reboot has cut short."""
+        """Return a change that a reboot has interrupted, with the current drivers noted."""
         if change.drivers or change.step is ModeStep.BINDING:
             return change
         functions = self._drivers.read().functions
@@ -148,7 +148,7 @@ class CcModeChanges:
         return change
 
     def _unbound(self, change: ModeChange) -> ModeChange:
-        """Take the GPUs from their drivers and note their modes. Where that fails nothing was switched."""
+        """Unbind the GPUs from their drivers and note their modes. If that fails, nothing was switched."""
         try:
             for address in change.drivers:
                 self._unbind(address)
@@ -166,7 +166,7 @@ class CcModeChanges:
         return self._journals.note(replace(change, step=ModeStep.SWITCHING, before=before))
 
     def _switched(self, change: ModeChange) -> ModeChange:
-        """Switch all GPUs and look at each, or else switch them back."""
+        """Switch all GPUs and check each; on failure switch them back."""
         try:
             for address in change.drivers:
                 self._program.switch(address, change.mode)
@@ -181,8 +181,8 @@ class CcModeChanges:
         return self._journals.note(replace(change, step=ModeStep.BINDING), modes)
 
     def _switched_back(self, change: ModeChange, problem: str) -> ModeChange:
-        """Switch all GPUs to the one mode that they had. What cannot be switched may change with its next reset, so an
-        answer alone proves nothing. Raises ModeStuckError.
+        """Switch all GPUs to the one mode that they had. A GPU that cannot be switched may change with its next reset,
+        so its answer alone proves nothing. Raises ModeStuckError.
         """
         log.warning("GPUs are switched back", mode=change.mode, problem=problem)
         found, problems = "", []
@@ -225,7 +225,7 @@ class CcModeChanges:
             raise TemporaryError(f"the GPU at {address} was to lose driver {function.driver}, and has not")
 
     def _give_back(self, change: ModeChange) -> None:
-        """Bind the GPUs to the drivers that they had. One that somebody else has bound meanwhile stays so."""
+        """Bind the GPUs to the drivers that they had. One that somebody else has bound meanwhile stays bound."""
         for address, driver in reversed(tuple(change.drivers.items())):
             function = self._found(address)
             if function is None or function.driver is not None or not driver:
@@ -250,7 +250,7 @@ class CcModeChanges:
             raise TemporaryError(f"the kernel refuses {address} in /sys/{path}: {error.strerror}") from error
 
     def _may_be_open(self, address: str) -> bool:
-        """Whether a process has a GPU open, a virtual machine without a claim say, or that cannot be told."""
+        """Whether a process has a GPU open, such as a virtual machine without a claim, or that is not known."""
         try:
             self._refuse_while_open(self._now(address))
         except TemporaryError as error:

@@ -1,4 +1,4 @@
-"""Keeps the journal of the modes of confidential computing in its file."""
+"""Stores the journal of the modes of confidential computing in its file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = structlog.get_logger()
 
 
 class NodeInUseError(TemporaryError):
-    """Somebody has a GPU of the node. The text says who."""
+    """A GPU of the node is in use. The text says by whom."""
 
 
 class CcModeJournals:
-    """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares. All methods but
-    modes() raise DracaenaError.
+    """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares. All methods
+    except modes() raise DracaenaError.
     """
 
     def __init__(self, files: DocumentStore, lock: NodeLock, boot_id: str) -> None:
@@ -43,12 +43,12 @@ class CcModeJournals:
         self._boot_id = boot_id
 
     def read(self) -> CcModeJournal:
-        """Return what is written down."""
+        """Return the current journal."""
         with self._lock.hold():
             return self._read()
 
     def modes(self) -> Mapping[str, str]:
-        """Return the modes that are known of GPUs, by PCI address. The file is replaced as a whole: no lock is held."""
+        """Return the known modes of GPUs, by PCI address. Needs no lock: the file is replaced as a whole."""
         try:
             return self._read().modes
         except DracaenaError as error:
@@ -56,16 +56,14 @@ class CcModeJournals:
             return {}
 
     def is_changing(self) -> bool:
-        """Whether a change was begun and is not over, or nothing can be told. No lock is held."""
+        """Whether a change was begun and is not over, or that is not known. Needs no lock."""
         try:
             return self._read().change is not None
         except DracaenaError:
             return True
 
     def refusal(self) -> str | None:
-        """Return why nobody is given a GPU of this node now, None where nothing is in the way. The caller holds the
-        lock.
-        """
+        """Return why no claim gets a GPU of this node now, None if they do. The caller holds the lock."""
         journal = self._read()
         if journal.change is not None:
             return (
@@ -77,9 +75,10 @@ class CcModeJournals:
         return None
 
     def begin(self, mode: str, drivers: Mapping[str, str], user: Callable[[], str | None]) -> ModeChange:
-        """Write down that all GPUs are being switched, and return it: no claim gets anything of the node now.
+        """Record that all GPUs are being switched, and return the change: from now on no claim gets anything of the
+        node.
 
-        `user` says, with the lock held, who has something of it. Raises NodeInUseError where somebody has, or another
+        `user` returns, with the lock held, who has something of it. Raises NodeInUseError if somebody has, or another
         process has begun a change meanwhile.
         """
         change = ModeChange(mode, ModeStep.UNBINDING, drivers)
@@ -91,23 +90,23 @@ class CcModeJournals:
         return change
 
     def note(self, change: ModeChange, modes: Mapping[str, str] | None = None) -> ModeChange:
-        """Write down how far the change is, and what was read of the modes; None: they are not known."""
+        """Record the progress of the change, and the modes that were read; None: they are not known."""
         with self._lock.hold():
             self._write(CcModeJournal(self._boot_id, modes or {}, change))
         return change
 
     def end(self, refused: RefusedMode | None = None) -> None:
-        """Write down that nothing is being changed, and what was refused: claims get GPUs again."""
+        """Record that the change is over, and what was refused: claims get GPUs again."""
         with self._lock.hold():
             self._write(replace(self._read(), change=None, refused=refused))
 
     def refuse(self, refused: RefusedMode | None) -> None:
-        """Write down that a mode cannot be had; None: what was refused may be tried again."""
+        """Record that a mode cannot be reached; None: the refused one may be retried."""
         with self._lock.hold():
             self._write(replace(self._read(), refused=refused))
 
     def begin_asking(self, addresses: Collection[str], is_held: Callable[[str], bool]) -> tuple[str, ...]:
-        """Write down that GPUs are being asked for their modes, and return those that no claim has: nobody gets one
+        """Record that the modes of GPUs are being read, and return those GPUs that no claim has: no claim gets one
         until asked() was called. `is_held` is called with the lock held.
         """
         with self._lock.hold():
@@ -117,14 +116,14 @@ class CcModeJournals:
             return free
 
     def asked(self, modes: Mapping[str, str]) -> None:
-        """Write down what GPUs answered, beside what is known of others."""
+        """Record the modes of these GPUs; the known modes of others stay."""
         with self._lock.hold():
             journal = self._read()
             self._write(replace(journal, modes={**journal.modes, **modes}, asking=False))
 
     def forget_modes(self, is_held: Callable[[str], bool]) -> CcModeJournal:
-        """Forget which modes were read of GPUs that no claim has, and return what is written down then. `is_held` is
-        called with the lock held. Nothing is forgotten of a change.
+        """Forget the modes of GPUs that no claim has, and return the journal after that. `is_held` is called with the
+        lock held. Keeps everything during a change.
         """
         with self._lock.hold():
             journal = self._read()

@@ -1,7 +1,7 @@
-"""Keeps the GPUs of this node in the mode of confidential computing that its label says, as soon as nobody uses any.
+"""Keeps the GPUs of this node in the mode of confidential computing that its label names, switching when all are idle.
 
-It is a matter of the whole node: all GPUs or none. While the label says another mode than they have all devices are
-withheld by a taint; what was given away before, and what runs, is waited for. Then the GPUs are switched
+The mode concerns the whole node: all GPUs or none. While the label names another mode than they have, a taint withholds
+all devices. The switch waits for earlier allocations and running pods to end; then the GPUs are switched
 (CcModeChanges), and published as before once they were read again.
 """
 
@@ -34,15 +34,15 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_S: Final = 10.0
-"""Pause between two looks. One reads two small files and /sys."""
+"""Pause between two looks. A look reads two small files and /sys."""
 
 SETTLE_S: Final = 30.0
-"""How long the taint must have been on all devices before the GPUs are switched: who was given one before has its pod
-bound here by then, or kube-scheduler does not want it. The controller takes such an allocation back after as long."""
+"""How long the taint must have been on all devices before the GPUs are switched: by then an earlier allocation has its
+pod bound here, or kube-scheduler has rejected it. The controller takes such an allocation back after the same time."""
 
 AGAIN_S: Final = 60.0
-"""Pause after a process was found that has a GPU open, and after one that did not tell its mode: to find out, NVML is
-closed, and a program is started."""
+"""Pause after a process had a GPU open, and after a GPU did not report its mode: to find that out, NVML is closed and a
+program is started."""
 
 _AGAIN: Final = "to have it tried once more, take the label away and set it again"
 
@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 
 class ModeState(enum.Enum):
-    """How far a mode is."""
+    """The state of a mode."""
 
     APPLIED = "Applied"
     PENDING = "Pending"
@@ -59,36 +59,36 @@ class ModeState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModeReport:
-    """What is to be told."""
+    """What is to be reported."""
 
     mode: str
     state: ModeState
     reason: str = ""
-    """Empty where it is applied."""
+    """Empty if it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModePorts:
-    """What the modes are joined to."""
+    """What the modes are connected to."""
 
     label: str
     """Key of the label."""
     labels: Callable[[], Mapping[str, str] | None]
     """Labels of this Node; None before it was seen."""
     missing_program: Callable[[], str | None]
-    """Return why nothing can be switched on this node: no program for it (CcModeProgram.missing), or no look at who has
-    a GPU open.
+    """Return why nothing can be switched on this node: no program for it (CcModeProgram.missing), or no way to see who
+    has a GPU open.
     """
     read_bus: Callable[[], PciBus]
     runs_confidential_guests: Callable[[], bool]
     keeps_mig_devices: bool
     """Whether MIG devices are an admin's: a reset would end them."""
     unclaimed: Callable[[], str | None]
-    """Return which GPU VFIO still has for a claim that has ended, None where none: it is given back at any moment.
-    Raises DracaenaError.
+    """Return which GPU VFIO still has for a claim that has ended, None if there is none: it may be given back at any
+    moment. Raises DracaenaError.
     """
     driver_refusal: Callable[[], str | None]
-    """Who has asked that the GPU driver be let go of."""
+    """Who has requested that the GPU driver be released."""
     withhold: Callable[[bool], None]
     """Withhold all devices of the node, or none any more (NodeDevices.withhold)."""
     is_withheld: Callable[[], bool]
@@ -96,11 +96,11 @@ class ModePorts:
     read_soon: Callable[[], None]
     """See LiveMachine.read_soon()."""
     tell: Callable[[ModeReport | None], None]
-    """Called after each look; None: no mode is asked for."""
+    """Called after each look; None: no mode is requested."""
 
 
 class CcModes:
-    """One thread of its own; take() and read_again() are for the thread that reads."""
+    """Has a thread of its own; take() and read_again() are for the thread that reads."""
 
     def __init__(
         self, changes: CcModeChanges, journals: CcModeJournals, users: GpuUsers, ports: ModePorts, clock: Clock
@@ -114,11 +114,11 @@ class CcModes:
         self._readings = 0
         # Only for the thread that looks:
         self._withheld_s: float | None = None  # since when all devices were seen to be withheld
-        self._bound: tuple[ModeChange, int] | None = None  # what is over but for a reading, and after how many
+        self._bound: tuple[ModeChange, int] | None = None  # a change that only waits for a reading; readings before it
         self._open: tuple[str, float] | None = None  # who had a GPU open, and when to look again
-        self._refused_driver = False  # whether a driver does not take a GPU in the mode that it is in now
-        self._silent_s: dict[str, float] = {}  # GPUs that did not tell their mode, and when to ask again
-        self._is_set_anew = False  # whether the label was away since the modes were read
+        self._refused_driver = False  # whether a driver does not take a GPU in its current mode
+        self._silent_s: dict[str, float] = {}  # GPUs that did not report their mode, and when to ask again
+        self._is_set_anew = False  # whether the label was removed since the modes were read
         self._worker = Worker("cc-modes", self._run, clock)
 
     def start(self) -> None:
@@ -126,16 +126,16 @@ class CcModes:
         self._worker.start()
 
     def stop(self) -> None:
-        """End the thread. A change that is under way is finished by the next start."""
+        """End the thread. The next start finishes a change that is under way."""
         self._worker.stop()
 
     def take(self, machine: Machine) -> None:
-        """Work with another reading from now on."""
+        """Use another reading from now on."""
         self._machine = machine
         self.read_again()
 
     def read_again(self) -> None:
-        """Take note that another reading found the last machine."""
+        """Record that another reading found the same machine."""
         self._readings += 1
         self._worker.notice()
 
@@ -146,13 +146,13 @@ class CcModes:
             except PermanentError as error:
                 self._ports.tell(ModeReport(NO_MODE, ModeState.FAILED, str(error)))
             except DracaenaError as error:
-                log.warning("modes of confidential computing not looked after", error=str(error))
+                log.warning("modes of confidential computing not checked", error=str(error))
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.
-                log.exception("modes of confidential computing not looked after by an error of the plugin")
+                log.exception("modes of confidential computing not checked: internal error of the plugin")
 
     def look(self) -> None:
-        """Bring the node a step on. Raises DracaenaError where the journal cannot be read or written."""
+        """Take the node one step further. Raises DracaenaError if the journal cannot be read or written."""
         labels = self._ports.labels()
         if labels is None:
             return
@@ -171,7 +171,7 @@ class CcModes:
             self._ports.tell(self._begin(self._machine, wanted, journal))
 
     def _finish(self, change: ModeChange, wanted: str | None) -> ModeReport:
-        """Bring a change on that was begun, whatever the label says by now."""
+        """Continue a change that was begun, whatever the label says by now."""
         if change.step is ModeStep.STUCK:
             if wanted == change.mode:
                 return ModeReport(change.mode, ModeState.FAILED, change.problem)
@@ -191,7 +191,7 @@ class CcModes:
         return self._carried_out(change.refused or change.mode, lambda: self._changes.go_on(change))
 
     def _carried_out(self, mode: str, work: Callable[[], ModeChange]) -> ModeReport:
-        """Switch the GPUs unless that was done, and wait for a reading that shows what they are by now."""
+        """Switch the GPUs unless that was done, and wait for a reading of their new state."""
         try:
             if self._bound is None:
                 self._bound = (work(), self._readings)
@@ -204,7 +204,7 @@ class CcModes:
         except DracaenaError as error:
             return ModeReport(mode, ModeState.PENDING, str(error))
         change, readings = self._bound
-        if self._readings < readings + 2:  # one that was begun before may come after it
+        if self._readings < readings + 2:  # a reading that began before the change may end after it
             self._ports.read_soon()
             return ModeReport(mode, ModeState.PENDING, "it is done, and published when the GPUs were read again")
         self._bound, self._is_set_anew = None, False  # the modes were read by the change
@@ -216,8 +216,8 @@ class CcModes:
         return ModeReport(mode, ModeState.APPLIED)
 
     def _begin(self, machine: Machine, wanted: str | None, journal: CcModeJournal) -> ModeReport | None:
-        """Withhold the GPUs if they differ and can be switched, and switch them when the time has come."""
-        self._bound = None  # what the other instance during an upgrade has ended
+        """Withhold the GPUs if they differ and can be switched, and switch them once nothing uses them."""
+        self._bound = None  # the other instance during an upgrade has ended it
         if wanted is None:
             self._released()
             return None
@@ -264,7 +264,7 @@ class CcModes:
     def _obstacle(
         self, wanted: str, machine: Machine, bus: PciBus, gpus: Sequence[PciFunction], journal: CcModeJournal
     ) -> str | None:
-        """Return why the GPUs cannot be switched to the mode that the label says, before any was touched."""
+        """Return why the GPUs cannot be switched to the mode of the label, before any was touched."""
         if wanted not in CC_MODES:
             return f"label {self._ports.label} of this node is {wanted[:63]!r}, expected one of {', '.join(CC_MODES)}"
         if journal.refused is not None:
@@ -287,8 +287,8 @@ class CcModes:
         return self._ports.missing_program()
 
     def _asked_modes(self, gpus: Sequence[PciFunction], modes: Mapping[str, str | None]) -> Mapping[str, str]:
-        """Ask the GPUs whose mode is not known, where a VFIO driver has them and no claim; return what they answer.
-        Raises NotOfferedError for one that has no mode.
+        """Read the unknown modes of GPUs that a VFIO driver has and no claim; return them. Raises NotOfferedError for a
+        GPU without modes.
         """
         now_s = self._clock.monotonic()
         unknown = [
@@ -318,7 +318,7 @@ class CcModes:
         if self._withheld_s is None:
             self._withheld_s = now_s
         if now_s - self._withheld_s < SETTLE_S:
-            return "the devices of this node are withheld; pods that were given one before are waited for"
+            return "the devices of this node are withheld; waiting for pods that were given one before"
         if self._open is not None and now_s < self._open[1]:
             return self._open[0]
         return (
@@ -330,8 +330,8 @@ class CcModes:
 
 
 def _known_modes(machine: Machine, gpus: Sequence[PciFunction], journal: CcModeJournal) -> Mapping[str, str | None]:
-    """Return the mode of each GPU by address, None where it is not known. What was read of it after its last reset
-    counts before what the NVIDIA driver says.
+    """Return the mode of each GPU by address, None if it is not known. The mode read after its last reset takes
+    precedence over what the NVIDIA driver says.
     """
     by_driver = {gpu.pci_bus_id: gpu.cc_mode for gpu in machine.gpus}
     addresses = [str(each.address) for each in gpus]

@@ -1,4 +1,4 @@
-"""Tells how far the mode of confidential computing of this node is: log, Events, metric and troubles."""
+"""Reports the state of the mode of confidential computing of this node: log, Events, metric and troubles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class CcModeReports:
-    """For one thread. What is the same as before is not told again."""
+    """For one thread. Does not repeat an unchanged report."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class CcModeReports:
         on_node: Callable[[EventType, str, str], None],
         on_troubles: Callable[[Sequence[Trouble]], None],
     ) -> None:
-        """`label` is the key of the label that asks for a mode."""
+        """`label` is the key of the label that requests a mode."""
         self._label = label
         self._metrics = metrics
         self._on_node = on_node
@@ -32,7 +32,7 @@ class CcModeReports:
         self._told: ModeReport | None = None
 
     def tell(self, report: ModeReport | None) -> None:
-        """Tell what has changed. A mode that is applied is an Event only where it was waited for."""
+        """Report what has changed. An applied mode is an Event only if it was pending before."""
         before, self._told = self._told, report
         if report == before:
             return
@@ -40,7 +40,7 @@ class CcModeReports:
         gauge.clear()
         if report is None:
             self._on_troubles([])
-            log.info("this node has no mode of confidential computing any more that is asked for")
+            log.info("no mode of confidential computing is requested for this node any more")
             return
         gauge.labels(report.mode, report.state.value).set(1)
         text = f"label {self._label} of this node says {report.mode or 'nothing any more'}"

@@ -1,4 +1,4 @@
-"""Keeps the journal of layouts, of one kind, in its file."""
+"""Stores the journal of one kind of layouts in its file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LayoutRecord(Protocol):
 
     @property
     def changing(self) -> object | None:
-        """What it is being changed into; None: it is at rest."""
+        """The layout that it is being changed to; None: no change is under way."""
         ...
 
 
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class GpuInUseError(TemporaryError):
-    """Somebody has the GPU, or a part of it. The text says who."""
+    """The GPU, or a part of it, is in use. The text says by whom."""
 
 
 class LayoutBlockedError(PermanentError):
@@ -36,7 +36,7 @@ class LayoutBlockedError(PermanentError):
 
 
 class MadeByOthersError(LayoutBlockedError):
-    """There are parts of the GPU that are not ours."""
+    """The GPU has parts that are not ours."""
 
 
 class LayoutJournals(Generic[R]):
@@ -49,14 +49,14 @@ class LayoutJournals(Generic[R]):
         self._boot_id = boot_id
 
     def read(self) -> LayoutJournal[R]:
-        """Return what is written down. Raises DracaenaError, as the other methods do."""
+        """Return the current journal. Raises DracaenaError, as the other methods do."""
         with self._lock.hold():
             return self._read()
 
     def begin(self, gpu: str, layout: object, user: Callable[[], str | None]) -> R:
-        """Write down that a GPU is being changed, and return what is known of it: no claim gets anything of it now.
+        """Record that a GPU is being changed, and return its record: from now on no claim gets anything of it.
 
-        `user` says, with the lock held, who has something of it. Raises GpuInUseError where somebody has.
+        `user` returns, with the lock held, who has something of it. Raises GpuInUseError if somebody has.
         """
         with self._lock.hold():
             found = user()
@@ -67,13 +67,13 @@ class LayoutJournals(Generic[R]):
         return record
 
     def note(self, gpu: str, record: R) -> R:
-        """Write down what is known of a GPU from now on, and return it."""
+        """Replace the record of a GPU, and return it."""
         with self._lock.hold():
             self._note(gpu, record)
         return record
 
     def rest(self, gpu: str, layout: object) -> None:
-        """Write down that a GPU is no longer being changed into a layout; into another one it may be by now."""
+        """Record that the change of a GPU to this layout is over; does nothing if it is being changed to another."""
         with self._lock.hold():
             record = self._read().of(gpu)
             if record.changing == layout:
@@ -97,7 +97,7 @@ class LayoutJournals(Generic[R]):
         try:
             return self._form.decode(data, self._boot_id)
         except ValueError as error:
-            # What it had is nobody's from now on: it is told as such, and never destroyed.
+            # From now on the parts that it listed are nobody's: they are reported as such, and never destroyed.
             log.error(
                 "journal of layouts is lost: what it had made counts as made by others",
                 journal=self._form.file,

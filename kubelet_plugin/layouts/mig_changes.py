@@ -1,10 +1,9 @@
-"""Brings one GPU into a static MIG layout, step by step, each journaled before the driver is asked for it.
+"""Brings one GPU into a static MIG layout, journaling each step before the driver is asked for it.
 
-`changing` is noted first: from then on until it is taken back no claim gets anything of the GPU here, and whoever
-starts next goes on to the same end. It stays until the GPU was read again, or claims would be prepared by a reading of
-before. An instance is noted before it is made and forgotten after it is gone, so what the
-journal has is at all times at least what is ours. Instances that it does not have are somebody else's: they stay, and
-the GPU stays as it is.
+`changing` is noted first: until it is cleared, no claim gets anything of the GPU here, and the next start continues
+towards the same layout. It stays until the GPU was read again; otherwise claims would be prepared by an outdated
+reading. An instance is noted before it is made and forgotten after it is gone, so the journal always covers at least
+what is ours. Instances that it does not have are somebody else's: they stay, and the GPU stays as it is.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInst
 T = TypeVar("T")
 
 _Found = tuple[GpuInstance, MadeInstance | None]
-"""An instance, and the entry that it is of; None: somebody else made it."""
+"""An instance and its entry in the journal; None: somebody else made it."""
 
 log = structlog.get_logger()
 
 
 @runtime_checkable
 class LayoutControl(MigControl, Protocol):
-    """Tells, too, what a GPU is and who uses it (adapters.nvml_mig_control)."""
+    """Also reads what a GPU is and who uses it (adapters.nvml.mig_control)."""
 
     def processes(self, gpu: str) -> tuple[int, ...]:
-        """Return the PIDs of what runs on a GPU and its MIG devices."""
+        """Return the PIDs of processes on a GPU and its MIG devices."""
         ...
 
     def device_id(self, gpu: str) -> int:
@@ -72,10 +71,10 @@ class MigLayoutChanges:
     def change(self, gpu: Gpu, layout: GpuLayout, user: Callable[[], str | None]) -> None:
         """Bring a GPU into a layout, from wherever an earlier try left it.
 
-        `user` says, with the lock of the calls held, which claim has something of it. Raises GpuInUseError where a
-        claim or a process has, LayoutBlockedError, and TemporaryError where a step failed: then the GPU stays
-        `changing`, and the next try goes on. Where the driver refused the first step, it is as it was, and at rest.
-        Done, it is `changing` until rest().
+        `user` returns, with the lock of the calls held, which claim has something of it. Raises GpuInUseError if a
+        claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
+        and the next try continues. If the driver refused the first step, the GPU is unchanged and no longer `changing`.
+        On success it stays `changing` until rest().
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
             enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
@@ -92,12 +91,12 @@ class MigLayoutChanges:
         log.info("GPU has its MIG layout", gpu=gpu.uuid, layout=layout.name, profiles=dict(layout.counts))
 
     def rest(self, gpu: str, layout: GpuLayout) -> None:
-        """Give a GPU back, by UUID, that was brought into a layout and read since."""
+        """Release a GPU, by UUID, that was brought into a layout and read since."""
         self._journals.rest(gpu, layout)
 
     def refuse_beside_others(self, gpu: Gpu) -> None:
-        """Raise MadeByOthersError where a GPU has instances that are not ours, by what the driver says now. Changes
-        nothing. What has no compute instance is in no reading, so nothing else tells that it is gone.
+        """Raise MadeByOthersError if a GPU has instances that are not ours, by what the driver says now. Changes
+        nothing. An instance without a compute instance is in no reading, so nothing else shows that it is gone.
         """
         enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
         if not enabled:
@@ -112,7 +111,7 @@ class MigLayoutChanges:
         return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
 
     def _refuse(self, gpu: Gpu, layout: GpuLayout) -> None:
-        """Refuse what must be known before anything is begun."""
+        """Refuse what can be known to fail before anything is begun."""
         obstacle = mode_obstacle(gpu, layout)
         if obstacle is not None:
             raise LayoutBlockedError(obstacle)
@@ -123,7 +122,7 @@ class MigLayoutChanges:
             raise GpuInUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
 
     def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
-        """Divide a GPU. `as_it_was`: without a further step it is what was last read of it."""
+        """Divide a GPU. `as_it_was`: until the first step, it still is as last read."""
         if not gpu.mig_enabled:
             self._set_mode(gpu, record, enabled=True, as_it_was=as_it_was)
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
@@ -146,13 +145,13 @@ class MigLayoutChanges:
         return record
 
     def _places(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord) -> tuple[Placed, ...]:
-        """Return where the instances are to lie. Some drivers tell it in MIG mode only: only now it is sure."""
+        """Return where to place the instances. Some drivers report places only in MIG mode, so only now it is sure."""
         if layout.counts and not gpu.mig_profiles:
             raise TemporaryError(f"the NVIDIA driver does not tell how GPU {gpu.index} can be divided")
         problem = layout_problem(gpu, layout)
         if problem is None:
             found = packed(layout.counts, gpu.mig_profiles)
-            assert found is not None  # else there would be a problem
+            assert found is not None  # otherwise there would be a problem
             return found
         if not gpu.mig_enabled and not record.made:
             self._step("leaving MIG mode", lambda: self._control.set_mode(gpu.uuid, enabled=False))
@@ -160,7 +159,7 @@ class MigLayoutChanges:
         raise LayoutBlockedError(f"layout {layout.name}: {problem}")
 
     def _join(self, gpu: Gpu, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
-        """Make a GPU whole. `as_it_was` as in _divide()."""
+        """Make a GPU whole. `as_it_was`: see _divide()."""
         if not gpu.mig_enabled:
             return replace(record, made=())
         found = self._found(gpu, record)
@@ -172,8 +171,8 @@ class MigLayoutChanges:
         return record
 
     def _set_mode(self, gpu: Gpu, record: GpuRecord, *, enabled: bool, as_it_was: bool) -> None:
-        """Change the mode. Refused as the first step it leaves the GPU at rest: else a GPU that a monitor holds open
-        would be out of service for as long, even after its label was taken away.
+        """Change the mode. If this is refused as the first step, end the change: otherwise a GPU that a monitor holds
+        open would be out of service for as long, even after its label was removed.
         """
         what = "entering MIG mode" if enabled else "leaving MIG mode"
         try:
@@ -203,7 +202,7 @@ class MigLayoutChanges:
         return self._noted(gpu, record.identified(number, self._uuid(gpu, number)))
 
     def _roll_back(self, gpu: Gpu, before: GpuRecord, number: int) -> None:
-        """Destroy a GPU instance that gets no compute instance. If that fails it stays noted, for the next try."""
+        """Destroy a GPU instance that gets no compute instance. If that fails, the note stays for the next try."""
         try:
             self._step("undoing a GPU instance", lambda: self._control.destroy_gpu_instance(gpu.uuid, number))
         except DracaenaError as error:
@@ -223,8 +222,8 @@ class MigLayoutChanges:
         return self._noted(gpu, record.without(entry))
 
     def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_Found]:
-        """Return the instances of a GPU in MIG mode, and of which entry each is. Raises TemporaryError where some of
-        ours would be overlooked.
+        """Return the instances of a GPU in MIG mode, each with its entry. Raises TemporaryError if some of ours would
+        be overlooked.
         """
         profiles = self._step("reading MIG profiles", lambda: self._control.profiles(gpu.uuid))
         untold = sorted({each.profile for each in record.made} - {each.name for each in profiles})
@@ -237,8 +236,8 @@ class MigLayoutChanges:
         return [(each, self._owner(gpu, record, each)) for each in found]
 
     def _owner(self, gpu: Gpu, record: GpuRecord, found: GpuInstance) -> MadeInstance | None:
-        """Return the entry of an instance. Where the UUID of its MIG device was noted, another UUID is another's: the
-        driver gives number and place to whoever makes the next one.
+        """Return the entry of an instance. If the UUID of its MIG device was noted, an instance with another UUID is
+        not ours: the driver reuses number and place for the next one.
         """
         entry = record.candidate(found)
         if entry is None or entry.uuid is None:
@@ -247,7 +246,7 @@ class MigLayoutChanges:
         return entry if uuid in (None, entry.uuid) else None
 
     def _uuid(self, gpu: Gpu, number: int) -> str | None:
-        """Return the UUID of the MIG device of a GPU instance, None where it has none."""
+        """Return the UUID of the MIG device of a GPU instance, None if it has none."""
         device = self._step("reading a MIG device", lambda: self._control.mig_device(gpu.uuid, number))
         return None if device is None else device[1]
 
@@ -259,7 +258,7 @@ class MigLayoutChanges:
 
 
 def others_made(gpu: Gpu, instances: Sequence[tuple[str, int]]) -> str:
-    """Say that a GPU has instances that are not ours: (profile, start)."""
+    """Return a text about instances of a GPU that are not ours: (profile, start)."""
     shown = ", ".join(f"{profile} at {start}" for profile, start in instances)
     return (
         f"GPU {gpu.index} has MIG instances that no layout made ({shown}): they stay, and so does the GPU, until you "

@@ -1,4 +1,4 @@
-"""Keeps the GPUs of this node in the MIG layout that its label names, each as soon as nobody uses it (LayoutRounds)."""
+"""Keeps the GPUs of this node in the MIG layout that its label names, changing each when it is idle (LayoutRounds)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dracaena.kubelet_plugin.discovery.mig.layouts import (
 )
 from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals, MadeByOthersError
 from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges, others_made
-from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, Standing
+from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, StateAndReason
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.process.clock import Clock
@@ -33,7 +33,7 @@ class _Block:
 
     layout: GpuLayout
     gpu: Gpu
-    """As it was read then."""
+    """The GPU as read then."""
     instances: AbstractSet[tuple[str, int]]
     error: LayoutBlockedError
 
@@ -68,7 +68,7 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
         self._device_ids: dict[str, int] = {}
 
     def take(self, machine: Machine) -> None:
-        """Work with another reading from now on. For the thread that reads, as read_again() is."""
+        """Use another reading from now on. For the thread that reads, like read_again()."""
         self._machine = machine
         self.read_again()
 
@@ -80,7 +80,7 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
         assert self._looked_at is not None  # a look begins with it
         return self._looked_at
 
-    def _wish(self, name: str) -> Mapping[str, GpuLayout]:
+    def _target_layouts(self, name: str) -> Mapping[str, GpuLayout]:
         machine, layouts = self._now(), self._read_layouts()
         if asks_for_device_ids(name, layouts):
             self._ask_for_device_ids(machine)
@@ -98,20 +98,20 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
     def _is_read(self, gpu: Gpu, layout: GpuLayout) -> bool:
         return has_layout(self._now(), gpu, layout)
 
-    def _settled(self, gpu: Gpu, layout: GpuLayout) -> Standing | None:
+    def _settled(self, gpu: Gpu, layout: GpuLayout) -> StateAndReason | None:
         machine, record = self._now(), self._records.get(gpu.uuid, GpuRecord())
         if has_layout(machine, gpu, layout):
             return LayoutState.APPLIED, ""
         strangers = mig_instances(machine, gpu) - {(each.profile, each.start) for each in record.made}
         if strangers and self._users.holding(gpu_device_name(gpu.uuid)) is not None:
-            return None  # made on demand, for claims that live: they go with these
+            return None  # made on demand, for claims that still live and take them along when they end
         blocked = mode_obstacle(gpu, layout) or (others_made(gpu, sorted(strangers)) if strangers else None)
         blocked = blocked or self._still_blocked(machine, gpu)
         return None if blocked is None else (LayoutState.FAILED, blocked)
 
     def _still_blocked(self, machine: Machine, gpu: Gpu) -> str | None:
-        """Return what blocked a GPU when its change was last tried, as long as nothing says that this is over. Each
-        further try would withhold the GPU, and might change its mode there and back.
+        """Return what blocked a GPU when its change was last tried, until something shows that this is over. Each retry
+        would withhold the GPU, and might change its mode back and forth.
         """
         block = self._blocks.get(gpu.uuid)
         if block is None or (block.gpu, block.instances) != (gpu, mig_instances(machine, gpu)):

@@ -1,4 +1,4 @@
-"""Tells how far a layout of this node is: log, Events, metric, troubles, and a condition of the Node."""
+"""Reports the state of a layout of this node: log, Events, metric, troubles, and a condition of the Node."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dracaena.kubelet_plugin.layouts.rounds import LayoutReport, LayoutState
 from dracaena.process.clock import Clock, rfc3339
 
 MOST_CHARACTERS: Final = 1000
-"""Of a message; a Node is read by everybody."""
+"""Most characters of a message; everybody reads Nodes."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutWords:
-    """What one kind of layouts is called."""
+    """The names of one kind of layouts."""
 
     name: str
-    """At the beginning of messages: `MIG layout`."""
+    """Prefix of messages: `MIG layout`."""
     event: str
     """Reason of Events, before the state."""
     trouble: TroubleKind
@@ -40,7 +40,7 @@ VGPU_WORDS: Final = LayoutWords("vGPU layout", "VgpuLayout", TroubleKind.VGPU_LA
 
 
 class LayoutReports:
-    """For one thread. What is the same as before is not told again, but a condition whose write failed."""
+    """For one thread. Does not repeat an unchanged report, except a condition whose write failed."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class LayoutReports:
         self._clock = clock
         self._told: LayoutReport | None = None
         self._state_since: tuple[LayoutState | None, str] | None = None
-        self._due = True  # once, though there is no layout: the condition may be of an earlier run
+        self._due = True  # once, even without a layout: the condition may be of an earlier run
         self._complained = False
 
     def tell(self, report: LayoutReport | None) -> None:
-        """Tell what has changed."""
+        """Report what has changed."""
         before, self._told = self._told, report
         if report != before:
             self._due = True
@@ -84,7 +84,7 @@ class LayoutReports:
         self._gauge.labels(report.layout, report.state.value).set(1)
         log.info(self._words.name, layout=report.layout, state=report.state.value, reason=report.reason or None)
         same = before is not None and (before.layout, before.state) == (report.layout, report.state)
-        if not same and not failed:  # what fails is a trouble, and told as one
+        if not same and not failed:  # a failure is reported as a trouble
             self._on_node("Normal", f"{self._words.event}{report.state.value}", self._text(report))
 
     def _write(self, set_condition: Callable[[Mapping[str, str]], None], report: LayoutReport | None) -> None:

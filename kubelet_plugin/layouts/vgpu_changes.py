@@ -1,9 +1,10 @@
-"""Brings one GPU into a vGPU layout, write by write, each journaled before the kernel sees it.
+"""Brings one GPU into a vGPU layout, journaling each write before it is made.
 
-`changing` is noted first, as with MIG layouts: from then on until the GPU was read again no claim gets a vGPU of it
-here. A vGPU is noted before it is made and forgotten after it is gone. The UUID of a mediated device is drawn before,
-so after a kill its name alone says whose it is; a virtual function is noted with the type that it is to have, and one
-with another type is somebody else's. vGPUs that the journal does not have stay, and so does their GPU.
+`changing` is noted first, as with MIG layouts: from then on, until the GPU was read again, no claim gets a vGPU of it
+here. A vGPU is noted before it is made and forgotten after it is gone. The UUID of a mediated device is chosen in
+advance, so that after a kill its name alone shows that it is ours; a virtual function is noted with the type that it
+should get, and one with another type is somebody else's. vGPUs that the journal does not have stay, and so does their
+GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ log = structlog.get_logger()
 
 
 class VgpuRefusedError(TemporaryError):
-    """The kernel refuses a write, or has no room for another vGPU: nothing was done by that step."""
+    """The kernel refuses a write, or has no room for another vGPU: that step did nothing."""
 
 
 class VgpuLayoutChanges:
@@ -61,8 +62,8 @@ class VgpuLayoutChanges:
         gpu_lock: Callable[[DeviceName], NodeLock],
         new_uuid: Callable[[], str],
     ) -> None:
-        """`read` reads the GPUs from /sys. `holders` tells who has a vGPU open (PciHolders.vgpu_holders); it raises
-        LayoutBlockedError where nobody could be seen.
+        """`read` reads the GPUs from /sys. `holders` returns who has a vGPU open (PciHolders.vgpu_holders); it raises
+        LayoutBlockedError if processes cannot be seen.
         """
         self._read = read
         self._writes = writes
@@ -74,10 +75,10 @@ class VgpuLayoutChanges:
     def change(self, address: str, layout: VgpuLayout, user: Callable[[], str | None]) -> None:
         """Bring a GPU into a layout, from wherever an earlier try left it.
 
-        `user` says, with the lock of the calls held, which claim has one of its vGPUs. Raises GpuInUseError where a
-        claim or a process has, LayoutBlockedError, and TemporaryError where a step failed: then the GPU stays
-        `changing`, and the next try goes on. Where the kernel refused the first step, it is as it was, and at rest.
-        Done, it is `changing` until rest().
+        `user` returns, with the lock of the calls held, which claim has one of its vGPUs. Raises GpuInUseError if a
+        claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
+        and the next try continues. If the kernel refused the first step, the GPU is unchanged and no longer `changing`.
+        On success it stays `changing` until rest().
         """
         with self._gpu_lock(passthrough_device_name(address)).hold(0.0):
             self._refuse_while_writing(address)
@@ -96,11 +97,11 @@ class VgpuLayoutChanges:
         log.info("GPU has its vGPU layout", gpu=address, layout=layout.name, types=dict(layout.counts))
 
     def rest(self, address: str, layout: VgpuLayout) -> None:
-        """Give a GPU back that was brought into a layout and read since."""
+        """Release a GPU that was brought into a layout and read since."""
         self._journals.rest(address, layout)
 
     def _checked_steps(self, gpu: VgpuGpu, layout: VgpuLayout, record: VgpuRecord) -> VgpuSteps:
-        """Return what is to be done. Refuses what must be known before anything is begun."""
+        """Return what to do. Refuses what can be known to fail before anything is begun."""
         others = made_by_others(gpu, record.made)
         if others:
             raise MadeByOthersError(vgpus_of_others(gpu, others))
@@ -113,7 +114,7 @@ class VgpuLayoutChanges:
         return steps
 
     def _forget_gone(self, gpu: VgpuGpu, record: VgpuRecord) -> VgpuRecord:
-        """Forget what is noted and not there: the write was never made, or somebody removed it."""
+        """Forget vGPUs that are noted and do not exist: the write was never made, or somebody removed it."""
         gone = [mine for mine in record.made if not any(mine.may_be(each) for each in gpu.vgpus)]
         for mine in gone:
             record = record.without(mine)
@@ -192,7 +193,7 @@ class VgpuLayoutChanges:
 
 
 def vgpus_of_others(gpu: VgpuGpu, others: Sequence[VgpuOnGpu]) -> str:
-    """Say that a GPU has vGPUs that are not ours."""
+    """Return a text about vGPUs of a GPU that are not ours."""
     return (
         f"{gpu} has vGPUs that no layout made ({listed([each.identity for each in others])}): they stay, and so does "
         f"the GPU, until you remove them ({_removal(others[0])})"

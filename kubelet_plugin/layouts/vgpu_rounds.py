@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import (
     vgpu_layouts,
 )
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
-from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, Standing
+from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, StateAndReason
 from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges, VgpuRefusedError, vgpus_of_others
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
@@ -25,8 +25,8 @@ from dracaena.process.clock import Clock
 
 
 class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
-    """GPUs are named by PCI address. take() is for any thread, too. /sys is read at each look, so nothing that blocks a
-    GPU has to be remembered.
+    """GPUs are named by PCI address. take() is for any thread, too. Each look reads /sys, so what blocks a GPU need not
+    be remembered.
     """
 
     what = "vGPUs"
@@ -54,10 +54,10 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
         # Only for the thread that looks:
         self._there: Mapping[str, VgpuGpu] = {}
         self._records: Mapping[str, VgpuRecord] = {}
-        self._first: dict[int, str] = {}  # which address each index had first: it stands for that GPU
+        self._first: dict[int, str] = {}  # which address each index had first: the index means that GPU
 
     def take(self, machine: Machine) -> None:
-        """Work with another reading from now on. For the thread that reads, as read_again() is."""
+        """Use another reading from now on. For the thread that reads, like read_again()."""
         self._machine = machine
         self.read_again()
 
@@ -69,7 +69,7 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
             self._first.setdefault(gpu.index, gpu.address)
         return self._there
 
-    def _wish(self, name: str) -> Mapping[str, VgpuLayout]:
+    def _target_layouts(self, name: str) -> Mapping[str, VgpuLayout]:
         return vgpu_layouts(name, self._read_layouts(), tuple(self._there.values()), self._first)
 
     def _begun(self) -> Mapping[str, VgpuLayout]:
@@ -80,7 +80,7 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
         vgpus = () if self._machine is None else self._machine.vgpus
         return Counter(each.type.short_name for each in vgpus if each.parent == gpu.address) == Counter(layout.counts)
 
-    def _settled(self, gpu: VgpuGpu, layout: VgpuLayout) -> Standing | None:
+    def _settled(self, gpu: VgpuGpu, layout: VgpuLayout) -> StateAndReason | None:
         ours = self._records.get(gpu.address, NOTHING_KNOWN).made
         if has_vgpu_layout(gpu, layout, ours):
             return LayoutState.APPLIED, ""

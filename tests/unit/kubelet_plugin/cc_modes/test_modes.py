@@ -174,7 +174,7 @@ def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_publish
     watched.clock.advance(10 * SETTLE_S)
     assert "being withheld" in watched.state()[1], "the server does not show it yet"
     watched.shown = True
-    assert "pods that were given one before are waited for" in watched.state()[1]
+    assert "waiting for pods that were given one before" in watched.state()[1]
     watched.clock.advance(SETTLE_S - 1)
     watched.look()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
@@ -260,7 +260,7 @@ def test_a_label_that_goes_before_anything_was_changed_ends_it(watched: Watched)
     assert not watched.keeps_all()
     watched.users.has_prepared = None
     watched.ask("on")
-    assert "being withheld" in watched.state()[1] or "waited for" in watched.state()[1], "it is waited for anew"
+    assert "being withheld" in watched.state()[1] or "waiting for" in watched.state()[1], "it is waited for anew"
     assert watched.node.program.switches == []
 
 

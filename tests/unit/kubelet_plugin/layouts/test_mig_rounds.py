@@ -169,7 +169,7 @@ def test_a_gpu_is_changed_only_when_its_taint_was_seen_for_a_while(watched: Watc
     watched.clock.advance(10 * SETTLE_S)
     assert "being withheld" in watched.state()[1], "the server does not show it yet"
     watched.publish()
-    assert "pods that were given one before are waited for" in watched.state()[1]
+    assert "waiting for pods that were given one before" in watched.state()[1]
     watched.clock.advance(SETTLE_S - 1)
     watched.look()
     assert watched.node.hardware.layout(0) == []
@@ -190,7 +190,7 @@ def test_a_taint_that_was_lost_meanwhile_is_waited_for_anew(watched: Watched) ->
     watched.published = set()
     assert "being withheld" in watched.state()[1]
     watched.publish()
-    assert "waited for" in watched.state()[1]
+    assert "waiting for" in watched.state()[1]
     assert watched.node.hardware.layout(0) == []
 
 

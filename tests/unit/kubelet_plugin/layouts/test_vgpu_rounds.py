@@ -160,7 +160,7 @@ def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node:
     )
     assert node.withheld == {T4, H200}
     node.publish()
-    assert "pods that were given one before are waited for" in node.state()[1]
+    assert "waiting for pods that were given one before" in node.state()[1]
     assert node.counts() == {T4: {}, H200: {}}
     node.clock.advance(SETTLE_S)
     assert "is done, and published when the driver was read again" in node.state()[1]
