@@ -1,8 +1,8 @@
-"""Activates Fabric Manager's partitions for claims, and deactivates them; tells readings which there are.
+"""Activates Fabric Manager's partitions for claims, deactivates them, and adds the existing ones to readings.
 
-What is active and was activated here is in the journals of claims, before it is. So what Fabric Manager says is active
-and no journal names is somebody else's, and what journals name and it says is not active was lost when it was started
-anew. A file keeps what was activated here as well, for claims whose checkpoint breaks.
+A partition is in the journal of its claim before it is activated. So a partition that is active and in no journal is
+somebody else's, and one that is in a journal and not active was lost when Fabric Manager restarted. A file also records
+what was activated here, for claims whose checkpoint breaks.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from dracaena.process.clock import Clock
 
 STATE: Final = "state"
 ACTIVATING: Final = "activating"
-"""It may be active by our doing."""
+"""Outcome: the partition may be active through us."""
 ACTIVE: Final = "active"
 
 LOCK_WAIT_S: Final = 10.0
 """Longest wait for another call that changes partitions: one of them takes some seconds, one that hangs 10 s."""
 
 BEGIN_S: Final = 8.0
-"""How long after the first of a claim's partitions another one is begun. One takes 37 s at the very most: LOCK_WAIT_S,
-two questions to Fabric Manager and what it is told between them if it was started anew (5 s each), the change (10 s),
-and 2 s for a process that has to be killed. With these 8 s it is kubelet's deadline for a call, 45 s."""
+"""How long after the first of a claim's partitions another one may be begun. One takes 37 s at most: LOCK_WAIT_S, two
+questions to Fabric Manager and one message between them if it restarted (5 s each), the change (10 s), and 2 s for a
+process that must be killed. Together with these 8 s that is kubelet's deadline for a call, 45 s."""
 
 PLACES: Final = "modules.json"
-"""File that keeps the module ids that were read in this boot, by PCI address."""
+"""File with the module ids that were read in this boot, by PCI address."""
 
 ACTIVATED: Final = "activated.json"
-"""File that keeps the partitions that may be active by our doing in this boot, by id."""
+"""File with the partitions that may be active through us in this boot, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ class Journaled:
     claim_uid: str
     effect: Effect
     in_use: bool
-    """Whether containers may have the claim's devices. Not so while the effect is being undone."""
+    """Whether containers may have the claim's devices; False while the effect is being undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What checkpoints of this boot say of partitions."""
+    """What the checkpoints of this boot say about partitions."""
 
     entries: tuple[Journaled, ...] = ()
     is_whole: bool = True
-    """Whether no checkpoint is broken: those may name more partitions."""
+    """Whether no checkpoint is broken: a broken one may name more partitions."""
 
     @property
     def named(self) -> frozenset[int]:
@@ -87,12 +87,12 @@ class Journal:
 
     @property
     def may_be_active(self) -> frozenset[int]:
-        """Return those that may be active by our doing."""
+        """Return the partitions that may be active through us."""
         return frozenset(_number(each.effect) for each in self.entries if _may_be_active(each.effect))
 
     @property
     def active(self) -> Mapping[int, frozenset[int]]:
-        """Return those that prepared claims have, with the module ids of their GPUs."""
+        """Return the partitions of prepared claims, with the module ids of their GPUs."""
         return {
             _number(each.effect): _modules(each.effect)
             for each in self.entries
@@ -117,9 +117,8 @@ class FabricPartitions:
     def __init__(
         self, manager: FabricManager, lock: NodeLock, files: DocumentStore, boot_id: str, clock: Clock
     ) -> None:
-        """`lock` orders what changes partitions, in all instances of the plugin; it is taken before that of the calls.
-        `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active by our
-        doing.
+        """`lock` orders changes of partitions across all instances of the plugin; it is taken before that of the calls.
+        `files` keep the module ids of GPUs that the NVIDIA driver has given away since, and what is active through us.
         """
         self._manager = manager
         self._lock = lock
@@ -129,8 +128,8 @@ class FabricPartitions:
         self._journal: Callable[[], Journal] = _unknown
 
     def follow(self, checkpoints: Checkpoints, lock: NodeLock) -> None:
-        """Take these journals from now on. Before, all calls raise TemporaryError: without them Fabric Manager would be
-        told that nothing is active.
+        """Use these journals from now on. Before, all calls raise TemporaryError: without journals, Fabric Manager
+        would be told that nothing is active.
         """
 
         def journal() -> Journal:
@@ -150,7 +149,8 @@ class FabricPartitions:
         self, effects: Sequence[Effect], note: Callable[[Effect, Mapping[str, Scalar]], None]
     ) -> Sequence[Mapping[str, Scalar]]:
         """See JoinedEffectMeans: within kubelet's deadline. Raises EffectPendingError for partitions that are left by
-        then, and as apply_noting(). What an earlier call activated costs one question in all, so each call gets on.
+        then, and like apply_noting(). All partitions of earlier calls cost one question together, so each call makes
+        progress.
         """
         until_s = self._clock.monotonic() + BEGIN_S
         tried = [effect for effect in effects if _may_be_active(effect)]
@@ -164,7 +164,7 @@ class FabricPartitions:
 
     def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
         """See JoinedEffectMeans: within kubelet's deadline. Raises TemporaryError for partitions that are left by then,
-        and as undo().
+        and like undo().
         """
         until_s = self._clock.monotonic() + BEGIN_S
         for number, effect in enumerate(effects):
@@ -179,8 +179,8 @@ class FabricPartitions:
     def apply_noting(
         self, effect: Effect, others: Sequence[Effect], note: Callable[[Mapping[str, Scalar]], None]
     ) -> Mapping[str, Scalar]:
-        """See NotingEffectMeans. Raises TemporaryError where Fabric Manager refuses or does not answer, where its
-        partitions are others than the claim was planned with, and where somebody else has one of the GPUs.
+        """See NotingEffectMeans. Raises TemporaryError if Fabric Manager refuses or does not answer, if its partitions
+        changed since the claim was planned, and if somebody else has one of the GPUs.
         """
         number = _number(effect)
         with self._lock.hold(LOCK_WAIT_S):
@@ -200,8 +200,8 @@ class FabricPartitions:
             try:
                 self._activate(number)
             except FabricManagerError as error:
-                # Somebody else was quicker: it is not ours to deactivate. Unless it is an earlier call of ours, which
-                # got no answer in time.
+                # Somebody else was quicker: it is not ours to deactivate, unless an earlier call of ours activated it
+                # and got no answer in time.
                 if error.code == FabricCode.IN_USE and not is_ours:
                     self._forget({number})
                     note({})
@@ -209,7 +209,7 @@ class FabricPartitions:
         return {STATE: ACTIVE}
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        """See NotingEffectMeans. What was never tried is not deactivated, nor what another share of the GPU needs."""
+        """See NotingEffectMeans. Keeps partitions that were never tried, or that another share of the GPU needs."""
         number = _number(effect)
         if not _may_be_active(effect) or any(_may_be_active(each) and _number(each) == number for each in others):
             return
@@ -230,8 +230,8 @@ class FabricPartitions:
             self._deactivate(number)  # whatever the list says: an activation without an answer may still be under way
 
     def read(self, reading: Reading) -> Reading:
-        """Return a reading with the partitions as they are now, or without NVLinks and with a trouble where Fabric
-        Manager does not tell. Raises TemporaryError where the journals cannot be read.
+        """Return a reading with the current partitions, or without NVLinks and with a trouble if Fabric Manager does
+        not report them. Raises TemporaryError if the journals cannot be read.
         """
         machine = reading.machine
         remembered = self._remember(machine)
@@ -251,8 +251,8 @@ class FabricPartitions:
         return _with(reading, machine, *found, *place_troubles(machine))
 
     def _look(self) -> tuple[FabricAnswer, frozenset[int], list[Trouble]]:
-        """Return what Fabric Manager says, with what is active and nobody's, and what to tell."""
-        # What is active before it is in the second journal was in the first one, and the other way round.
+        """Return Fabric Manager's answer, the active partitions of nobody, and the troubles."""
+        # A partition that is active through us is in at least one of the two journals, before or after the answer.
         before = self._journal()
         answer = self._read_or_tell()
         after = self._journal()
@@ -280,7 +280,7 @@ class FabricPartitions:
         return answer, foreign, troubles
 
     def _read_or_tell(self) -> FabricAnswer:
-        """As _answer, by a caller without the lock, which is taken where there is something to tell."""
+        """Like _answer(), for callers without the lock, which is acquired if Fabric Manager must be told something."""
         try:
             return self._manager.read()
         except FabricManagerError as error:
@@ -290,8 +290,8 @@ class FabricPartitions:
             return self._answer()
 
     def _answer(self) -> FabricAnswer:
-        """Return what Fabric Manager says; tell it before which partitions are active, where it waits for that. The
-        caller holds the lock: what another call activates meanwhile would not be among them.
+        """Return Fabric Manager's answer; before that, tell it which partitions are active if it waits for that. The
+        caller holds the lock: otherwise a partition that another call activates meanwhile would be missing.
         """
         try:
             return self._manager.read()
@@ -304,29 +304,29 @@ class FabricPartitions:
         try:
             self._manager.set_active(active)
         except FabricManagerError as error:
-            # With the code of the question: "not supported" says here that it does not wait, nothing of its mode.
+            # With the code of the question: "not supported" means here that it does not wait, and not its mode.
             raise FabricManagerError(
                 f"Fabric Manager is starting, and does not take yet which partitions are active: {error}",
                 FabricCode.NOT_CONFIGURED,
             ) from error
-        log.warning("Fabric Manager was started anew and told which partitions are active", partitions=active)
+        log.warning("Fabric Manager restarted, and was told which partitions are active", partitions=active)
         return self._manager.read()
 
     def _renew(self) -> list[Trouble]:
-        """Activate anew what claims have and Fabric Manager has forgotten; the caller holds the lock."""
+        """Reactivate what claims have and Fabric Manager has forgotten; the caller holds the lock."""
         troubles = []
         journal, answer = self._journal(), self._manager.read()
         for number, modules in sorted(journal.active.items()):
             if number in answer.active:
                 continue
-            text = f"Fabric Manager was started anew, and partition {number} was not active any more"
+            text = f"Fabric Manager restarted, and partition {number} was no longer active"
             partition = answer.partition(number)
             if partition is None or partition.modules != modules:
                 text += f", and cannot be activated: it is not that of modules {_text(modules)} any more"
             else:
                 try:
                     self._activate(number)
-                    text += ": it is again. Programs that use its NVLinks have to be started anew"
+                    text += ": it is again. Programs that use its NVLinks must be restarted"
                 except FabricManagerError as error:
                     text += f", and cannot be activated: {error}"
             text += f" (claims with UID {journal.claims(number)})"
@@ -334,19 +334,19 @@ class FabricPartitions:
         return troubles
 
     def _end_left(self) -> None:
-        """Deactivate what is active by our doing for claims that ended while their checkpoint was broken, or by what
-        Fabric Manager was told in the moment before a journal ended; the caller holds the lock.
+        """Deactivate partitions that are active through us for claims that ended while their checkpoint was broken, or
+        because Fabric Manager was told so just before a journal ended; the caller holds the lock.
         """
         journal = self._journal()
         for number in sorted(self._activated() - journal.named) if journal.is_whole else ():
             try:
                 self._deactivate(number)
-                log.warning("a partition that no claim has any more is not active any more", partition=number)
+                log.warning("a partition that no claim has any more was deactivated", partition=number)
             except FabricManagerError as error:
-                log.warning("a partition that no claim has any more stays", partition=number, error=str(error))
+                log.warning("a partition that no claim has any more stays active", partition=number, error=str(error))
 
     def _is_left(self, number: int) -> bool:
-        """Whether a partition is active by our doing, for a claim whose journal was lost."""
+        """Whether a partition is active through us, for a claim whose journal was lost."""
         return number in self._activated() - self._journal().may_be_active
 
     def _activate(self, number: int) -> None:
@@ -354,7 +354,7 @@ class FabricPartitions:
         self._manager.activate(number)
 
     def _deactivate(self, number: int) -> None:
-        """Deactivate a partition; that it is not active is fine."""
+        """Deactivate a partition; an inactive one is fine."""
         try:
             self._manager.deactivate(number)
         except FabricManagerError as error:
@@ -384,7 +384,7 @@ class FabricPartitions:
         """Return the module ids that were read since the node came up, with those of this machine."""
         known = self._remembered()
         now = places_read(machine)
-        # A place that another GPU has now is no longer that of the one that had it before.
+        # A place belongs to the GPU that has it now, and no longer to the one that had it before.
         kept = {address: module for address, module in known.items() if module not in now.values()}
         joined = {**kept, **now}
         if joined != known:
@@ -400,7 +400,7 @@ class FabricPartitions:
             return {}
 
     def _activated(self) -> frozenset[int]:
-        """Return what may be active by our doing; empty where that is not known."""
+        """Return what may be active through us; empty if that is not known."""
         try:
             return frozenset(map(int, self._kept(ACTIVATED).get("partitions", ())))
         except (DracaenaError, ValueError, AttributeError, TypeError, RecursionError) as error:
@@ -413,7 +413,7 @@ class FabricPartitions:
             self._write(ACTIVATED, partitions=sorted(partitions))
 
     def _kept(self, file: str) -> Mapping[str, Any]:
-        """Return what a file of this boot says; empty where there is none."""
+        """Return the content of a file of this boot; empty if there is none."""
         document: Mapping[str, Any] = json.loads(self._files.read(file) or b"{}")
         return document if document.get("boot") == self._boot_id else {}
 
@@ -421,7 +421,7 @@ class FabricPartitions:
         try:
             self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
         except DracaenaError as error:
-            log.warning("what is known of the fabric is not kept for the next start", file=file, error=str(error))
+            log.warning("state of the fabric is not saved for the next start", file=file, error=str(error))
 
 
 def _unknown() -> Journal:

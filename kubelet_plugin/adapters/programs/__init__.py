@@ -1,1 +1,1 @@
-"""NVIDIA's programs and libraries that run in a process of their own, with a deadline."""
+"""NVIDIA's programs and libraries, run in processes of their own with a deadline."""

@@ -2,7 +2,7 @@
 
 The program is the admin's own copy: it writes registers of the GPU's firmware, which this code never does. It runs in a
 session of its own and is killed with all that it started. A reset may wait in the kernel, where no signal reaches it:
-so the program holds the lock file of its GPU (pci_driver_files), by which whoever comes next sees that it is there.
+so the program holds the lock file of its GPU (sysfs.driver_files), which shows later callers that it still runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from dracaena.kubelet_plugin.discovery.cc_mode_tool import (
 from dracaena.kubelet_plugin.ports import NotOfferedError, WriteHangsError
 
 QUERY_S: Final = 30.0
-"""Longest look at a mode: it starts Python and waits until the GPU's firmware has booted, some seconds."""
+"""Longest query of a mode: it starts Python and waits until the GPU's firmware has booted, which takes some seconds."""
 SWITCH_S: Final = 120.0
 """Longest switch of one GPU with its reset, which takes some ten seconds; the firmware then boots once more."""
 MOST_BYTES: Final = 1 << 20
-"""Of its answer; it prints some lines for each device of the bus. What comes beyond is not read."""
+"""Most output that is read; it prints some lines for each device of the bus."""
 MOST_PLACES: Final = 10_000
-"""Files and folders beside the program that are looked at; NVIDIA's come to some hundreds."""
+"""Most files and folders next to the program that are checked; NVIDIA's program has some hundreds."""
 
 
 class CcModeTool:
@@ -77,8 +77,8 @@ class CcModeTool:
         return None
 
     def _refuse_program_of_others(self, program: Path) -> None:
-        """Raise OSError where others than root may write what would be run as root: the program, and for one in Python
-        all that lies beside it, where Python looks for modules first.
+        """Raise OSError if users other than root may write what would run as root: the program and, if it is written in
+        Python, everything next to it, where Python looks for modules first.
         """
         refuse_what_others_may_write(program)
         if program.suffix != ".py":
@@ -91,7 +91,7 @@ class CcModeTool:
                 raise OSError(errno.EFBIG, f"{folder} has more than {MOST_PLACES} files: give it a folder of its own")
             if not each.resolve().is_relative_to(folder):
                 raise OSError(errno.EPERM, f"{each} leads out of its folder: put a copy in its place")
-            if each.exists():  # a link may lead nowhere
+            if each.exists():  # a link may be broken
                 refuse_place_of_others(each, sticky_is_fine=False)
 
     def query(self, address: str) -> str:
@@ -118,8 +118,9 @@ class CcModeTool:
         return NotOfferedError(text) if code != 0 and is_unsupported(said) else TemporaryError(text)
 
     def _refuse_namesakes(self, address: str) -> None:
-        """The program takes every NVIDIA device whose address has the one that it is given as a part, and refuses if it
-        finds two. Where the GPU itself is gone by now it would find the other one alone.
+        """Refuse a GPU whose address is part of another device's. The program takes every NVIDIA device whose address
+        contains the given one, and refuses if it finds two; but if the GPU itself is gone, it would find only the
+        other.
         """
         for name in sysfs_files.names(self._devices):
             if address in name and name != address and self._is_of_nvidia(name):
@@ -133,7 +134,7 @@ class CcModeTool:
 
     def _run(self, address: str, options: tuple[str, ...], limit_s: float) -> tuple[str, int]:
         self._refuse_namesakes(address)
-        # Ours runs what is written in Python: its folder of modules lies beside the program. No file is left there.
+        # Our Python runs a program in Python, whose modules are next to it; -B leaves no files there.
         start = [sys.executable, "-E", "-s", "-B"] if self._program.endswith(".py") else []
         with gpu_writing(self._locks, address) as lock, _memory_file() as said:
             try:
@@ -164,8 +165,8 @@ class CcModeTool:
 
 @contextlib.contextmanager
 def _memory_file() -> Iterator[int]:
-    """Return a file for what a program says, which it can go on writing when we were killed: at a pipe without a reader
-    it would end, perhaps between a write to the GPU and the reset.
+    """Yield a file for a program's output, which it can keep writing if we are killed: a pipe without a reader would
+    end it, perhaps between a write to the GPU and the reset.
     """
     file = os.memfd_create("cc-mode-tool", os.MFD_CLOEXEC)
     try:

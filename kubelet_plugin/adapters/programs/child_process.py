@@ -1,4 +1,4 @@
-"""Programs with a deadline: what one printed in time, and how one that takes too long is ended."""
+"""Programs with a deadline: the output of one that ends in time, and the end of one that does not."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 KILL_S: Final = 2.0
-"""A process that is killed ends within milliseconds, unless it waits in the kernel, where no signal reaches it."""
+"""A killed process ends within milliseconds, unless it waits in the kernel, where no signal reaches it."""
 
 
 def printed_by(
     command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None, *, with_errors: bool = False
 ) -> tuple[bytes, int]:
-    """Return what a program prints, and its exit status; `with_errors`: what it prints on standard error too, in order.
+    """Return a program's output and exit status; `with_errors`: including its standard error, in order.
 
-    `environment` is all that it gets. Raises OSError where it cannot be started, and subprocess.TimeoutExpired after
-    `limit_s`: then it was killed, or left behind where even that does nothing.
+    `environment` is its whole environment. Raises OSError if it cannot be started, and subprocess.TimeoutExpired after
+    `limit_s`: then it was killed, or left behind if it cannot be killed.
     """
     child = subprocess.Popen(  # noqa: S603 - the callers' programs, no shell
         command,
@@ -40,7 +40,7 @@ def printed_by(
 
 
 def kill(child: subprocess.Popen[bytes]) -> bool:
-    """Kill the leader of a session with what it started; False where it has not ended after KILL_S."""
+    """Kill the leader of a session with its children; False if it has not ended after KILL_S."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     try:

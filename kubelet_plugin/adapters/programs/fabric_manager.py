@@ -1,4 +1,4 @@
-"""Asks Fabric Manager through its library, in a process of its own for each call: the library may wait without end."""
+"""Calls Fabric Manager through its library, in a process of its own for each call: the library may wait forever."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FabricManagerLibrary:
         talk_s: float = TALK_S,
     ) -> None:
         """`address` is Fabric Manager's Unix socket as this process sees it, or `host:port`. `library` is a file, as
-        this process sees it; empty: looked for below `gpu_driver_root` at each call. `program` is what is started.
+        this process sees it; empty: searched below `gpu_driver_root` at each call. `program` is what is started.
         """
         self._address = address
         self._root = gpu_driver_root

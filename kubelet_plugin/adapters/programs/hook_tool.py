@@ -18,15 +18,15 @@ HOOK_FOLDERS = (
     "/opt/nvidia/toolkit",
     "/run/current-system/sw/bin",
 )
-"""Of packages, the GPU operator, Talos, GKE, Flatcar, NixOS."""
+"""Folders of packages, the GPU operator, Talos, GKE, Flatcar, NixOS."""
 _REAL = ".real"
-"""What the GPU operator's toolkit appends to the program behind a script of that name, before 1.20."""
+"""Before 1.20, the GPU operator's toolkit wraps the program in a script, and appends this to the program's name."""
 _SCRIPT = b"#!"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """A tool that is there. While the value is the same, so are its commands."""
+    """A tool that exists. While the value is the same, so are its commands."""
 
     path: str
     """Where the host has it."""
@@ -37,9 +37,9 @@ class FoundTool:
 
 
 def find_hook_tool(host: GpuDriverRoot, path: str = "") -> FoundTool | None:
-    """Return the tool on a host: the one at `path`, else the first in the usual folders; None when there is none.
+    """Return the tool on a host: the one at `path`, otherwise the first in the usual folders; None if there is none.
 
-    It is named by the path where it was found, which stays the same when an upgrade replaces what is behind it.
+    It keeps the path where it was found, which stays the same if an upgrade replaces the target.
     """
     places = (path,) if path else (f"{folder}/{name}" for name in HOOK_NAMES for folder in HOOK_FOLDERS)
     found = (_look(host, place) for place in places)
@@ -47,9 +47,9 @@ def find_hook_tool(host: GpuDriverRoot, path: str = "") -> FoundTool | None:
 
 
 def read_hook_tool(found: FoundTool) -> HookTool:
-    """Return a tool with the commands that it knows: a Go program holds the name of each as plain text.
+    """Return a tool with the commands that it knows: a Go program contains the name of each as plain text.
 
-    Cost: one read of the program, some ten megabytes. One that cannot be read knows what every version knows.
+    Cost: one read of the program, some ten megabytes. An unreadable one gets the commands common to all versions.
     """
     try:
         with found.program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:

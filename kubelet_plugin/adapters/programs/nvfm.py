@@ -1,7 +1,7 @@
 """One call of Fabric Manager's library, as a program: its argument is a request, its output an answer, both JSON.
 
-It needs nothing but the standard library, so it starts within a tenth of a second. Layouts, numbers and order of the
-calls are those of nv_fm_types.h and nv_fm_agent.h.
+It only needs the standard library, so it starts within a tenth of a second. Layouts, numbers and the order of the calls
+come from nv_fm_types.h and nv_fm_agent.h.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class _RefusedError(Exception):
 
 
 def answer(request: dict[str, Any], load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, Any]:
-    """Return what came of a request: `code` with the `call` that gave it, or `error` where the library is none.
+    """Return the result of a request: `code` with the `call` that returned it, or `error` if the library is unusable.
 
     `library` and `address` say whom to ask, `timeout_ms` how long to wait for a connection, `work` what to do: `read`,
-    `activate` or `deactivate` with `ids` of one, `set` with all ids that are active.
+    `activate` or `deactivate` with a single id in `ids`, `set` with the ids of all active partitions.
     """
     try:
         library = load(request["library"])
@@ -198,8 +198,8 @@ def _version(structure: type[ctypes.Structure], number: int = 1) -> int:
 
 
 def main(request: str, load: Callable[[str], Any] = ctypes.CDLL) -> None:
-    """Answer a request on standard output. What the library prints goes where errors go: the C library may write it as
-    late as at the end of the process.
+    """Answer a request on standard output. The library's own output is redirected to standard error: the C library may
+    write it as late as at the end of the process.
     """
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)

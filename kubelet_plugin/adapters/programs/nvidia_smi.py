@@ -1,7 +1,7 @@
 """Time slices by nvidia-smi of the GPU driver: NVML has no call for them.
 
-The program is run where the driver has it, below the driver's root and beside that driver's own NVML library. It opens
-the driver for some tenths of a second, so whoever waits for the driver to be let go of is asked first.
+The program is run from the driver's root, together with that driver's own NVML library. It opens the driver for some
+tenths of a second, so it first checks whether somebody waits for the driver to be released.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _NOT_OFFERED: Final = {
 
 
 class DriverUse(Protocol):
-    """Announces that the driver is open (adapters.gpu_driver_use)."""
+    """Announces that the driver is open (adapters.gpu_driver.use)."""
 
     def enter(self) -> bool:
         """Announce it; False: it must not be opened."""
         ...
 
     def is_lent(self) -> bool:
-        """Whether that is so for some seconds only."""
+        """Whether it must stay closed only for some seconds."""
         ...
 
     def leave(self) -> None:
-        """Take it back."""
+        """Withdraw it."""
         ...
 
 
@@ -67,14 +67,14 @@ class NvidiaSmi:
         use: Callable[[], DriverUse],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`driver_root` is where this process sees the driver's root. `refusal` says who wants the driver closed."""
+        """`driver_root` is where this process sees the driver's root. `refusal` returns who wants the driver closed."""
         self._driver = driver_root
         self._refusal = refusal
         self._use = use
         self._answer_s = answer_s
 
     def missing(self) -> str | None:
-        """Return why it cannot be run, None when it can. Costs some looks at folders."""
+        """Return why it cannot be run, None if it can. Costs a few file system look-ups."""
         if self._program() is not None:
             return None
         return (
@@ -131,7 +131,7 @@ class NvidiaSmi:
         return next((path for path in found if path is not None), None)
 
     def _ended(self, line: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
-        """Run the program to its end; it is killed after a time limit, and left behind where even that does nothing."""
+        """Run the program to its end; it is killed after a time limit, and left behind if it cannot be killed."""
         try:
             printed, status = printed_by(line, self._answer_s, environment, with_errors=True)
         except OSError as error:

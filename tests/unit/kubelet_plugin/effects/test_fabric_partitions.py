@@ -302,9 +302,7 @@ def test_after_a_restart_from_the_beginning_partitions_of_claims_are_activated_a
     node.look()
     assert active(node) == [3, 5]
     assert told(node) == [("FabricPartitionUnclear", "partition 3"), ("FabricPartitionUnclear", "partition 5")]
-    assert (
-        "Programs that use its NVLinks have to be started anew (claims with UID a-uid)" in node.fabric_troubles[0].text
-    )
+    assert "Programs that use its NVLinks must be restarted (claims with UID a-uid)" in node.fabric_troubles[0].text
     node.look()
     assert told(node) == []
     node.manager.restart(resuming=False)
