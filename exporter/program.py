@@ -127,7 +127,7 @@ class ExporterProgram:
             try:
                 self._driver.call("letting go", self._source.close, self._deadline_s)
             except DracaenaError as error:
-                log.warning("the GPU driver cannot be let go of", error=str(error))
+                log.warning("the GPU driver cannot be closed", error=str(error))
 
 
 def _chosen_fields(path: str) -> ChosenFields:

@@ -15,7 +15,7 @@ class ExporterSettings:
     node_name: str = option(help="name of this node, the label hostname of all series", form=NODE_NAME)
     driver_name: str = option(
         DEFAULT_DRIVER_NAME,
-        help="DRA driver of this node's plugin, whose folder says when the GPU driver must be let go of",
+        help="DRA driver of this node's plugin, whose folder says when the GPU driver must be released",
         form=DRIVER_NAME,
     )
     kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder; podlist.json is in its pod-resources")

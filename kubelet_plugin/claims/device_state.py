@@ -361,10 +361,10 @@ class DeviceState:
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
         if not all(is_among(effect, planned) for effect in prepared.effects):
-            raise TemporaryError(f"claim {prepared.claim} was planned anew while it was being prepared: asked again")
+            raise TemporaryError(f"claim {prepared.claim} was planned again while it was being prepared: retry")
         pool = self._read_pool()
         if follow(prepared, pool) != Followed(prepared):
-            raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: asked again")
+            raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: retry")
         self._guard.refuse_stale(prepared)
         prepared = with_made(prepared)
         self._guard.refuse_held(prepared, pool)

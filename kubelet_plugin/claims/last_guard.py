@@ -167,7 +167,7 @@ def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, drive
     held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
     if wanted != held:
         raise AllocatedAnewError(
-            f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
+            f"claim {prepared.claim} was allocated again while it is prepared here: it holds "
             f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
             "Delete the pods of this node that use it: kubelet must unprepare it first"
         )

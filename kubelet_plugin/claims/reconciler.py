@@ -175,7 +175,7 @@ class ClaimReconciler:
             return
         self._files.write(prepared, pool)
         self._checkpoints.finish(aside)
-        log.warning("files of a claim written anew", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
+        log.warning("files of a claim rewritten", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
 
 
 def _out_of_vfio(prepared: PreparedClaim) -> list[str]:

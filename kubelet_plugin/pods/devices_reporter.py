@@ -380,7 +380,7 @@ class PodDevicesReporter:
         try:
             return tuple(entry for entry in decode_podlist(data) if without not in entry.claims)
         except BadInputError as error:
-            log.warning("podlist of the last run is broken, written anew", error=str(error))
+            log.warning("podlist of the last run is broken, rewriting it", error=str(error))
             return ()
 
     def _run(self) -> None:

@@ -350,7 +350,7 @@ def test_a_claim_that_was_allocated_anew_while_it_is_prepared_is_refused_where_i
     first = node_in(tmp_path)
     again = make_claim(devices=(4, 5))
     node = PluginNode(tmp_path, Reallocating(again, lambda: first.state.prepare(REFERENCE)), FakePods(make_pod()))
-    with pytest.raises(AllocatedAnewError, match="was allocated anew while it is prepared here") as caught:
+    with pytest.raises(AllocatedAnewError, match="was allocated again while it is prepared here") as caught:
         node.state.prepare(REFERENCE)
     assert f"holds {device_name(0)}, {device_name(1)}, its allocation says {device_name(4)}" in str(caught.value)
     assert state_of(node) == "done"

@@ -141,7 +141,7 @@ class PlannedAnew(ServerFiles):
 
 def test_no_claim_is_answered_with_an_effect_that_was_planned_meanwhile_and_is_not_made(tmp_path: Path) -> None:
     node = node_with(tmp_path, PlannedAnew(tmp_path, FileSteps()))
-    with pytest.raises(TemporaryError, match="was planned anew"):
+    with pytest.raises(TemporaryError, match="was planned again"):
         node.state.prepare(REFERENCE)
     assert [name for name in node.files() if name.startswith((FOLDER, "claims/", "cdi/"))] == []
 
