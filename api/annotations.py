@@ -22,7 +22,7 @@ class RequestDevices(msgspec.Struct, frozen=True, omit_defaults=True):
     """As in the claim: `request` or `request/subrequest`."""
     uuids: tuple[str, ...]
     shares: tuple[DeviceShare, ...] = ()
-    """What it has of those of them that others may have too."""
+    """What it has of the devices among them that others may share."""
 
 
 def encode_devices(containers: Mapping[str, Sequence[RequestDevices]]) -> str:

@@ -1,6 +1,6 @@
 """The one table of what a device of ours carries in a ResourceSlice. Users' selectors depend on it.
 
-Un-prefixed names are in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
+Unprefixed names are in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
 carry over. The meaning of a name never changes: what changes gets a new name, and what is removed stays unchanged for
 one more release. dracaena.api.limits says how many attributes there may be, and how long their texts may be.
 """
@@ -28,7 +28,7 @@ VGPU_TYPE = "vgpu"
 
 
 class AttributeType(Enum):
-    """How a value is written in the slice. One that does not fit is left out; only a TEXT is cut."""
+    """How a value is written in the slice. A value that does not fit is left out; only a TEXT is cut."""
 
     INT = "int"
     BOOL = "bool"
@@ -47,7 +47,7 @@ class AttributeSpec:
     name: str
     type: AttributeType
     meaning: str
-    """With the unit, where it has one."""
+    """With its unit, if it has one."""
     gpu_field: str | None = None
     """Field of dracaena.api.machine.Gpu that it carries as it is; None: the codec computes it."""
     optional: bool = True
@@ -134,7 +134,7 @@ VGPU_MIG_BACKED = AttributeSpec(
 PARENT_PCI_BUS_ID = AttributeSpec("parentPCIBusID", _STRING, "PCI address of the GPU that a vGPU is part of")
 MDEV_UUID = AttributeSpec(f"{STANDARD_DOMAIN}/mDevUUID", _STRING, "UUID of the mediated device that a vGPU is")
 MDEV_UUID_FOR_KUBEVIRT = AttributeSpec("mdevUUID", _STRING, "the same, under the name by which KubeVirt looks for it")
-"""KubeVirt from 1.8 on reads it of the device metadata (KEP-5304), with no domain: the name is no standard yet
+"""From 1.8 on KubeVirt reads it from the device metadata (KEP-5304), without a domain: the name is no standard yet
 (kubernetes/kubernetes issue 135552)."""
 
 GPU_ATTRIBUTES = (
@@ -144,14 +144,14 @@ GPU_ATTRIBUTES = (
     NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, CC_CAPABLE, CC_MODE, GPU_MODULE_ID, PARTITION_1, PARTITION_2,
     PARTITION_4, PARTITION_8, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
 )  # fmt: skip
-"""All attributes of a whole GPU, in the order in which they are published. A device may have fewer beside the two
-capacities of a shared GPU: GIVING_WAY says which are left out then."""
+"""All attributes of a whole GPU, in the order in which they are published. Beside the two capacities of a shared GPU
+there is room for fewer: GIVING_WAY says which are then left out."""
 
 GIVING_WAY = (
     CUDA_COMPUTE_CAPABILITY_TEXT, CUDA_DRIVER_VERSION_TEXT, DRIVER_VERSION_TEXT, PCIE_WIDTH, PCIE_GENERATION,
 )  # fmt: skip
-"""What is left out of a whole GPU that has more attributes than fit, the first one first: what others say too, then
-what is the same on all GPUs of such a board."""
+"""What is left out of a whole GPU that has more attributes than fit, in this order: what other attributes also say,
+then what is the same on all GPUs of such a board."""
 
 PARTITION_SIZES = {1: PARTITION_1, 2: PARTITION_2, 4: PARTITION_4, 8: PARTITION_8}
 """GPUs of a partition → the attribute."""
@@ -168,7 +168,7 @@ MIG_PLACE_ATTRIBUTES = (
     CUDA_COMPUTE_CAPABILITY, DRIVER_VERSION, CUDA_DRIVER_VERSION,
 )  # fmt: skip
 """All attributes of a MIG device that is made when a claim gets it. It has no UUID before. A GPU has two dozen of them,
-so what another attribute says too is left out."""
+so what another attribute also says is left out."""
 
 VFIO_ATTRIBUTES = (
     TYPE, PRODUCT_NAME, VENDOR_ID, DEVICE_ID, IOMMU_GROUP, ORDINAL, NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, PCIE_SWITCH,
@@ -176,20 +176,20 @@ VFIO_ATTRIBUTES = (
     NIC_LEVELS,
 )  # fmt: skip
 """All attributes of a GPU for virtual machines, in the order in which they are published. The NVIDIA driver does not
-have it, so what only that knows is missing: UUID, memory, NVLinks. Of the product it is a table that tells the name, of
-the mode of confidential computing a label of the Node."""
+have it, so what only that driver knows is missing: UUID, memory, NVLinks. The product name comes from a table, the mode
+of confidential computing from a label of the Node."""
 
 VGPU_ATTRIBUTES = (
     TYPE, VGPU_TYPE_NAME, VGPU_MIG_BACKED, PARENT_PCI_BUS_ID, MDEV_UUID, MDEV_UUID_FOR_KUBEVIRT, PCI_BUS_ID,
     IOMMU_GROUP, NUMA_NODE, PCIE_ROOT, PCIE_SWITCH, HOST_BRIDGE,
 )  # fmt: skip
-"""All attributes of a vGPU, in the order in which they are published: one of the two, UUID and PCI address; NUMA node,
-root, switch and bridge of its GPU, the last two where the NVIDIA driver lists that."""
+"""All attributes of a vGPU, in the order in which they are published: either UUID or PCI address; NUMA node, root,
+switch and bridge of its GPU, the last two if the NVIDIA driver lists that GPU."""
 
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""
 CORES_CAPACITY = "cores"
-"""Capacity of a GPU that several claims may have at a time: percent of its cores, always 100."""
+"""Capacity of a GPU that several claims may share: percent of its cores, always 100."""
 MULTIPROCESSORS_CAPACITY = "multiprocessors"
 """Capacity: streaming multiprocessors, a plain number."""
 COPY_ENGINES_CAPACITY = "copyEngines"
@@ -197,7 +197,7 @@ DECODERS_CAPACITY = "decoders"
 ENCODERS_CAPACITY = "encoders"
 JPEG_ENGINES_CAPACITY = "jpegEngines"
 OFA_ENGINES_CAPACITY = "ofaEngines"
-"""Capacities of a MIG device that is made when a claim gets it: engines, plain numbers, 0 too."""
+"""Capacities of a MIG device that is made when a claim gets it: engines, plain numbers, including 0."""
 GPU_CAPACITIES = (MEMORY_CAPACITY,)
 SHARED_GPU_CAPACITIES = (MEMORY_CAPACITY, CORES_CAPACITY)
 MIG_CAPACITIES = (MULTIPROCESSORS_CAPACITY, MEMORY_CAPACITY)

@@ -1,7 +1,7 @@
 """Compact strings: one row of a matrix as an attribute value, one symbol per entry.
 
 The first character is the version of the form. Version 1: the symbols `0`-`9`, `A`-`Z`, `a`-`z` are 0 to 61, `?` is
-unknown, `-` is the device itself. There was no version 0. A reader knows its own version and the one before; so readers
+unknown, `-` is the device itself. There was no version 0. A reader knows its own version and the one before, so readers
 learn a new version one release before writers use it.
 """
 
@@ -16,7 +16,7 @@ from dracaena.api.links import MAX_NVLINKS, LinkLevel
 
 WRITTEN_VERSION = "1"
 MAX_ENTRIES = ATTRIBUTE_VALUE_BYTES - 1
-"""One character each in an attribute's text, less the one for the version."""
+"""One character each in an attribute's text, minus the one for the version."""
 UNKNOWN_SYMBOL = "?"
 SELF_SYMBOL = "-"
 
@@ -42,7 +42,7 @@ Entry = int | None
 
 
 def encode(entries: Iterable[Entry]) -> str:
-    """Return the string for these entries. It may be longer than an attribute may be."""
+    """Return the string for these entries. It may be longer than an attribute allows."""
     return WRITTEN_VERSION + "".join(_symbol(entry) for entry in entries)
 
 

@@ -1,7 +1,7 @@
 """The `<driver>/decision` annotation of a claim: what was chosen for it and why, as JSON of at most 2 KiB.
 
 Written in the same PATCH as the finalizer, so it costs no request; read by `dracaena explain` long after the Events are
-gone. It is an observation: no decision is ever based on it. (Its presence says that the allocation is ours.)
+gone. It is an observation: no decision is ever based on it. (Its presence shows that the allocation is ours.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS: Final = {
     "sibling_pods": "pods of its family in reach of NVLinks",
     "room_pods": "room in reach of NVLinks for more pods of its family",
 }
-"""What parts are called if their name does not say it."""
+"""Words for the parts whose names do not read well."""
 
 
 _GROUP_OF: Final = {f"damage_{size}_gb_s": size for size in (8, 4, 2)}
@@ -113,9 +113,9 @@ class _Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 def encode_decision(decision: Decision) -> str:
     """Return the annotation's value, at most MAX_BYTES of UTF-8.
 
-    When it would be longer it is cut in this order: the runner-up's devices, the reasons of the others, the runner-up's
-    score, the runner-up, the devices, and at last every text (64 characters, 8 parts with names of 16); `cut` then
-    says so. decode_decision gives back what was written.
+    If it would be longer, it is cut in this order: the runner-up's devices, the reasons of the others, the runner-up's
+    score, the runner-up, the devices, and finally every text (64 characters, 8 parts with names of 16); `cut` then says
+    so. decode_decision returns what was written.
     """
     for candidate in _ever_shorter(decision):
         text = msgspec.json.encode(_document(candidate))
@@ -125,7 +125,7 @@ def encode_decision(decision: Decision) -> str:
 
 
 def decode_decision(text: str) -> Decision:
-    """Read an annotation. Raises BadInputError when it is no decision or of a later version."""
+    """Read an annotation. Raises BadInputError if it is no decision, or of a later version."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except msgspec.DecodeError as error:
@@ -156,10 +156,10 @@ def decision_document(decision: Decision) -> dict[str, Any]:
 
 
 def describe(decision: Decision, *, wide: bool = False) -> str:
-    """Describe it for people, in one line: what was chosen, what came second and by which part of the score it lost,
-    what became of the others. `wide`: with all parts of the score.
+    """Describe a decision for people, in one line: what was chosen, what came second and by which part of the score it
+    lost, what became of the others. `wide`: with all parts of the score.
 
-    The same line, not wide, stands in Events and is printed by the command.
+    Events and the command show the same line, not wide.
     """
     said = _chosen(decision, decision.score if wide else _deciding_part(decision))
     second = decision.runner_up
@@ -171,8 +171,7 @@ def describe(decision: Decision, *, wide: bool = False) -> str:
 
 
 def describe_one_gpu(decision: Decision) -> str:
-    """Describe the choice of one GPU, which has no links that could be compared, in few words: where it is, and what
-    decided."""
+    """Describe the choice of one GPU, which has no links to compare, briefly: where it is, and what decided."""
     second = decision.runner_up
     kept = "" if second is None else _kept_whole(decision, second)
     return "; ".join(filter(None, (_chosen(decision, _deciding_part(decision)), kept)))
@@ -190,7 +189,7 @@ def parts_in_words(parts: Iterable[tuple[str, int]]) -> str:
 
 
 def part_in_words(name: str) -> str:
-    """Return what a part is called, without its unit: `bandwidth_gb_s` is the `bandwidth`."""
+    """Return the words for a part, without its unit: `bandwidth` for `bandwidth_gb_s`."""
     return _WORDS.get(name) or name.removesuffix(_GB_S).replace("_", " ")
 
 
@@ -212,7 +211,7 @@ def _deciding_part(decision: Decision) -> Parts:
 
 
 def _kept_whole(decision: Decision, second: RunnerUp) -> str:
-    """Say what is kept for which later pods; "" where the damage to groups did not decide."""
+    """Say what is kept for which later pods; "" if the damage to groups did not decide."""
     mine, theirs = dict(decision.score).get(second.lost_by), dict(second.score).get(second.lost_by)
     size = _GROUP_OF.get(second.lost_by)
     if size is None or mine is None or theirs is None:
@@ -265,6 +264,6 @@ def _ever_shorter(decision: Decision) -> Iterator[Decision]:
     yield shorter
     shorter = replace(shorter, devices=())
     yield shorter
-    # Control characters take six bytes each in JSON, and still this is below the limit.
+    # Even if each character takes six bytes in JSON, as control characters do, this is below the limit.
     score = tuple((name[:16], value) for name, value in shorter.score[:8])
     yield replace(shorter, node=shorter.node[:64], links=shorter.links[:64], score=score)

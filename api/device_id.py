@@ -24,7 +24,7 @@ class DeviceId(NamedTuple):
 
     @property
     def pool_id(self) -> PoolId:
-        """The pool that it is in."""
+        """The pool of the device."""
         return PoolId(self.driver, self.pool)
 
     def __str__(self) -> str:

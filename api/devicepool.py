@@ -1,6 +1,6 @@
 """Reads the devices of one node's pool back into GPUs and links: the inverse of dracaena.api.resourceslice.
 
-What does not decode is named and left out, device by device; the rest of the pool stays usable.
+What does not decode is reported and left out, device by device; the rest of the pool stays usable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DecodedGpu:
-    """One GPU of a pool, or one that is handed through to virtual machines (`gpu.uuid` is its PCI address then, as
-    nobody knows its UUID, and `gpu.index` its ordinal)."""
+    """One GPU of a pool, or one that is passed through to virtual machines (`gpu.uuid` is then its PCI address, because
+    its UUID is unknown, and `gpu.index` its ordinal)."""
 
     name: DeviceName
     ordinal: int
@@ -45,13 +45,13 @@ class DecodedMig:
 
     name: DeviceName
     uuid: str
-    """Empty: it is made when a claim gets it, and has none before."""
+    """Empty: the device is made when a claim gets it, and has no UUID before."""
     parent_uuid: str
     """Of a GPU of the same node."""
     profile: str
     memory_bytes: int | None = None
     start: int | None = None
-    """Of one that is made when a claim gets it: the first memory slice of its GPU that it takes, ..."""
+    """Of a device that is made when a claim gets it: the first memory slice of its GPU that it takes, ..."""
     size: int | None = None
     """... and how many."""
 
@@ -76,11 +76,11 @@ class DeviceProblem:
     seen: str
     expected: str
     skipped: bool = True
-    """False: the device stays, only what is named is taken as unknown."""
+    """False: the device stays, and only the named attribute counts as unknown."""
 
     @property
     def text(self) -> str:
-        """One line that says all of it."""
+        """The whole problem in one line."""
         return f"device {self.device}, {self.attribute}: {self.seen}, expected {self.expected}"
 
 
@@ -91,7 +91,7 @@ class DecodedPool:
     gpus: tuple[DecodedGpu, ...]
     """In ordinal order."""
     topology: Topology
-    """Addressed by ordinal. It also counts GPUs whose device is missing; what only they could tell is unknown. NICs are
+    """Addressed by ordinal. GPUs whose device is missing count too; what only they could say is unknown. NICs are
     called `nic0`, `nic1`, …: their names are not published."""
     problems: tuple[DeviceProblem, ...]
     mig_devices: tuple[DecodedMig, ...] = ()
@@ -99,8 +99,8 @@ class DecodedPool:
     vgpus: tuple[DecodedVgpu, ...] = ()
     """By name."""
     partitions: tuple[frozenset[int], ...] = ()
-    """The sets of GPUs, by ordinal, that Fabric Manager links if one claim has all of a set and nothing else there; by
-    their ids, sets of one GPU among them. Empty: links do not depend on who has the GPUs."""
+    """The sets of GPUs, by ordinal, that Fabric Manager links if one claim has all of a set and nothing else there; in
+    the order of their ids, including sets of one GPU. Empty: links do not depend on who has the GPUs."""
 
 
 def decode_pool(devices: Iterable[Device]) -> DecodedPool:
@@ -138,7 +138,7 @@ class _Row:
     decoded: DecodedGpu
     numa_node: int | None
     levels: tuple[LinkLevel | None, ...] | None
-    """One per GPU of the node, None at its own place; None as a whole: not published."""
+    """One per GPU of the node, None at its own place; None instead of the tuple: not published."""
     nvlinks: tuple[int | None, ...] | None
     nics: tuple[LinkLevel | None, ...] | None
     partitions: tuple[tuple[int, int], ...] = ()
@@ -306,7 +306,7 @@ def _levels(spec: AttributeSpec, entries: Sequence[int | None] | None) -> tuple[
 
 
 def _agreeing(rows: Sequence[_Row], problems: list[DeviceProblem]) -> list[_Row]:
-    """Return, in ordinal order, the rows that can stand in one pool; name the others."""
+    """Return, in ordinal order, the rows that can be in one pool; report the others."""
     gpu_count = _most_common(row.gpu_count for row in rows)
     nic_count = _most_common(None if row.nics is None else len(row.nics) for row in rows)
     taken: dict[int, _Row] = {}
@@ -320,7 +320,7 @@ def _agreeing(rows: Sequence[_Row], problems: list[DeviceProblem]) -> list[_Row]
 
 
 def _most_common(lengths: Iterable[int | None]) -> int | None:
-    """Return the length that most rows have; of equals the larger, so that no GPU is lost."""
+    """Return the length that most rows have; of equally common ones the larger, so that no GPU is lost."""
     counts = Counter(length for length in lengths if length is not None)
     return max(counts, key=lambda length: (counts[length], length), default=None)
 
@@ -360,7 +360,7 @@ def _topology(rows: Sequence[_Row], problems: list[DeviceProblem]) -> Topology:
 
 
 def _pair(rows: dict[int, _Row], a: int, b: int, problems: list[DeviceProblem]) -> Link:
-    """Join what both sides say of a pair; one side is enough."""
+    """Join what both sides say about a pair; one side is enough."""
     forth, back = rows.get(a), rows.get(b)
     level = _told(forth.levels if forth else None, b), _told(back.levels if back else None, a)
     nvlinks = _told(forth.nvlinks if forth else None, b), _told(back.nvlinks if back else None, a)
@@ -380,7 +380,7 @@ def _told(row: Sequence[T | None] | None, place: int) -> T | None:
 
 
 def _agreed(first: T | None, second: T | None) -> T | None:
-    """Return what either side says, None if they differ."""
+    """Return what either side says; None if they differ."""
     if first is None or second is None:
         return second if first is None else first
     return first if first == second else None

@@ -8,7 +8,7 @@ class DracaenaError(Exception):
 
 
 class TemporaryError(DracaenaError):
-    """It may work later without anybody acting: the caller retries with backoff."""
+    """It may work later without anybody acting: the caller retries with back-off."""
 
 
 class PermanentError(DracaenaError):

@@ -1,6 +1,6 @@
-"""Pods of an exporter, as far as it takes to ask one: on which node it runs, at which address it listens.
+"""Pods of an exporter, with what is needed to ask one: the node where it runs and the address where it listens.
 
-Not api.objects.Pod: the pods of a whole cluster are kept in memory, and nobody else needs their addresses.
+Not api.objects.Pod: the pods of a whole cluster are kept in memory, and nothing else needs their addresses.
 """
 
 from __future__ import annotations

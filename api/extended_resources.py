@@ -11,16 +11,16 @@ from dracaena.api.names import rewrite_label
 GPUS: Final = "nvidia.com/gpu"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Before the name of a DeviceClass: the extended resource that each class is (KEP-5004). kube-scheduler makes the claim
-for it, and takes no device with our taint."""
+"""Prefix of a DeviceClass's name: the extended resource of each class (KEP-5004). kube-scheduler makes the claim for
+it, and takes no device with our taint."""
 
 ASKS: Final = "asks for the extended resource"
 """How seen() begins."""
 
 
 def is_extended_gpu_resource(name: str, driver: str) -> bool:
-    """Whether a resource is one that NVIDIA's device plugin or its kin serve (nvidia.com/gpu, .shared, gpumem, …), or
-    the one that Kubernetes makes of a class of ours."""
+    """Whether a resource is one that NVIDIA's device plugin or a similar one serves (nvidia.com/gpu, .shared, gpumem,
+    …), or the one that Kubernetes derives from a class of ours."""
     return name.startswith((GPUS, MIG_PREFIX)) or _class_of(name, driver) is not None
 
 
@@ -30,7 +30,7 @@ def seen(name: str) -> str:
 
 
 def given(name: str) -> str:
-    """Say whence a pod that is bound has such a resource."""
+    """Say where a bound pod has such a resource from."""
     return f"its extended resource {name} is another driver's, or kube-scheduler's own claim: Dracaena did not give it"
 
 
@@ -53,7 +53,7 @@ def advice(name: str, driver: str) -> str:
 
 
 def _class_of(name: str, driver: str) -> str | None:
-    """Return the class of ours, by its name, that a resource stands for."""
+    """Return the name of our class that a resource stands for."""
     class_name = name.removeprefix(CLASS_PREFIX)
     is_ours = class_name == driver or class_name.endswith(f".{driver}")
     return class_name if name.startswith(CLASS_PREFIX) and is_ours else None

@@ -15,14 +15,14 @@ HGX_MODULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FabricPartition:
-    """A set of GPUs that are linked while it is active, and with no others."""
+    """A set of GPUs that are linked to each other, and to no others, while it is active."""
 
     id: int
     """Fabric Manager's (fmFabricPartitionId_t)."""
     modules: frozenset[int]
     """Module ids of its GPUs (physicalId, from H100 on nvmlDeviceGetModuleId)."""
     nvlinks: int | None = None
-    """NVLinks that each of its GPUs has, of GPUs that have fewer the lowest count; None: not told."""
+    """NVLinks that each of its GPUs has, the lowest count if they differ; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +30,29 @@ class PartitionedFabric:
     """The NVSwitches of a node whose partitions have to be activated."""
 
     partitions: tuple[FabricPartition, ...] = ()
-    """Those that can be activated, by id."""
+    """The partitions that can be activated, by id."""
     problem: str = ""
-    """Why none can be activated now; "" where they can."""
+    """Why none can be activated now; "" if they can."""
     foreign: frozenset[int] = frozenset()
-    """Module ids of the GPUs in partitions that are active, and that no claim of ours has."""
+    """Module ids of the GPUs in active partitions that none of our claims has."""
 
     def exactly(self, modules: Collection[int]) -> FabricPartition | None:
-        """Return the partition of exactly these GPUs, None where there is none."""
+        """Return the partition of exactly these GPUs; None if there is none."""
         wanted = frozenset(modules)
         return next((each for each in self.partitions if each.modules == wanted), None)
 
     def of_size(self, module: int, size: int) -> FabricPartition | None:
-        """Return the partition of so many GPUs that one is in, the one with the lowest id where there are several."""
+        """Return a module's partition of `size` GPUs, the one with the lowest id if there are several."""
         found = (each for each in self.partitions if len(each.modules) == size and module in each.modules)
         return next(found, None)
 
     def joining(self, one: int, other: int) -> tuple[FabricPartition, ...]:
-        """Return the partitions that hold two different GPUs."""
+        """Return the partitions that contain two given GPUs."""
         return tuple(each for each in self.partitions if one in each.modules and other in each.modules)
 
     def sets_of(self, modules: Mapping[int, int]) -> tuple[frozenset[int], ...]:
-        """Return the partitions whose GPUs are all there, in the order of their ids. `modules`: GPU, by any number, to
-        its module id; the sets are of these numbers."""
+        """Return the partitions whose GPUs are all there, in the order of their ids. `modules`: number of a GPU, of any
+        kind, → its module id; the sets contain these numbers."""
         gpus = {module: gpu for gpu, module in modules.items()}
         return tuple(
             frozenset(gpus[module] for module in each.modules)
@@ -64,4 +64,4 @@ class PartitionedFabric:
 HGX_FABRIC: Final = PartitionedFabric(
     tuple(FabricPartition(number, frozenset(modules)) for number, modules in enumerate(HGX_MODULES))
 )
-"""What Fabric Manager says of an HGX H100, so that such a machine can be drawn."""
+"""What Fabric Manager says about an HGX H100, so that such a machine can be drawn."""

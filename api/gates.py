@@ -1,4 +1,4 @@
-"""Scheduling gates of pods (pod.spec.schedulingGates, KEP-3521): ours, and those of others beside it."""
+"""Scheduling gates of pods (pod.spec.schedulingGates, KEP-3521): ours, and those of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dracaena.api.objects import Pod
 
 def is_at_our_gate(pod: Pod, driver: str) -> bool:
     """Whether a pod waits at our gate and at no other. Others may still change what a pod asks of nodes (Kueue does),
-    so it is decided for when theirs are gone. No gate can come back once the pod exists.
+    so its decision waits until their gates are gone. No gate can come back once the pod exists.
     """
     return [gate.name for gate in pod.spec.scheduling_gates] == [allocation_gate(driver)]
 

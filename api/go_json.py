@@ -1,7 +1,7 @@
 """JSON in the form in which kube-apiserver writes it.
 
-It stores opaque parameters as the bytes that came and rewrites them at each patch. In any other form, a later patch of
-the object by anybody would count as a change of an immutable field.
+kube-apiserver stores opaque parameters as the bytes that it received and rewrites them at each patch. In any other
+form, a later patch of the object by any client would count as a change of an immutable field.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 from dracaena.api.json_text import deeper_than
 
 MOST_LEVELS: Final = 100
-"""Text that is nested deeper is not rewritten: it would have to be parsed first, and parsers fail at about 1,000
-levels."""
+"""Deeper text is not rewritten: it would have to be parsed first, and parsers fail at about 1,000 levels."""
 
 _ESCAPED: Final = {
     b"<": b"\\u003c",
@@ -33,12 +32,12 @@ def encode_as_go(document: Mapping[str, Any]) -> bytes:
     """
     text = msgspec.json.encode(document, order="sorted")
     for character, escape in _ESCAPED.items():
-        text = text.replace(character, escape)  # these stand in strings only, so the document stays the same
+        text = text.replace(character, escape)  # they occur only in strings, so the document stays the same
     return text
 
 
 def as_go_writes(parameters: msgspec.Raw) -> msgspec.Raw:
-    """Return a JSON object in that form; as it is where it cannot be read (too deep, or half a surrogate pair)."""
+    """Return a JSON object in that form; unchanged if it cannot be read (too deep, or half a surrogate pair)."""
     text = bytes(parameters)
     if deeper_than(text, MOST_LEVELS):
         return parameters

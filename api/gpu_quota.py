@@ -20,10 +20,10 @@ from dracaena.api.limits import ATTRIBUTE_VALUE_BYTES
 from dracaena.api.quantity import format_bytes, parse_bytes
 
 MOST_BYTES: Final = 16 << 10
-"""Longest text that is read: a hundred limits have some 4 KiB."""
+"""Longest text that is read: a hundred limits take some 4 KiB."""
 
 MOST_AMOUNT: Final = 1_000_000_000
-"""Highest limit of what is counted in pieces: no cluster has as many."""
+"""Highest limit of what is counted in pieces: no cluster has that many."""
 
 GPUS: Final = "gpus"
 GPUS_BY_PRODUCT: Final = "gpusByProduct"
@@ -35,8 +35,8 @@ MIG_DEVICES: Final = "migDevicesByProfile"
 KEYS: Final = (GPUS, GPUS_BY_PRODUCT, SHARE_MEMORY, SHARE_CORES, MIG_SLICES, MIG_DEVICES)
 
 UNKNOWN_PRODUCT: Final = ""
-"""Of whole GPUs that are held and of which no slice says what they are: they count against each product. Those that are
-published without a product are known not to be of any, and count by no product."""
+"""For held whole GPUs that no slice describes: they count against each product. GPUs that are published without a
+product are known to have none, and count against no product."""
 
 _WHOLE: Final = "a whole number of at least 0"
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?[1-7]g\.[0-9]+gb(?:-me|\+[a-z0-9.]+)?")
@@ -49,7 +49,7 @@ class QuotaItem(NamedTuple):
     key: str
     """One of KEYS."""
     name: str = ""
-    """The product or the profile, of those that are counted by it."""
+    """The product or the profile, for items that are counted by it."""
 
 
 Amounts = Mapping[QuotaItem, int]
@@ -117,9 +117,8 @@ def read_leniently(text: str) -> tuple[Amounts, tuple[QuotaProblem, ...]]:
 
 
 def find_excess(namespace: str, limits: Amounts, held: Amounts, wanted: Amounts) -> Excess | None:
-    """Return the first limit that a namespace would exceed, None: it would exceed none. Those on products come last,
-    because other GPUs may still do. A limit of which the pod wants nothing does not matter to it, even where more is
-    held."""
+    """Return the first limit that a namespace would exceed; None: it would exceed none. Limits on products come last,
+    because other GPUs may still do. A limit on what the pod does not want does not matter, even if more is held."""
     exceeded = [
         Excess(namespace, one, limits[one], held_of(held, one), count)
         for one, count in wanted.items()
@@ -129,14 +128,14 @@ def find_excess(namespace: str, limits: Amounts, held: Amounts, wanted: Amounts)
 
 
 def held_of(held: Amounts, one: QuotaItem) -> int:
-    """Return what is held of one thing that is counted."""
+    """Return how much of one item is held."""
     count = held.get(one, 0)
     is_product = one.key == GPUS_BY_PRODUCT and one.name != UNKNOWN_PRODUCT
     return count + held.get(QuotaItem(GPUS_BY_PRODUCT, UNKNOWN_PRODUCT), 0) if is_product else count
 
 
 def amount_in_words(one: QuotaItem, amount: int) -> str:
-    """Return an amount with its unit, where it has one: `160Gi`, `400 %`, `8`."""
+    """Return an amount with its unit, if it has one: `160Gi`, `400 %`, `8`."""
     if one.key == SHARE_MEMORY:
         return format_bytes(amount)
     return f"{amount} %" if one.key == SHARE_CORES else str(amount)
@@ -155,7 +154,7 @@ def what_in_words(one: QuotaItem) -> str:
 
 
 class _Pairs:
-    """The members of a JSON object as they stand there, also those of one name."""
+    """The members of a JSON object as written, including repeated names."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         self.members = members
@@ -203,7 +202,7 @@ def _is_product(name: str) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text can be written down anywhere. JSON can escape half a surrogate pair, which no encoding has."""
+    """Whether a text can be encoded. JSON can escape half a surrogate pair, which no encoding has."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

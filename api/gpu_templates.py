@@ -22,11 +22,11 @@ MIG_REQUEST: Final = "mig"
 """Names of the one request, for whole GPUs and for MIG devices."""
 
 _MIG: Final = "mig."
-"""Before the driver's name, the class of its MIG devices."""
+"""Prefix of the driver's name in the class of its MIG devices."""
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "dracaena-controller"
-"""Label that tells templates made by the controller from those of users, which it never deletes."""
+"""Label that distinguishes templates made by the controller from those of users, which it never deletes."""
 
 _COUNT: Final = "[1-9][0-9]{0,9}"
 _NAME: Final = re.compile(rf"gpus-({_COUNT})\.(.+)")
@@ -69,8 +69,8 @@ def has_opted_in(namespace: Namespace, driver: str) -> bool:
 
 
 def read_gpu_template(name: str) -> GpuTemplate | None:
-    """Return what the name of a template asks for, None for any other name. That the class can be a name at all is for
-    the API server to say, which checks what pods call their templates.
+    """Return what the name of a template asks for; None for any other name. Whether the class is a valid name is not
+    checked here: the API server checks the names of templates in pods.
     """
     if found := _NAME.fullmatch(name):
         return GpuTemplate(int(found[1]), found[2])

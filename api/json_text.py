@@ -1,8 +1,8 @@
 """JSON as text: its parts are found and measured without parsing, in one pass, however deep or odd it is.
 
-Parsers of JSON are recursive, so a text that is nested deeply enough stops them (at 1,000 to 10,000 levels, by the
-version of Python), and they refuse escapes that kube-apiserver lets through (half a surrogate pair in opaque
-parameters). The functions here only look at brackets and quotes. Cost: O(bytes), some 100 ns for each bracket.
+JSON parsers are recursive, so text that is nested deeply enough stops them (at 1,000 to 10,000 levels, depending on the
+Python version), and they refuse escapes that kube-apiserver accepts (half a surrogate pair in opaque parameters). The
+functions here only look at brackets and quotes. Cost: O(bytes), some 100 ns for each bracket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 _TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _RUN: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _TEXT + rb")*+([\[{]++|[\]}]++)", re.DOTALL)
-"""The next brackets of one direction, past all texts and all else. To be matched, not searched for: a search in text
+"""The next brackets of one direction, past all strings and everything else. Use match, not search: a search in text
 that is not JSON would start over at each byte."""
 _GAP: Final = re.compile(rb"[\s,]*+")
 _SCALAR: Final = re.compile(rb"(?:" + _TEXT + rb'|[^"\[\]{},\s]++)', re.DOTALL)
@@ -21,7 +21,7 @@ _OPENING: Final = b"[{"
 
 
 def deeper_than(text: bytes, levels: int) -> bool:
-    """Return whether lists and objects are nested deeper than so many levels. For text that is not JSON the answer is
+    """Return whether lists and objects are nested deeper than `levels`. For text that is not JSON the answer is
     arbitrary."""
     depth = 0
     at = 0
@@ -36,9 +36,9 @@ def deeper_than(text: bytes, levels: int) -> bool:
 
 
 def set_apart(text: bytes, members: Iterable[str]) -> tuple[bytes, tuple[bytes, ...]]:
-    """Take each list and object out that is a member of one of these names; return what is left, and what was taken.
+    """Take out each list and object that is a member with one of these names; return what is left, and what was taken.
 
-    In its place stands a list of one number: its index. put_back() is the inverse, for any part of what is left. What
+    Each is replaced by a list of one number, its index. put_back() is the inverse, for any part of what is left. What
     is taken out is not searched. `text` has to be JSON.
     """
     begins = re.compile(_member(members) + rb"(?=[\[{])")
@@ -54,7 +54,7 @@ def set_apart(text: bytes, members: Iterable[str]) -> tuple[bytes, tuple[bytes, 
 
 
 def put_back(text: bytes, members: Iterable[str], taken: Sequence[bytes]) -> bytes:
-    """Return a value of what set_apart() left as it was: what was taken, or a value that holds it."""
+    """Return a value from what set_apart() left as it was before: what was taken, or a value that contains it."""
     if not taken:
         return text
     if text.startswith(b"["):
@@ -64,12 +64,12 @@ def put_back(text: bytes, members: Iterable[str], taken: Sequence[bytes]) -> byt
 
 
 def _member(names: Iterable[str]) -> bytes:
-    # A quote that is not escaped, with a name behind it, begins a text: no other text can hold one.
+    # An unescaped quote followed by a name begins a string: no other string can contain one.
     return rb'(?<!\\)"(?:' + b"|".join(re.escape(name.encode()) for name in names) + rb')"\s*+:\s*+'
 
 
 def elements(text: bytes) -> Iterator[bytes]:
-    """Yield the text of each element of a list. Text that is not a list ends where it can no longer be followed."""
+    """Yield the text of each element of a list. For other text this ends where it can no longer be followed."""
     at = text.find(b"[") + 1
     while at:
         gap = _GAP.match(text, at)

@@ -1,4 +1,4 @@
-"""Tells known fields of a document from those of a newer version."""
+"""Separates the known fields of a document from those of a newer version."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 Parts = Mapping[type, Mapping[str, Any]]
-"""Struct → which of its fields hold objects whose fields are known, too: one, a list of them, or a map to them (under
-an empty name)."""
+"""Struct → which of its fields contain objects whose fields are known: one, a list, or a map (under an empty name)."""
 
 
 _EMPTY: Final = '""'
-"""Stands for the empty name: where nothing is noted, all is known."""
+"""Stands for the empty name, because an empty note would mean that all is known."""
 
 
 def known_part(value: Any, shape: Any, parts_of: Parts, noted: list[str], path: str = "") -> Any:
-    """Return a value without the fields that its Struct does not have; add the paths of those to `noted`."""
+    """Return a value without the fields that its Struct does not have; add their paths to `noted`."""
     if isinstance(shape, list) and isinstance(value, list):
         return [known_part(item, shape[0], parts_of, noted, f"{path}[{index}]") for index, item in enumerate(value)]
     if isinstance(shape, dict) and isinstance(value, dict):

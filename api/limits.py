@@ -1,10 +1,10 @@
 """The limits of the API, each once: its value with the unit in the name or below it, and where Kubernetes says it.
 
-These are the limits that kube-apiserver 1.36 enforces. `validate`, the demo's API server and what publishes objects
-read them here. Its tests compare them with the sources of Kubernetes, and the demo's transcripts, recorded from a
+These are the limits that kube-apiserver 1.36 enforces. `validate`, the demo's API server and whatever publishes objects
+read them here. Tests compare them with the sources of Kubernetes, and the demo's transcripts, recorded from a
 kube-apiserver, hold the demo's server to them.
 
-Each says what is limited, and in parentheses the name of the constant in Kubernetes. The lines between them name its
+Each says what is limited, with the name of the constant in Kubernetes in parentheses. The lines between them name its
 file within k8s.io.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 # ---- names and metadata of all kinds: apimachinery pkg/util/validation/validation.go, pkg/api/validation/objectmeta.go
 
 DNS_LABEL_BYTES: Final = 63
-"""A DNS label, and the part of a label key behind its prefix, as a label value (DNS1123LabelMaxLength,
+"""A DNS label, a label value, and the part of a label key after its prefix (DNS1123LabelMaxLength,
 LabelValueMaxLength)."""
 DNS_SUBDOMAIN_BYTES: Final = 253
 """A DNS name: names of most objects, prefixes of label keys (DNS1123SubdomainMaxLength)."""

@@ -30,7 +30,7 @@ class LinkLevel(IntEnum):
 
     @classmethod
     def from_token(cls, token: str) -> LinkLevel:
-        """Return the level of a token as `nvidia-smi topo -m` prints it; SOC is the old word for SYS: by the
+        """Return the level of a token as `nvidia-smi topo -m` prints it; SOC is the old word for SYS: according to the
         legend printed with it, the path crosses the link between two sockets.
 
         Raises ValueError for anything else.
@@ -45,7 +45,7 @@ class LinkLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins one pair of GPUs. A field is None if it is not known: *unknown* is never guessed."""
+    """What joins one pair of GPUs. A field is None if it is unknown; it is never guessed."""
 
     level: LinkLevel | None
     """PCIe level; None: unknown (`nvidia-smi topo -m` hides it behind NV#)."""
@@ -54,7 +54,7 @@ class Link:
 
     @property
     def token(self) -> str:
-        """The token that `nvidia-smi topo -m` prints for this pair, `?` where nothing is known."""
+        """The token that `nvidia-smi topo -m` prints for this pair, `?` if nothing is known."""
         if self.nvlinks:
             return f"NV{self.nvlinks}"
         return self.level.name if self.level is not None else "?"
@@ -75,4 +75,4 @@ class Link:
 
 
 UNKNOWN_LINK = Link(level=None, nvlinks=None)
-"""A pair of which nothing is known."""
+"""A pair about which nothing is known."""

@@ -1,4 +1,4 @@
-"""The facts about one machine: what a node's GPUs are and how they are linked, without what is in use."""
+"""The facts about one machine: what a node's GPUs are and how they are linked, but not what is in use."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ class Gpu:
     fabric_clique: str | None = None
     """`<clusterUUID>.<cliqueID>` of a multi-node NVLink fabric (nvmlDeviceGetGpuFabricInfoV)."""
     mig_enabled: bool | None = None
-    """Whether the GPU is divided into MIG devices now (nvmlDeviceGetMigMode): then it cannot be used as a whole."""
+    """Whether the GPU is divided into MIG devices now (nvmlDeviceGetMigMode) and so cannot be used as a whole."""
     cc_capable: bool | None = None
     """Whether it can compute confidentially (nvmlSystemGetConfComputeCapabilities)."""
     cc_mode: str | None = None
     """One of dracaena.api.confidential.CC_MODES (nvmlSystemGetConfComputeState)."""
     mig_profiles: tuple[MigProfile, ...] = ()
-    """How it can be divided; empty: not at all, or not known."""
+    """How it can be divided; empty: not at all, or unknown."""
     module_id: int | None = None
-    """Its place on the board, by which Fabric Manager knows it; only asked where that has partitions."""
+    """Its place on the board, by which Fabric Manager knows it; only read if that has partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """All physical GPUs of one node in ordinal order (rank by PCI address) with their links.
 
-    Those that are handed through to virtual machines have the ordinals behind all others, again by PCI address.
+    GPUs that are passed through to virtual machines have the ordinals after all others, again by PCI address.
     """
 
     name: str
-    """What the recording or the node is called; not an identity."""
+    """Name of the recording or the node; not an identity."""
     gpus: tuple[Gpu, ...]
     topology: Topology
     driver_version: str | None = None
@@ -71,20 +71,20 @@ class Machine:
     source: str = ""
     """Where a recording comes from, in words."""
     mig_devices: tuple[MigDevice, ...] = ()
-    """Existing ones, by parent in ordinal order, then by GPU instance and compute instance."""
+    """Existing MIG devices, by parent in ordinal order, then by GPU instance and compute instance."""
     passthrough: tuple[PassthroughGpu, ...] = ()
-    """GPUs that a VFIO driver has, or may be given when a claim gets them, by PCI address. Of the latter the NVIDIA
-    driver may have some now: then those are among `gpus` too, and a second time in the topology."""
+    """GPUs that a VFIO driver has, or may be given when a claim gets them, by PCI address. Those of the latter that the
+    NVIDIA driver has now are also among `gpus`, and a second time in the topology."""
     vgpus: tuple[Vgpu, ...] = ()
     """By GPU, then by identity. They are parts of GPUs and no rows of the topology."""
     vgpu_parents: frozenset[str] = frozenset()
-    """PCI addresses of the GPUs that the vGPU manager has: nothing of them but vGPUs can be given."""
+    """PCI addresses of the GPUs that the vGPU manager has: only vGPUs of them can be given."""
     fabric: PartitionedFabric | None = None
     """None: no partitions have to be activated."""
 
     def partitions(self) -> tuple[frozenset[int], ...]:
         """Return the sets of GPUs, by ordinal, that Fabric Manager links if one claim has all of a set and nothing else
-        here, sets of one GPU among them. Empty: links do not depend on who has the GPUs. A program is on the host or in
+        here, including sets of one GPU. Empty: links do not depend on who has the GPUs. A program is on the host or in
         a virtual machine, so a GPU that may be in either is in sets of both kinds.
         """
         if self.fabric is None:
@@ -95,8 +95,8 @@ class Machine:
         return tuple(gpus for modules in known for gpus in self.fabric.sets_of(modules))
 
     def handed_on_demand(self) -> Mapping[str, PassthroughGpu]:
-        """Return the GPUs of the NVIDIA driver that may go to virtual machines instead, by UUID: which device they are
-        then. One that is divided into MIG devices may not.
+        """Return, by UUID, the GPUs of the NVIDIA driver that may go to virtual machines instead, as the devices that
+        they then are. A GPU that is divided into MIG devices may not.
         """
         by_address = {gpu.pci_bus_id: gpu for gpu in self.passthrough if gpu.on_demand}
         return {

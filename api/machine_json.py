@@ -16,7 +16,7 @@
       "mig_profiles": {"0-1": [{"name": "1g.10gb", "placements": "0-6:1", …}]}
     }
 
-`?` stands for what is not known. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
+`?` stands for unknown. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
 dracaena.api.mig.MigDevice; what is unknown is left out. `nics`, `mig_devices` and `mig_profiles` may be missing.
 `mig_profiles` says how GPUs can be divided, by ordinals (`0-3,6`): each profile has the fields of
 dracaena.api.mig_geometry.MigProfile, its placements as `starts:size`.
@@ -106,7 +106,7 @@ def decode_machine(content: bytes) -> Machine:
 
 
 def encode_machine(machine: Machine) -> bytes:
-    """Return the JSON form, one GPU and one matrix row per line. decode_machine gives the same machine back."""
+    """Return the JSON form, one GPU and one matrix row per line. decode_machine returns the same machine."""
     topology = machine.topology
     document: dict[str, Any] = {"version": VERSION, "name": machine.name, "source": machine.source}
     document["driver_version"] = machine.driver_version
@@ -238,7 +238,7 @@ def _rows(topology: Topology, token: Callable[[Link], str]) -> list[str]:
 
 
 def _value_text(value: Any, indent: str = "  ") -> str:
-    """Write a list of rows or objects one per line, also within an object; anything else on one line."""
+    """Write a list of rows or objects one per line, even within an object; anything else on one line."""
     if isinstance(value, dict):
         inner = (f"{indent}  {json.dumps(key)}: {_value_text(each, f'{indent}  ')}" for key, each in value.items())
         return "{\n" + ",\n".join(inner) + f"\n{indent}}}"

@@ -23,24 +23,24 @@ class MigDevice:
 
     parent_uuid: str
     uuid: str
-    """`MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. It comes into being with the device, so no name is built on it."""
+    """`MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. It exists only with the device, so no name is built on it."""
     gpu_instance_id: int
     compute_instance_id: int
     profile: str
     """As NVML names it: `1g.5gb`, `1g.10gb+me`, `1c.3g.20gb`."""
     start: int
-    """First of the parent's memory slices that it has."""
+    """The first of the parent's memory slices that it has."""
     size: int
     """How many of them."""
     memory_bytes: int | None = None
     multiprocessors: int | None = None
     access_minors: tuple[int, int] | None = None
-    """Numbers of /dev/nvidia-caps/nvidia-cap<n> that open the GPU instance and the compute instance. They change with a
-    reboot. None: not known, so no container can be given the device."""
+    """Numbers of the files /dev/nvidia-caps/nvidia-cap<n> that give access to the GPU instance and the compute
+    instance. They change with a reboot. None: unknown, so no container can be given the device."""
 
     @property
     def device_name(self) -> DeviceName:
-        """Name in the ResourceSlice. Compute instances that share a GPU instance have profile and start in common:
+        """Name in the ResourceSlice. Compute instances that share a GPU instance have the same profile and start, so
         their own number follows.
         """
         shared = f"-{self.compute_instance_id}" if _COMPUTE_PART.match(self.profile) else ""
@@ -58,12 +58,12 @@ def mig_device_name(parent_uuid: str, profile: str, start: int) -> DeviceName:
 
 
 def profile_in_resource(profile: str) -> str:
-    """Return a profile as NVIDIA's device plugin writes it behind `nvidia.com/mig-`: names of resources have no `+`."""
+    """Return a profile as NVIDIA's device plugin writes it after `nvidia.com/mig-`: names of resources have no `+`."""
     return profile.replace("+", ".")
 
 
 def profile_of_resource(text: str) -> str | None:
-    """Return the profile, as NVML names it, that an extended resource writes so; None where it writes none."""
+    """Return the profile, as NVML names it, that an extended resource writes like this; None if it is none."""
     if not _RESOURCE_PROFILE.fullmatch(text):
         return None
     size, memory, suffix = text.partition("gb")
@@ -79,7 +79,7 @@ _IN_DEVICE_NAME = re.compile(
 def profile_in(device_name: str) -> str | None:
     """Return the profile in the name of a MIG device as NVML writes it, `1g.10gb+me`; None for any other name.
 
-    The inverse of mig_device_name(): a claim names its devices also when their slice is gone.
+    The inverse of mig_device_name(): a claim names its devices even when their slice is gone.
     """
     found = _IN_DEVICE_NAME.fullmatch(device_name)
     if found is None:
@@ -91,7 +91,7 @@ def profile_in(device_name: str) -> str | None:
 
 
 def slices_in(profile: str) -> int:
-    """Return how many seventh parts of a GPU's processors a profile has by its name: 3 for `3g.40gb`, 1 for
-    `1c.3g.40gb`, which shares them; 0 for what is no profile."""
+    """Return how many sevenths of a GPU's processors a profile has by its name: 3 for `3g.40gb`, 1 for `1c.3g.40gb`,
+    which shares them; 0 for what is no profile."""
     digits = re.match(r"[0-9]+(?=[cg]\.)", profile)
     return 0 if digits is None else int(digits[0])

@@ -1,4 +1,4 @@
-"""How a GPU can be divided: the profiles of its GPU instances with their places, and what each takes of the GPU."""
+"""How a GPU can be divided: the profiles of its GPU instances with their placements, and what each takes of the GPU."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class MigPlacement:
 
     @property
     def end(self) -> int:
-        """The first slice behind it."""
+        """The first slice after it."""
         return self.start + self.size
 
     def __str__(self) -> str:
         return f"memory slice {self.start}" if self.size == 1 else f"memory slices {self.start} to {self.end - 1}"
 
     def overlaps(self, other: MigPlacement) -> bool:
-        """Whether both need one memory slice."""
+        """Whether both need the same memory slice."""
         return self.start < other.end and other.start < self.end
 
 
@@ -48,12 +48,12 @@ class MigProfile:
     name: str
     """`1g.10gb`, `1g.10gb+me`: without the `MIG ` that NVML puts before it."""
     profile_id: int
-    """What NVML wants to be told when an instance is made. It differs between drivers; no identity."""
+    """The id that NVML needs to make an instance. It differs between drivers; no identity."""
     compute_slices: int
     memory_bytes: int
     multiprocessors: int
     max_instances: int
-    """Most instances of it that one GPU can have."""
+    """The most instances of it that one GPU can have."""
     placements: tuple[MigPlacement, ...]
     """In ascending order."""
     copy_engines: int = 0
@@ -103,9 +103,9 @@ def places(parent_uuid: str, profiles: Iterable[MigProfile]) -> tuple[MigPlace, 
 def counters(profiles: Iterable[MigProfile]) -> Mapping[str, int]:
     """Return what a GPU has of all that its instances compete for: counter → amount; nothing without profiles.
 
-    Memory slices are counted one by one, since a place is made of them. Engines are counted only where instances that
-    lie beside each other could ask for more than there is: counters cost space in every device. Where NVML allows fewer
-    instances of a profile than have room by all that is counted, the profile has a counter of its own.
+    Memory slices are counted one by one, since a place is made of them. Engines are counted only if instances side by
+    side could ask for more than there are: counters cost space in every device. If NVML allows fewer instances of a
+    profile than have room by these counters, the profile has a counter of its own.
     """
     known = tuple(profiles)
     if not known:
@@ -124,7 +124,7 @@ def counters(profiles: Iterable[MigProfile]) -> Mapping[str, int]:
 
 
 def consumption(place: MigPlace, there: Mapping[str, int]) -> Mapping[str, int]:
-    """Return what a place takes of the counters of its GPU; what it takes nothing of is left out."""
+    """Return what a place takes of its GPU's counters; counters that it does not use are left out."""
     return {name: amount for name, amount in _amounts(place.profile, place.placement) if amount and name in there}
 
 

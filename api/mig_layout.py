@@ -1,4 +1,5 @@
-"""How far the static MIG layout of a node is, as its plugin says it in a condition of the Node (docs/mig.md)."""
+"""How far a node's static MIG layout has been applied, as its plugin reports in a condition of the Node
+(docs/mig.md)."""
 
 from __future__ import annotations
 
@@ -15,21 +16,21 @@ LAYOUT_NAME: Final = "MIG layout"
 """How messages about one begin."""
 
 NO_LAYOUT: Final = "NoLayout"
-"""Reason where no layout is chosen."""
+"""Reason when no layout is chosen."""
 
 
 OF_BEFORE: Final = "of before"
-"""What messages name instead of a layout where none is chosen and a change that was begun is brought to its end."""
+"""What messages name instead of a layout when none is chosen and a change that was begun is being finished."""
 
 
 class ConditionedStatus(NodeStatus, frozen=True):
-    """node.status with what Node leaves out, because Nodes are kept by the thousand and conditions change often."""
+    """node.status with conditions. Node leaves them out: Nodes are kept by the thousand and conditions change often."""
 
     conditions: tuple[PodCondition, ...] = ()
 
 
 class ConditionedNode(Node, frozen=True):
-    """A node with its conditions, for whoever reads it once."""
+    """A node with its conditions, for callers that read it once."""
 
     status: ConditionedStatus | None = None
 
@@ -39,23 +40,23 @@ class MigLayoutStatus:
     """What is known of a node's layout."""
 
     chosen: str | None
-    """By the label of the node; None: it has none, and the plugin's settings choose."""
+    """The layout by the node's label; None: there is no label, and the plugin's settings choose."""
     state: str | None
-    """Applied, Pending or Failed (the plugin's LayoutState); None: the plugin has said nothing of `chosen`."""
+    """Applied, Pending or Failed (the plugin's LayoutState); None: the plugin has said nothing about `chosen`."""
     message: str
 
     def __str__(self) -> str:
-        """Return it in the words of the plugin's Events."""
+        """Return the status in the words of the plugin's Events."""
         return self.message if self.state is None else f"MigLayout{self.state}: {self.message}"
 
 
 def layout_prefix(layout: str, name: str = LAYOUT_NAME) -> str:
-    """Return how messages about a layout begin: the condition may be of a former one."""
+    """Return how messages about a layout begin: the condition may be about a former one."""
     return f"{name} {layout}: "
 
 
 def mig_layout_status(driver: str, node: Node) -> MigLayoutStatus | None:
-    """Return what a node's label and condition say; None where nothing is chosen, or conditions were not read."""
+    """Return what a node's label and condition say; None if nothing is chosen, or conditions were not read."""
     if not isinstance(node, ConditionedNode):
         return None
     chosen = node.metadata.labels.get(mig_layout_key(driver))

@@ -21,11 +21,11 @@ _NAME = re.compile(r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z0-9.]{1,8})?", re.ASCII
 
 
 class MachineJsonError(BadInputError):
-    """A recorded machine cannot be read: where in the document, what stands there, what was expected."""
+    """A recorded machine cannot be read: where in the document, what was seen, what was expected."""
 
 
 def profile_documents(gpus: Sequence[Gpu]) -> dict[str, list[dict[str, Any]]]:
-    """Return the profiles of all GPUs that have some, GPUs with the same ones together."""
+    """Return the profiles of all GPUs that have any, with one entry for GPUs with the same profiles."""
     by_profiles: dict[tuple[MigProfile, ...], list[int]] = {}
     for ordinal, gpu in enumerate(gpus):
         if gpu.mig_profiles:
@@ -34,7 +34,7 @@ def profile_documents(gpus: Sequence[Gpu]) -> dict[str, list[dict[str, Any]]]:
 
 
 def with_profiles(gpus: tuple[Gpu, ...], documents: Mapping[str, list[dict[str, Any]]]) -> tuple[Gpu, ...]:
-    """Return the GPUs with the profiles that are said of them. Raises MachineJsonError."""
+    """Return the GPUs with the profiles that are given for them. Raises MachineJsonError."""
     found: dict[int, tuple[MigProfile, ...]] = {}
     for key, profiles in documents.items():
         path = f"$.mig_profiles[{key!r}]"

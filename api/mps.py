@@ -1,9 +1,9 @@
 """What the kubelet plugin and the MPS supervisor (`dracaena mps`) say to each other: files below one folder of a node.
 
-The plugin writes a request for each share and removes it to withdraw the share. The supervisor writes a status beside
-it, and removes that when nothing of the share is left. Both files have the same name, `<share>.json`, in the folders
-REQUESTS and STATUS. Each is replaced as a whole (rename), so a reader sees one version or the other. Why files and no
-socket: docs/design/0030-mps.md.
+The plugin writes a request for each share and removes it to withdraw the share. The supervisor answers with a status,
+and removes it when nothing of the share is left. Both files have the same name, `<share>.json`, in the folders REQUESTS
+and STATUS. Each is replaced as a whole (rename), so a reader sees one version or the other. Why files and no socket:
+docs/design/0030-mps.md.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ NODE_STATUS = "node.json"
 """File in the root: what the supervisor can do on this node."""
 
 LOCK = "supervisor.lock"
-"""File in the root that a running supervisor holds with flock(2): whoever can take it knows that none runs."""
+"""File in the root that a running supervisor locks with flock(2): a process that gets the lock knows that none runs."""
 
 FORMAT = 1
 """Version of these documents. A reader refuses a higher one and ignores fields that it does not know."""
 
 SHARE_NAME = re.compile(r"s_[0-9a-f]{16}")
-"""A share's name is that of its MPS namespace too: those take lower case, digits and `_`, at most 64 characters. It is
-short because it is part of the path of a Unix socket, which holds 107 bytes."""
+"""A share's name is also that of its MPS namespace, which may have lower-case letters, digits and `_`, at most 64
+characters. It is short because it is part of the path of a Unix socket, which has at most 107 bytes."""
 
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -47,11 +47,11 @@ class MpsPhase(Enum):
     """Where a share is."""
 
     PENDING = "Pending"
-    """Being made; ask again. The message says what it waits for."""
+    """It is being made; ask again. The message says what it waits for."""
     READY = "Ready"
     """Its server answers and its limits hold: containers may be started."""
     FAILED = "Failed"
-    """It was tried and did not work, or worked and broke. The supervisor tries on; the message says what was seen."""
+    """It was tried and did not work, or worked and broke. The supervisor keeps trying; see the message."""
     REFUSED = "Refused"
     """It will not be tried as it stands: somebody must change the request, the node or the driver."""
 
@@ -60,7 +60,8 @@ class MpsFaultKind(Enum):
     """What ended or hurt the clients of a server."""
 
     SERVER_FAULT = "ServerFault"
-    """A client made a fatal fault; all clients of the server are hit, and it takes no new ones until they have left."""
+    """A client caused a fatal fault, which hits all clients of the server; it accepts no others until they have
+    left."""
     SERVER_DIED = "ServerDied"
     DAEMON_DIED = "DaemonDied"
     GPU_LOST = "GpuLost"
@@ -76,13 +77,13 @@ class MpsShareRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """UUID as NVML prints it."""
     claim_uid: str
     share_id: str = ""
-    """Of the allocation; empty where the whole GPU is one claim's."""
+    """Of the allocation; empty if one claim has the whole GPU."""
     thread_percentage: int | None = None
     """1 to 100 of the GPU's threads, a ceiling; None: all of them."""
     pinned_memory_mib: int | None = None
     """What one client process may allocate; None: no limit by MPS."""
     client_uid: int | None = None
-    """User id of all client processes; None: not known, or several. Asked for only where clients of one user alone are
+    """User id of all client processes; None: unknown, or several. Needed only if the clients of just one user are
     served (MpsNodeStatus.multi_user is false)."""
 
 
@@ -99,20 +100,20 @@ class MpsClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: int
     """In the host's namespace of process ids."""
     pod_uid: str = ""
-    """From its cgroup; empty where that does not tell, or the process is gone."""
+    """From its cgroup; empty if that does not show it, or the process is gone."""
 
 
 class MpsFault(msgspec.Struct, frozen=True, kw_only=True):
     """The last thing that hit a share's clients."""
 
     sequence: int
-    """1 for the first of this share: a reader that knows a lower one has news."""
+    """1 for the first fault of this share: for a reader that knows a lower number this one is new."""
     kind: MpsFaultKind
     message: str
     since: str
     """When it was seen, RFC 3339."""
     clients: tuple[MpsClient, ...] = ()
-    """Those of the server when it was last asked, in order of pid. With protocol 3 those of this share alone."""
+    """The server's clients when it was last asked, in order of pid. With protocol 3 only those of this share."""
 
 
 class MpsShareStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,7 +121,7 @@ class MpsShareStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     format: int = FORMAT
     request: str
-    """digest() of the request that this answers: a reader that has written another one waits on."""
+    """digest() of the request that this answers: a reader that has written another one keeps waiting."""
     phase: MpsPhase
     message: str = ""
     gpu: str = ""
@@ -130,7 +131,7 @@ class MpsShareStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What the share's containers need, when it is ready."""
     mounts: tuple[MpsMount, ...] = ()
     server_pid: int = 0
-    """Of the MPS server, when it is ready; or was, before the supervisor was started again and looks anew."""
+    """Of the MPS server, when it is ready; or from before a restart of the supervisor, until that looks again."""
     fault: MpsFault | None = None
 
 
@@ -140,13 +141,13 @@ class MpsNodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     boot_id: str
     protocol: int
-    """2 or 3; 0 where the driver has no MPS, or is not there yet."""
+    """2 or 3; 0 if the driver has no MPS, or is not there yet."""
     message: str
-    """Why not, where protocol is 0."""
+    """Why there is no MPS, if protocol is 0."""
     multi_user: bool
     """Whether clients of different users may share a GPU."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that have a server of ours, or whose compute mode is still to be put back; sorted."""
+    """UUIDs of the GPUs that have a server of ours, or whose compute mode is yet to be restored; sorted."""
 
 
 D = TypeVar("D", MpsShareRequest, MpsShareStatus, MpsNodeStatus)
@@ -159,7 +160,7 @@ def share_name(gpu: str, claim_uid: str, share_id: str) -> str:
 
 
 def digest(data: bytes) -> str:
-    """Return what tells one version of a request from another, of the file's content."""
+    """Return a digest of a file's content, which distinguishes versions of a request."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -169,7 +170,7 @@ def encode(document: MpsShareRequest | MpsShareStatus | MpsNodeStatus) -> bytes:
 
 
 def decode_request(data: bytes) -> MpsShareRequest:
-    """Read a request. Raises BadInputError that says which field is wrong, what was seen and what was expected."""
+    """Read a request. Raises a BadInputError that says which field is wrong, what was seen and what was expected."""
     request = _decode(data, MpsShareRequest)
     if not GPU_UUID.fullmatch(request.gpu):
         raise BadInputError(f"gpu is {request.gpu!r}, expected a GPU's UUID as NVML prints it")
@@ -192,7 +193,7 @@ def decode_status(data: bytes) -> MpsShareStatus:
 
 
 def decode_node_status(data: bytes) -> MpsNodeStatus:
-    """Read what the supervisor says of the node. Raises BadInputError."""
+    """Read what the supervisor says about the node. Raises BadInputError."""
     return _decode(data, MpsNodeStatus)
 
 

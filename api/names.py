@@ -42,12 +42,12 @@ def cdi_kind(driver: str) -> str:
 
 
 CDI_SHARE_MARK = "_"
-"""Before the shareID in names of CDI devices. Neither UIDs nor device names have one."""
+"""Precedes the shareID in names of CDI devices. Neither UIDs nor device names contain it."""
 
 
 def cdi_device_name(claim_uid: ClaimUid, device: DeviceName, share_id: str | None = None) -> str:
-    """Name of one device, or of a share of one, in the CDI spec of one claim. Holds the claim's UID, so no name is ever
-    used twice.
+    """Name of one device, or of a share of one, in the CDI spec of one claim. Contains the claim's UID, so no name is
+    ever used twice.
     """
     return f"{claim_uid}-{device}" + ("" if share_id is None else f"{CDI_SHARE_MARK}{share_id}")
 
@@ -68,7 +68,7 @@ def decision_annotation(driver: str) -> str:
 
 
 def allocation_gate(driver: str) -> str:
-    """Scheduling gate at which pods wait for their GPUs where the admission policy `gate` puts it."""
+    """Scheduling gate at which pods wait for their GPUs, if the admission policy `gate` adds it."""
     return f"{driver}/allocation"
 
 
@@ -99,7 +99,7 @@ def vgpu_layout_key(driver: str) -> str:
 
 
 def release_label(driver: str) -> str:
-    """Node label: while it is there, and neither empty nor `false`, the plugin of that node lets go of the driver."""
+    """Node label: while it is there, and neither empty nor `false`, the plugin of that node releases the driver."""
     return f"{driver}/release-driver"
 
 

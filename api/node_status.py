@@ -34,9 +34,9 @@ class Holder:
     pods: tuple[str, ...]
     """Names of the pods that it is reserved for, in its namespace."""
     consumed: Mapping[str, str] | None = None
-    """Of a share what it takes of each capacity; None: the device is given whole or not at all."""
+    """What a share takes of each capacity; None: the device is given whole or not at all."""
     mode: str | None = None
-    """Of a share, how its GPU is shared (api.sharing)."""
+    """How a share's GPU is shared (api.sharing)."""
     hidden: bool = False
     """Whether its names are left out, because the reader may not see them."""
 
@@ -55,17 +55,17 @@ class DeviceStatus:
     profile: str | None = None
     """Of a MIG device, and the type of a vGPU; None for a whole GPU."""
     capacity: Mapping[str, str] = field(default_factory=dict)
-    """All there is of each capacity, of a device that is given in shares; empty for others."""
+    """The total of each capacity of a device that is given in shares; empty for others."""
     parent_uuid: str = ""
     """Of a MIG device."""
     start: int | None = None
-    """Of a part that a GPU is cut into on demand: its first memory slice, ..."""
+    """For a part that a GPU is cut into on demand: its first memory slice, ..."""
     size: int = 0
     """... and how many."""
 
     @property
     def shares(self) -> tuple[Holder, ...]:
-        """Who has a part of it, and leaves some to others."""
+        """The claims that have a part of it and leave some to others."""
         shares = tuple(holder for holder in self.holders if holder.consumed is not None)
         takes_all = len(shares) == 1 and shares[0].consumed is not None and self._leaves_nothing(shares[0].consumed)
         return () if takes_all else shares
@@ -84,19 +84,19 @@ class PublishedNode:
     gpus: Mapping[int, DeviceStatus]
     """By ordinal; a GPU that is not published is left out."""
     migs: tuple[DeviceStatus, ...]
-    """Those that exist, and the parts that somebody has of GPUs that are cut on demand."""
+    """Existing MIG devices, and the parts that claims have of GPUs that are cut on demand."""
     cut: tuple[DrawnGpu, ...]
-    """Those that are cut on demand, with the parts that somebody has."""
+    """GPUs that are cut on demand, with the parts that claims have."""
     remarks: tuple[str, ...]
     """Why its free GPUs may not be given, in words."""
     vgpus: tuple[DeviceStatus, ...] = ()
     """By name; `profile` is the type."""
     layout: MigLayoutStatus | None = None
-    """How far its static MIG layout is; None: there is none, or the Node was read without its conditions."""
+    """The state of its static MIG layout; None: there is none, or the Node was read without its conditions."""
     handed: Mapping[int, int] = field(default_factory=dict)
-    """Of GPUs that may go to virtual machines when claims ask: the ordinal of the device for those → of the GPU."""
+    """For GPUs that may go to virtual machines when claims ask: ordinal of the device for those → of the GPU."""
     partitions: tuple[frozenset[int], ...] = ()
-    """The sets of GPUs that are linked if one claim has just them (DecodedPool.partitions)."""
+    """The sets of GPUs that are linked if one claim has exactly them (DecodedPool.partitions)."""
 
     @property
     def linked_sets(self) -> list[list[int]]:
@@ -105,8 +105,8 @@ class PublishedNode:
 
     @property
     def devices(self) -> tuple[DeviceStatus, ...]:
-        """What can be had: GPUs in ordinal order, then MIG devices, then vGPUs. A GPU of which somebody has a part
-        cannot. Of a GPU that is two devices, that which is had, and the GPU itself while neither is."""
+        """What claims can have: GPUs in ordinal order, then MIG devices, then vGPUs. A GPU of which a claim has a part
+        is left out. For a GPU that is two devices, the held one, or the GPU itself while neither is held."""
         had = {vfio: whole for vfio, whole in self.handed.items() if self.gpus[vfio].holders}
         left_out = {*self.handed, *had.values()} - had.keys()
         cut = {part.parent_uuid for part in self.migs if part.start is not None}
@@ -121,7 +121,7 @@ class PublishedNode:
 
     @property
     def product(self) -> str:
-        """What its GPUs are, each product with its count when there are several."""
+        """The product of its GPUs, or each product with its count if there are several."""
         counts = Counter(
             gpu.product_name or "unknown product"
             for ordinal, gpu in enumerate(self.machine.gpus)
@@ -155,7 +155,7 @@ def holders_of(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, 
 def holders_in_turns(
     driver: str, claims: Iterable[ResourceClaim], *, claims_a_turn: int = 1 << 30
 ) -> Iterator[dict[tuple[str, str], list[Holder]] | None]:
-    """Yield None after each turn, and what holders_of() returns at last."""
+    """Yield None after each turn, and finally what holders_of() returns."""
     held: dict[tuple[str, str], list[Holder]] = {}
     shared = set()
     for count, claim in enumerate(claims, start=1):
@@ -202,7 +202,7 @@ def node_status(
     node: Node | None,
     held: Held,
 ) -> PublishedNode:
-    """Return what a node publishes, of all its slices, `pages`, at least one. Cost: O(GPUs²)."""
+    """Return what a node publishes. `pages` are all its slices, at least one. Cost: O(GPUs²)."""
     current = current_pages(pages)
     pool_name = current[0].spec.pool.name
     decoded = decode_pool(device for page in current for device in page.spec.devices)
@@ -257,8 +257,8 @@ def node_status(
 
 
 def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
-    """Return the devices for virtual machines that are another device's GPU: both draw on the counter set that is
-    called like the GPU's device."""
+    """Return the devices for virtual machines that are the same GPU as another device: both draw on the counter set
+    with the name of the GPU's device."""
     devices = [device for page in current for device in page.spec.devices]
     sets = {
         device.name: device.consumes_counters[0].counter_set
@@ -270,7 +270,7 @@ def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
 
 
 def current_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
-    """Return the slices of the newest generation, at least one of at least one."""
+    """Return the slices of the newest generation. There is at least one if `pages` has one."""
     newest = max(page.spec.pool.generation for page in pages)
     return [page for page in pages if page.spec.pool.generation == newest]
 

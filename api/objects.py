@@ -1,4 +1,4 @@
-"""Kubernetes objects as they are on the wire, cut down to the fields that we read.
+"""Kubernetes objects as they are on the wire, reduced to the fields that we read.
 
 Decoding drops every other field, so these types must never be written back as a whole: writers send patches. Field
 names are those of the API in snake case. Those of resource.k8s.io: resource_objects.
@@ -47,7 +47,7 @@ class ObjectMeta(Wire, frozen=True):
 
 
 class KubeObject(Wire, frozen=True):
-    """An object that the API serves by itself. `resource` is the path below the API root, `api_version` its group."""
+    """An object that the API serves on its own. `resource` is the path below the API root, `api_version` its group."""
 
     API_VERSION: ClassVar[str]
     RESOURCE: ClassVar[str]
@@ -60,11 +60,11 @@ class KubeObject(Wire, frozen=True):
 
     @classmethod
     def from_json(cls, text: bytes | msgspec.Raw) -> Self:
-        """Decode one object as the server sent it, and let go of `text`. Cost: O(bytes).
+        """Decode one object as the server sent it, and keep no reference to `text`. Cost: O(bytes).
 
-        What the decoder cannot skip, because it is nested too deeply or holds half a surrogate pair, is set apart if
+        What the decoder cannot skip, because it is nested too deeply or contains half a surrogate pair, is set apart if
         the API leaves it to its author. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError and whatever
-        else an object leads to that is not of the API's shape: whoever reads many catches Exception around each.
+        else an object of another shape causes: callers that read many objects catch Exception around each.
         """
         try:
             return cls._from_json(text, copied)
@@ -76,7 +76,7 @@ class KubeObject(Wire, frozen=True):
 
     @classmethod
     def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> Self:
-        """Decode; `as_sent` returns what stood at the place of a raw value, in bytes of its own."""
+        """Decode; `as_sent` returns what was in the place of a raw value, in bytes of its own."""
         return msgspec.json.decode(text, type=cls)
 
     @property
@@ -123,7 +123,7 @@ class ContainerClaim(Wire, frozen=True):
 
 
 Quantities = dict[str, str | int | float]
-"""Name of a resource → Quantity. The API writes texts; people write numbers too."""
+"""Name of a resource → Quantity. The API writes strings; people also write numbers."""
 
 
 class ContainerResources(Wire, frozen=True):
@@ -314,7 +314,7 @@ class NodeStatus(Wire, frozen=True):
 
 
 class Node(KubeObject, frozen=True):
-    """A node. The API serves every node with a status; without one nothing is known of its resources."""
+    """A node. The API serves every node with a status; without one its resources are unknown."""
 
     API_VERSION: ClassVar[str] = "v1"
     RESOURCE: ClassVar[str] = "nodes"

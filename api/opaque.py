@@ -1,4 +1,4 @@
-"""Opaque parameters as they appear in documents: JSON text (msgspec.Raw) that only its driver understands."""
+"""Opaque parameters as they appear in documents: JSON text (msgspec.Raw) that only their driver understands."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ AsSent = Callable[[msgspec.Raw], msgspec.Raw]
 
 
 def copied(raw: msgspec.Raw) -> msgspec.Raw:
-    """A raw value is a view of all the bytes that were decoded: without a copy it would keep them in memory."""
+    """Return a copy of a raw value, which is a view of all the decoded bytes and would keep them in memory."""
     return raw.copy()
 
 
 NO_PARAMETERS: Final = msgspec.Raw(b"{}")
 
 PARAMETERS: Final = ("config", "*", "opaque", "parameters")
-"""Where opaque parameters stand in the spec of a class and in the devices of a claim; `*` is each entry of a list."""
+"""Where opaque parameters are in the spec of a class and in the devices of a claim; `*` is each entry of a list."""
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENTRIES: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def left_out(index: int) -> msgspec.Raw:
-    """Return what stands for parameters that were not kept: those of this entry of spec.devices.config of the claim.
+    """Return the placeholder of parameters that were not kept: those of this entry of the claim's spec.devices.config.
 
-    It is a list, where the API has objects only.
+    It is a list, which the API never has here.
     """
     return msgspec.Raw(b"[%d]" % index)
 
 
 def index_left_out(parameters: msgspec.Raw) -> int | None:
-    """Return the entry of spec.devices.config whose parameters were not kept; None where they are there."""
+    """Return the entry of spec.devices.config whose parameters were not kept; None if they are there."""
     text = bytes(parameters)
     return int(text[1:-1]) if text.startswith(b"[") and text[1:-1].isdigit() else None
 
 
 def all_but(path: Sequence[str], text: msgspec.Raw, as_sent: AsSent) -> Any:
-    """Decode a document whose values at a path stay as they were sent. What has another form is decoded whole."""
+    """Decode a document, but leave the values at a path as sent. Documents of another form are decoded whole."""
     if not path:
         return as_sent(text)
     step, *rest = path

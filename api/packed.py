@@ -13,11 +13,11 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def packed(value: Any) -> Any:
-    """Return a value that came from JSON as text if it is long, else as it is. Cost: O(its text)."""
+    """Return a value that came from JSON as text if it is long, else unchanged. Cost: O(its text)."""
     text = _ENCODER.encode(value)
     return msgspec.Raw(text) if len(text) > LONGEST_UNPACKED_BYTES else value
 
 
 def unpacked(value: Any) -> Any:
-    """Return what packed() was given: of a long value a copy of its own. Cost: O(its text), nothing for a short one."""
+    """Return what packed() was given; for a long value, a new copy. Cost: O(its text), nothing for a short one."""
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -1,4 +1,4 @@
-"""GPUs that are cut into parts on demand (MIG), as their ResourceSlices tell: places, counters, and what is left.
+"""GPUs that are cut into parts on demand (MIG), as ResourceSlices describe them: places, counters, and what is left.
 
 The whole GPU and each part that it can be cut into draw on one set of counters. A place is a profile at a start, and
 takes some of each counter; what is left of them is the GPU's state.
@@ -15,7 +15,7 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, DeviceAttribute
 
 D = TypeVar("D")
-"""What is known of a part beside its place."""
+"""What is known about a part besides its place."""
 
 Left = tuple[int, ...]
 """What is left of each counter of one GPU, in the order of its geometry: the state of the GPU."""
@@ -25,8 +25,8 @@ START: Final = "placementStart"
 SIZE: Final = "placementSize"
 
 MAX_PLACES: Final = 256
-"""Devices that draw on the counters of one GPU: its places, and the whole one. An H100 has 25 places. What stays
-possible is worked out in time that grows with their square: 65,000 comparisons for 256, some 20 ms."""
+"""The most devices that draw on the counters of one GPU: its places, and the whole GPU. An H100 has 25 places. Working
+out what stays possible takes time that grows with their square: 65,000 comparisons for 256, some 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,22 @@ class PartitionPlace:
     compute: int
     """Compute slices."""
     takes: tuple[int, ...]
-    """Of each counter of the GPU."""
+    """What it takes of each counter of the GPU."""
 
     @property
     def footprint(self) -> tuple[int, int, int]:
-        """What tells places apart but for their engines: 1g.10gb and 1g.10gb+me at one start have the same."""
+        """What distinguishes places, apart from their engines: 1g.10gb and 1g.10gb+me at one start have the same."""
         return self.start, self.size, self.compute
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionGeometry:
-    """All places of a GPU. Equal for GPUs that are cut alike."""
+    """All places of a GPU. Equal for GPUs that can be cut in the same way."""
 
     slices: int
     """Memory slices."""
     there: Left
-    """What a GPU that nobody uses has of each counter."""
+    """What an unused GPU has of each counter."""
     places: tuple[PartitionPlace, ...]
     """In the order in which they are tried: small before large, each profile by its starts."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -79,27 +79,27 @@ class PartitionedGpu(Generic[D]):
 
     geometry: PartitionGeometry
     numbers: tuple[int, ...]
-    """Of each place of the geometry its device, by its place among all devices of the node (NodePool.order)."""
+    """For each place of the geometry its device, by the device's place among all of the node (NodePool.order)."""
     devices: tuple[D, ...]
-    """Of each place what selectors and constraints can read."""
+    """For each place what selectors and constraints can read."""
     taints: tuple[tuple[Taint, ...], ...]
-    """Of each place its taints besides ours."""
+    """For each place its taints besides ours."""
     ordinal: int | None = None
-    """Of the whole GPU; None where only its parts can be had."""
+    """Of the whole GPU; None if only its parts can be given."""
     whole: int = -1
     """The whole device, by its place among all devices of the node."""
     whole_takes: Left = ()
-    """What it takes of each counter."""
+    """What the whole device takes of each counter."""
     _mask: int = field(init=False, repr=False, compare=False)
-    """Of all its devices, for the many GPUs that nobody has."""
+    """Of all its devices, a shortcut for the many unused GPUs."""
 
     def __post_init__(self) -> None:
         devices = (*self.numbers, *(() if self.ordinal is None else (self.whole,)))
         object.__setattr__(self, "_mask", sum(1 << number for number in set(devices)))
 
     def left(self, taken: int) -> Left:
-        """Return what is left of each counter when these devices of the node are held, whole or in shares; below 0
-        where somebody took more than there was."""
+        """Return what is left of each counter when these devices of the node are held, whole or in shares; below 0 if
+        more was taken than there was."""
         left = self.geometry.there
         if not taken & self._mask:
             return left
@@ -135,7 +135,7 @@ def lefts(partitions: Sequence[PartitionedGpu[D]], rest: Hashable) -> tuple[Left
 
 
 def broken(partitions: Sequence[PartitionedGpu[D]], rest: Hashable) -> int:
-    """Return a mask of the GPUs that cannot be had whole for what their parts, or others, have taken."""
+    """Return a mask of the GPUs that cannot be given whole because of what their parts, or others, have taken."""
     return sum(1 << ordinal for ordinal in _broken(partitions, rest))
 
 
@@ -146,8 +146,8 @@ def _broken(partitions: Sequence[PartitionedGpu[D]], rest: Hashable) -> Iterator
 
 
 def partitioned_sets(devices: Iterable[Device], gpus: Collection[str], ours: Collection[str]) -> frozenset[str]:
-    """Return the counter sets of GPUs that are cut on demand, of MAX_PLACES devices each at most. `gpus`: names of the
-    whole GPUs; `ours`: of the devices that are ours to allocate."""
+    """Return the counter sets of GPUs that are cut on demand, with at most MAX_PLACES devices each. `gpus`: names of
+    the whole GPUs; `ours`: names of the devices that are ours to allocate."""
     users: dict[str, list[Device]] = {}
     for device in devices:
         for consumption in device.consumes_counters:

@@ -1,4 +1,4 @@
-"""Whole GPUs for virtual machines: a VFIO driver of the kernel has them then, and no NVIDIA driver sees them."""
+"""Whole GPUs for virtual machines: a VFIO driver of the kernel has them, and no NVIDIA driver sees them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NOT_IN_RESOURCES = re.compile(r"[^A-Za-z0-9]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PassthroughGpu:
-    """One such GPU, as sysfs alone describes it. It has no UUID: only the NVIDIA driver could tell it."""
+    """One such GPU, as sysfs describes it. It has no UUID, which only the NVIDIA driver could tell."""
 
     pci_bus_id: str
     """`dddd:bb:dd.f`, lower-case hex: the identity of the device."""
     vendor_id: int
     device_id: int
     iommu_group: int
-    """The smallest set of devices that a virtual machine can be given. It holds nothing but functions of this GPU."""
+    """The smallest set of devices that a virtual machine can be given. It contains only functions of this GPU."""
     driver: str
     """The driver that has it: `vfio-pci`, or a variant of it for this product. On demand it may be another, or none."""
     pcie_root: str | None = None
@@ -37,11 +37,11 @@ class PassthroughGpu:
     is_bound: bool = True
     """Whether a VFIO driver has it now."""
     on_demand: bool = False
-    """Whether it is bound when a claim gets it, and back afterwards: until then the NVIDIA driver may have it."""
+    """Whether it is bound when a claim gets it, and unbound afterwards: otherwise the NVIDIA driver may have it."""
     cc_mode: str | None = None
-    """One of dracaena.api.confidential.CC_MODES, as a label of the Node says; None: nobody does."""
+    """One of dracaena.api.confidential.CC_MODES, according to a label of the Node; None: unknown."""
     module_id: int | None = None
-    """As Gpu.module_id, from when the NVIDIA driver had it; None: nobody has read it since the node came up."""
+    """Like Gpu.module_id, from when the NVIDIA driver had the GPU; None: not read since the node came up."""
 
     @property
     def device_name(self) -> DeviceName:
@@ -59,13 +59,13 @@ class PassthroughGpu:
 
 
 def pci_bus_id_in(name: str) -> str | None:
-    """Return the PCI address in the name of such a device, None for any other name."""
+    """Return the PCI address in the name of such a device; None for any other name."""
     match = _NAME.fullmatch(name)
     return None if match is None else f"{match[1]}:{match[2]}:{match[3]}.{match[4]}"
 
 
 def is_pci_bus_id(name: str) -> bool:
-    """Whether a name has the form by which podlist.json and annotations name such a GPU. No other GPU is named so."""
+    """Whether podlist.json and annotations name such a GPU in this form. No other GPU is named like that."""
     return _PCI_BUS_ID.fullmatch(name) is not None
 
 

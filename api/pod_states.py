@@ -1,4 +1,4 @@
-"""Where a pod that asks for devices is on its way, in a word and for people."""
+"""How far a pod that asks for devices has come, in a word and for people."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ POD_STATES: Final = {
     "waiting": "waits",
     "no-claims": "asks for nothing that Dracaena gives",
 }
-"""State → what is said of the pod."""
+"""State → what is said about the pod."""
 
 
 def pod_state(pod: Pod, *, allocated: bool) -> str:
-    """Return the state of a pod; `allocated`: whether all its claims are."""
+    """Return the state of a pod; `allocated`: whether all its claims are allocated."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return "ended"
     if pod.metadata.deletion_timestamp is not None:

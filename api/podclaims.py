@@ -39,7 +39,7 @@ class PodClaim:
 def pod_claims(pod: Pod) -> tuple[PodClaim, ...]:
     """Return the claims of a pod in the order of its spec.
 
-    Left out is an entry of which kube-controller-manager says that it needs no claim (a status without a name).
+    Entries that need no claim according to kube-controller-manager (a status without a name) are left out.
     """
     statuses = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     found = []
@@ -61,7 +61,7 @@ def is_made_for(claim: ResourceClaim, pod: Pod) -> bool:
 
 
 def made_for_another(claim: ResourceClaim) -> str:
-    """Say whom a claim was generated for, to a pod that it was not generated for."""
+    """Say to a pod that a claim was generated for another object."""
     owner = next((owner for owner in claim.metadata.owner_references if owner.controller), None)
     whose = "" if owner is None else f" ({owner.kind} {owner.name})"
     return f"claim {claim.key} was generated for somebody else{whose}"
@@ -74,8 +74,8 @@ def group_of(pod: Pod) -> str | None:
 
 
 def group_consumer(claim: ResourceClaim, pod: Pod | None = None) -> ConsumerReference | None:
-    """Return the entry of status.reservedFor for the PodGroup that a claim was made for; None: for none, or for another
-    one than that of the pod.
+    """Return the entry of status.reservedFor for the PodGroup that a claim was made for; None: it was made for none, or
+    for another one than the pod's.
     """
     owner = next(filter(_is_group, claim.metadata.owner_references), None) if pod is None else _group_of(claim, pod)
     return None if owner is None else ConsumerReference(GROUP_RESOURCE, owner.name, owner.uid, GROUP)

@@ -21,7 +21,7 @@ PODLIST: Final = "podlist.json"
 """Name of the file, in kubelet's folder pod-resources."""
 
 HEARTBEAT_S: Final = 60.0
-"""The file's time of change is never older than this while the plugin sees to it that the file is right."""
+"""The file's modification time is never older than this while the plugin keeps the file right."""
 
 
 class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,19 +38,19 @@ class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     claims: tuple[str, ...] = ()
     """UIDs of the ResourceClaims that gave these GPUs, sorted."""
     mig: dict[str, str] = {}
-    """For each entry of gpu_list that is a MIG device the UUID of its parent, sorted."""
+    """The parent's UUID for each entry of gpu_list that is a MIG device, sorted."""
 
     shares: tuple[DeviceShare, ...] = ()
-    """For each share of a GPU what it is, in the order of the allocation; a GPU may have several."""
+    """Each share of a GPU, in the order of the allocation; a GPU may have several."""
 
     @property
     def order(self) -> tuple[str, str, str]:
-        """Entries stand sorted by this, so that equal facts are equal bytes."""
+        """Entries are sorted by this, so that equal facts are equal bytes."""
         return (self.namespace, self.name, self.container)
 
 
 PodlistLine = tuple[tuple[str, str, str], bytes]
-"""PodlistEntry.order of one entry, and the entry as it stands in the file."""
+"""PodlistEntry.order of one entry, and the entry as it is in the file."""
 
 
 def podlist_line(entry: PodlistEntry) -> PodlistLine:
@@ -80,7 +80,7 @@ def decode_podlist(data: bytes) -> tuple[PodlistEntry, ...]:
 
 
 def podlist_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the file, for those who write readers."""
+    """Return the JSON Schema of the file, for authors of readers."""
     text = resources.files(__package__).joinpath("podlist.schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema

@@ -19,12 +19,12 @@ from typing import Final, Literal, NamedTuple
 NANO: Final = 10**9
 """Parts of one: the smallest amount that Kubernetes keeps is a billionth."""
 NANO_SCALE: Final = 9
-"""Digits behind the point that Kubernetes keeps. Finer amounts are rounded away from zero, so none becomes nothing."""
+"""Digits after the decimal point that Kubernetes keeps. Finer amounts are rounded away from zero, so none becomes 0."""
 
 MAX_DIGITS: Final = 1_000
-"""Digits of a number, leading zeros apart, that are read. No amount of anything needs more."""
+"""Digits of a number, not counting leading zeros, that are read. No amount of anything needs more."""
 MAX_EXPONENT: Final = 1_000
-"""Powers of ten, either way, that an exponent may name. Kubernetes takes exponents of 32 bits and hangs on adding 1 to
+"""Powers of ten, either way, that an exponent may name. Kubernetes accepts 32-bit exponents and hangs when it adds 1 to
 "1e2000000000"."""
 
 Notation = Literal["decimal", "binary", "exponential"]
@@ -33,7 +33,7 @@ Notation = Literal["decimal", "binary", "exponential"]
 _MAX_LENGTH: Final = 256
 """Characters that `parse_quantity` reads: it remembers what it has read, and must not remember long texts."""
 _MAX_AMOUNT: Final = 10**60
-"""Ones that `parse_quantity` takes. It is beyond any amount, and far below what a double no longer holds."""
+"""The largest amount that `parse_quantity` accepts: beyond any real amount, and far below the limit of a double."""
 
 _INT64_MAX: Final = 2**63 - 1
 _SAFE_DIGITS: Final = 18
@@ -56,7 +56,7 @@ _WRONG_SUFFIX: Final = "unable to parse quantity's suffix"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact amount. Two are equal when the amounts are; the notation is only for writing (core API,
+    """An exact amount. Two are equal if their amounts are; the notation is only for writing (core API,
     `resource.Quantity`)."""
 
     nano: int
@@ -69,32 +69,32 @@ class Quantity:
         return -ones if self.nano < 0 else ones
 
     def __str__(self) -> str:
-        """Return the canonical text: no digits behind the point, the largest suffix that allows it, "0" for zero."""
+        """Return the canonical text: no digits after the point, the largest suffix that allows it, "0" for zero."""
         if self.notation == "binary" and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
             return _binary_text(self.nano // NANO)
         return _decimal_text(self.nano, exponential=self.notation == "exponential")
 
 
 class StoredQuantity(NamedTuple):
-    """A quantity, and the form in which Kubernetes keeps it in memory. CEL's `isInteger` lets that form show."""
+    """A quantity, and the form in which Kubernetes keeps it in memory. CEL's `isInteger` reveals that form."""
 
     quantity: Quantity
     scale: int
-    """Kept is a whole number × 10^-scale."""
+    """What is kept is a whole number × 10^-scale."""
     is_decimal: bool
     """Whether it is kept as a decimal of any size, because the text is too long to be tried as int64."""
 
 
 class QuantityError(ValueError):
-    """A text that is not a quantity; the message has Kubernetes' words."""
+    """A text that is not a quantity; the message is in Kubernetes' words."""
 
 
 def read_quantity(text: str) -> StoredQuantity:
     """Read any quantity as Kubernetes does, exactly.
 
-    Amounts finer than a billionth are rounded up to one (away from zero), binary ones above 2^63-1 are that. A suffix
-    alone is 0. Raises QuantityError for a text that is none, and for one beyond MAX_DIGITS or MAX_EXPONENT. Cost: the
-    text is gone through once; the arithmetic is bounded by these two.
+    Amounts finer than a billionth are rounded up to one (away from zero); binary amounts above 2^63-1 become that. A
+    suffix alone is 0. Raises QuantityError for a text that is no quantity, and for one beyond MAX_DIGITS or
+    MAX_EXPONENT. Cost: one pass over the text; the arithmetic is bounded by these two.
     """
     match = _FORM.fullmatch(text) if text else None
     if match is None:

@@ -1,6 +1,6 @@
-"""Why something cannot be served, or is not taken into account: the words for it, here for Events and all commands.
+"""Why something cannot be served, or is not taken into account: the words for it, shared by Events and all commands.
 
-Each says what was seen, and what to do about it if that is not plain. Whoever finds out is elsewhere.
+Each says what was seen, and what to do about it if that is not obvious. Other modules find out what is wrong.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from typing import Final
 from dracaena.api.names import CONFIG_GROUP
 
 NEARNESS: Final = 0.8
-"""How much of two names has to be alike, as difflib counts, for one to be taken for the other misspelt: two letters
-that changed places in eight are, another word is not."""
+"""How much of two names has to be alike, as difflib counts, for one to count as the other misspelt: two swapped letters
+in eight do, another word does not."""
 
 MISSPELT: Final = 0.9
-"""The same for names that may be right: what is not in the input may be in the cluster."""
+"""The same for names that may be right, because what is not in the input may be in the cluster."""
 
 MOST_COMPARED: Final = 50
-"""Names that are compared letter by letter with one that is not known, 60 µs each: those that begin and end most like
+"""Names that are compared letter by letter with an unknown one, 60 µs each: those whose beginning and end are most like
 it. A misspelt name begins and ends like the right one."""
 
 MADE_BY_SOMEBODY: Final = "somebody has to make it"
 
 
 def no_class(name: str, known: Iterable[str]) -> str:
-    """Say that a DeviceClass is not there; `known` are those that are."""
+    """Say that a DeviceClass does not exist; `known` are the existing ones."""
     return f"DeviceClass {name} does not exist: {_meant(name, known) or 'an admin has to make it'}"
 
 
 def no_template(key: str, known: Iterable[str]) -> str:
-    """Say that a ResourceClaimTemplate, by `namespace/name`, is not there; `known` are the names of those that are, in
-    its namespace."""
+    """Say that a ResourceClaimTemplate, by `namespace/name`, does not exist; `known` are the names in its namespace."""
     hint = _meant(key.rpartition("/")[2], known) or MADE_BY_SOMEBODY
     return f"ResourceClaimTemplate {key} does not exist: {hint}"
 
 
 def not_in_input(kind: str, name: str, known: Iterable[str]) -> str | None:
-    """Say that manifests name an object that is not among them, if its name is nearly that of one which is known; None
-    where it is not: the cluster may have it."""
+    """Say that manifests name an object that is not among them, if its name is nearly a known one; otherwise None,
+    because the cluster may have it."""
     hint = _meant(name, known, MISSPELT)
     return hint and f"{kind} {name} is not in the input: {hint}"
 
@@ -52,19 +51,19 @@ def _meant(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str |
 
 
 def no_claim(key: str) -> str:
-    """Say that a ResourceClaim that a pod names, by `namespace/name`, is not there."""
+    """Say that a ResourceClaim that a pod names, by `namespace/name`, does not exist."""
     return f"claim {key} does not exist: {MADE_BY_SOMEBODY}"
 
 
 def nearest(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str | None:
-    """Return the known name that is most likely meant by one that is not known; None when none is near. Cost: some 5 µs
-    for each that is known, and 60 µs for each of MOST_COMPARED."""
+    """Return the known name that an unknown one most likely means; None when none is near. Cost: some 5 µs for each
+    known name, and 60 µs for each of MOST_COMPARED."""
     likely = nsmallest(MOST_COMPARED, known, key=lambda one: (-_ends_alike(name, one), one))
     return next(iter(get_close_matches(name, sorted(likely), n=1, cutoff=nearness)), None)
 
 
 def _ends_alike(name: str, other: str) -> int:
-    """Return how many characters two names have in common at their beginning and at their end."""
+    """Return how many characters two names share at their beginning and at their end."""
     return _begin_alike(name, other) + _begin_alike(name[::-1], other[::-1])
 
 
@@ -78,16 +77,16 @@ class ReadName:
     """An attribute or capacity that an expression, a constraint or an amount reads of a device."""
 
     group: str
-    """`attributes` or `capacity`, of which all names are fully qualified; `requests`: keys of capacity.requests, which
-    the API compares letter by letter with what is published."""
+    """`attributes` or `capacity`, where all names are fully qualified; `requests`: keys of capacity.requests, which the
+    API compares letter by letter with what is published."""
     domain: str
-    """Empty where the group is `requests`."""
+    """Empty if the group is `requests`."""
     name: str | None
     """None: any of the domain."""
 
     @property
     def qualified(self) -> str:
-        """`domain/name`, or the domain alone; of the group `requests` the key."""
+        """`domain/name`, or the domain alone; for the group `requests` the key."""
         return "/".join(filter(None, (self.domain, self.name)))
 
     @classmethod
@@ -103,12 +102,12 @@ class ReadName:
 
     @classmethod
     def of_paths(cls, paths: Iterable[Sequence[str]]) -> tuple[ReadName, ...]:
-        """Return what an expression reads, from the paths of its footprint; without what is told in no one's domain."""
+        """Return what an expression reads, from the paths of its footprint; without paths that have no domain."""
         named = (path for path in paths if path and path[0] in ("attributes", "capacity") and len(path) > 1)
         return tuple(cls(path[0], path[1], path[2] if len(path) > 2 else None) for path in named)
 
     def is_among(self, known: Collection[str]) -> bool:
-        """Return whether there is such a name among fully qualified ones, or any of the domain."""
+        """Return whether fully qualified names include this one, or any of the domain."""
         if self.name is not None:
             return self.qualified in known
         return any(one.startswith(f"{self.domain}/") for one in known)
@@ -126,7 +125,7 @@ def unknown_name(read: ReadName, known: Collection[str]) -> str:
         domains = sorted({name.partition("/")[0] for name in known})
         theirs = f": theirs are of {', '.join(domains)}" if domains else ""
         return f"{_NO_ATTRIBUTES if read.group == 'attributes' else _NO_CAPACITIES} {read.domain}{theirs}"
-    # Domains are long: of two names with one domain most letters would be alike whatever they are.
+    # Domains are long: most letters of two names with the same domain would be alike, whatever the names.
     by_name = {name.rpartition("/")[2]: name for name in sorted(known, reverse=True)}
     own = read.name.rpartition("/")[2]
     near = own if own in by_name else nearest(own, by_name)
@@ -136,12 +135,12 @@ def unknown_name(read: ReadName, known: Collection[str]) -> str:
 
 
 def more_unknown_names(count: int) -> str:
-    """Say that there are so many more names that no GPU has."""
+    """Say how many more names no GPU has."""
     return f"and {count} more {'name' if count == 1 else 'names'} that no GPU has"
 
 
 IGNORED_EVENT: Final = "ClaimPartsIgnored"
-"""Reason of the one Event on a pod about all that its claims and containers say in vain."""
+"""Reason of the one Event on a pod about all parts of its claims and containers that have no effect."""
 
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
@@ -150,7 +149,7 @@ NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 def foreign_config(other: str, driver: str) -> str:
     """Say that a configuration is for a driver that serves none of its requests.
 
-    Its parameters may be unknown here. What to write instead of NVIDIA's is therefore said in general.
+    Its parameters may be unknown here, so the text only says in general what to write instead of NVIDIA's.
     """
     text = f"the configuration for {other} does nothing: all of its requests get devices of {driver}"
     if other != NVIDIA_DRIVER:
@@ -160,12 +159,12 @@ def foreign_config(other: str, driver: str) -> str:
 
 
 def whole_gpu() -> str:
-    """Say what capacity.requests do where nothing can be shared."""
+    """Say what capacity.requests do if nothing can be shared."""
     return "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken"
 
 
 def dead_alternative(why: str) -> str:
-    """Say that an alternative is always passed over."""
+    """Say that an alternative is never chosen."""
     return f"this alternative is never taken: {why}"
 
 
@@ -173,8 +172,8 @@ NO_SUCH_GPU: Final = "its class and selectors match no GPU"
 
 
 def too_few_gpus(node: str, count: int, largest: int, which: str = "") -> str:
-    """Say that no node has so many GPUs, in use or not. `node`: which nodes it is said of, `no node` for all; `which`:
-    which of their GPUs count, all of them if empty."""
+    """Say that no node has `count` GPUs, in use or not. `node`: the nodes that this is about, `no node` for all;
+    `which`: which of their GPUs count, all of them if empty."""
     gpus = "1 GPU" if count == 1 else f"{count} GPUs"
     return f"{node} has {gpus}{which}, the largest has {largest}"
 
@@ -184,11 +183,11 @@ MATCHING: Final = " that its class and selectors match"
 
 
 LARGE_ENOUGH: Final = f"{MATCHING} and that are large enough"
-"""The same where a request wants so much of each."""
+"""The same for a request that wants an amount of each."""
 
 
 def too_small_gpus(amount: str, largest: str, which: str = "") -> str:
-    """Say that no GPU has so much of a capacity, in use or not; amounts in words, `which` as for too_few_gpus()."""
+    """Say that no GPU has that much of a capacity, in use or not; amounts in words, `which` as for too_few_gpus()."""
     return f"no GPU{which} has {amount}, the largest has {largest}"
 
 
@@ -201,6 +200,6 @@ def unused_request(request: str, claim: str) -> str:
 
 
 def unknown_request(request: str, claim: str, known: Iterable[str]) -> str:
-    """Say that a container names a request which the claim, by the pod's name for it, does not have."""
+    """Say that a container names a request that the claim, by the pod's name for it, does not have."""
     there = ", ".join(sorted(known)) or "none"
     return f"no request {request} in claim {claim} (there: {there}): the container gets nothing by that name"

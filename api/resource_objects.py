@@ -1,8 +1,8 @@
-"""Objects of resource.k8s.io as they are on the wire, cut down to the fields that we read, like those in objects.
+"""Objects of resource.k8s.io as they are on the wire, reduced to the fields that we read, like those in objects.
 
-Where an unknown field would change the meaning (the spec of a claim) the raw document is kept and read strictly
-elsewhere (allocation.legal.read.claims). What belongs to some driver alone, opaque parameters first of all, stays JSON
-text: it may be nested as deep as its author likes.
+Where an unknown field would change the meaning (the spec of a claim), the raw document is kept and read strictly
+elsewhere (allocation.legal.read.claims). What belongs to one driver, above all opaque parameters, stays JSON text: it
+may be nested as deep as its author likes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dracaena.api.objects import KubeObject, ObjectMeta, Taint, Toleration, Wire
 from dracaena.api.opaque import NO_PARAMETERS, PARAMETERS, AsSent, all_but
 
 _NO_FIELD: Final = "\ufdd0"
-"""Prefix of names that no field of the API has: such fields are our own notes and never sent."""
+"""Prefix of names that no field of the API has: such fields are our own notes, and are never sent."""
 
 
 class DeviceAttribute(Wire, frozen=True, forbid_unknown_fields=True):
@@ -105,9 +105,9 @@ class ResourcePool(Wire, frozen=True, forbid_unknown_fields=True):
 
 
 class ResourceSliceSpec(Wire, frozen=True, forbid_unknown_fields=True):
-    """spec of a ResourceSlice. We publish those of one node with devices only; other drivers use the rest too.
+    """spec of a ResourceSlice. We publish only slices of one node with devices; other drivers also use the rest.
 
-    Exactly one of the four ways to say which nodes is set; `node_selector` stays a raw document.
+    Exactly one of the four fields that select nodes is set; `node_selector` stays a raw document.
     """
 
     driver: str
@@ -122,11 +122,11 @@ class ResourceSliceSpec(Wire, frozen=True, forbid_unknown_fields=True):
     partition_type_attribute: str = ""
     """For counts in a ResourcePoolStatusRequest; it has no part in what may be allocated."""
     unknown: str = msgspec.field(default="", name=_NO_FIELD + "spec")
-    """A field beside the devices that this version does not know, as in Device: then it is about the whole pool."""
+    """A field besides the devices that this version does not know, as in Device; here it is about the whole pool."""
 
 
 class ResourceSlice(KubeObject, frozen=True):
-    """A page of a pool of devices. A field that is not known would change what a device is, so it is noted."""
+    """A page of a pool of devices. An unknown field would change what a device is, so it is noted."""
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "resourceslices"
@@ -145,7 +145,7 @@ class ResourceSlice(KubeObject, frozen=True):
 
 
 def known_fields(text: bytes | msgspec.Raw) -> dict[str, Any]:
-    """Return the spec of a slice without the fields that are not known, and with what they were in `unknown`."""
+    """Return the spec of a slice without the unknown fields, which are named in `unknown`."""
     spec: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
     noted: list[str] = []
     devices = spec.pop("devices", None)
@@ -261,7 +261,7 @@ class ResourceClaim(KubeObject, frozen=True):
 
 
 class _SpecAndStatus(Wire, frozen=True):
-    """A claim whose spec is not looked into yet."""
+    """A claim whose spec is not decoded yet."""
 
     metadata: ObjectMeta
     spec: msgspec.Raw = NO_PARAMETERS
@@ -295,7 +295,7 @@ def _status_as_sent(status: ResourceClaimStatus, as_sent: AsSent) -> ResourceCla
 
 
 class ResourceClaimTemplateSpec(Wire, frozen=True):
-    """spec of a template: `spec` goes into the claim as it is, `metadata` gives labels and annotations."""
+    """spec of a template: `spec` goes into the claim unchanged, `metadata` provides labels and annotations."""
 
     spec: dict[str, Any]
     metadata: dict[str, Any] = {}
@@ -338,7 +338,7 @@ class DeviceClass(KubeObject, frozen=True):
 
 
 class _OnlySpec(Wire, frozen=True):
-    """An object whose spec is not looked into yet."""
+    """An object whose spec is not decoded yet."""
 
     metadata: ObjectMeta
     spec: msgspec.Raw = NO_PARAMETERS
@@ -363,7 +363,7 @@ class DeviceTaintRuleSpec(Wire, frozen=True):
 
 
 class DeviceTaintRule(KubeObject, frozen=True):
-    """A taint on devices that an admin puts there, beside the driver's own. From Kubernetes 1.37 on."""
+    """A taint that an admin puts on devices, besides the driver's own. From Kubernetes 1.37 on."""
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "devicetaintrules"

@@ -63,23 +63,23 @@ _MAX_INT = 2**63 - 1
 
 
 def encode_devices(machine: Machine) -> tuple[Device, ...]:
-    """Return one device a GPU, in ordinal order, then one a MIG device in the machine's order, then one a GPU that is
-    handed through to virtual machines, then one a vGPU, without taints.
+    """Return, without taints, one device per GPU in ordinal order, then one per MIG device in the machine's order, then
+    one per GPU that is passed through to virtual machines, then one per vGPU.
 
-    A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
+    A value that is unknown or breaks a limit is left out; a text for people is cut. Raises TopologyError for a UUID
     that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
     """
     return (*encode_gpus(machine), *encode_mig_devices(machine), *encode_passthrough(machine), *encode_vgpus(machine))
 
 
 def encode_gpus(machine: Machine) -> tuple[Device, ...]:
-    """Return the first part of encode_devices: one device a GPU."""
+    """Return the first part of encode_devices: one device per GPU."""
     groups = _groups(machine.topology)
     return tuple(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus)))
 
 
 def encode_mig_devices(machine: Machine) -> tuple[Device, ...]:
-    """Return the second part of encode_devices: one device a MIG device."""
+    """Return the second part of encode_devices: one device per MIG device."""
     parents = {gpu.uuid: gpu for gpu in machine.gpus}
     return tuple(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices)
 
@@ -117,7 +117,7 @@ def encode_vgpus(machine: Machine) -> tuple[Device, ...]:
 def encode_mig_places(machine: Machine, gpu: Gpu) -> tuple[Device, ...]:
     """Return one device for each place that a MIG device can have on a GPU, small before large, without taints.
 
-    Each takes from the counter set of its GPU (mig_counter_set) what it needs. A GPU without profiles has none.
+    Each takes what it needs from the counter set of its GPU (mig_counter_set). A GPU without profiles has none.
     """
     there = counters(gpu.mig_profiles)
     return tuple(
@@ -132,19 +132,19 @@ def encode_mig_places(machine: Machine, gpu: Gpu) -> tuple[Device, ...]:
 
 
 def mig_counter_set(gpu: Gpu, taken: Mapping[str, int]) -> CounterSet:
-    """Return what the claims of this driver can have of a GPU: all that it has, less what is `taken` by others."""
+    """Return what the claims of this driver can have of a GPU: all that it has, minus what others have `taken`."""
     left = {name: max(0, amount - taken.get(name, 0)) for name, amount in counters(gpu.mig_profiles).items()}
     return CounterSet(gpu_device_name(gpu.uuid), _wire_counters(left))
 
 
 def whole_counter_set(gpu: Gpu) -> CounterSet:
-    """Return the counter set of a GPU that can be had in two ways, and as a whole in each."""
+    """Return the counter set of a GPU that can be given in two ways, as a whole in each."""
     return CounterSet(gpu_device_name(gpu.uuid), _wire_counters(_WHOLE))
 
 
 def with_whole_consumption(device: Device, gpu: Gpu, *, divided: bool = True) -> Device:
-    """Return a device that is a GPU as a whole as one that takes all that its counter set has: mig_counter_set where it
-    is divided, else whole_counter_set.
+    """Return a device that is a whole GPU, changed to take all of its counter set: mig_counter_set if the GPU is
+    divided, else whole_counter_set.
     """
     there = counters(gpu.mig_profiles) if divided else _WHOLE
     return msgspec.structs.replace(device, consumes_counters=[_consumption(gpu, there)])
@@ -175,7 +175,7 @@ def _place_capacity(profile: MigProfile) -> dict[str, DeviceCapacity]:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Per ordinal the lowest ordinal of its group; None where an unknown pair could make the group larger."""
+    """For each ordinal the lowest ordinal of its group; None if an unknown pair could make the group larger."""
 
     nvlink: tuple[int | None, ...]
     switch: tuple[int | None, ...]
@@ -212,7 +212,7 @@ def _device(machine: Machine, groups: _Groups, ordinal: int) -> Device:
 
 
 def _fitting(attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
-    """Return as many as a whole GPU may have beside the capacities that it has when it is shared."""
+    """Return as many attributes as a whole GPU may have beside the capacities of a shared one."""
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - len(table.SHARED_GPU_CAPACITIES)
     there = [spec.name for spec in table.GIVING_WAY if spec.name in attributes]
     left_out = there[: max(0, len(attributes) - room)]
@@ -371,7 +371,7 @@ def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
 
 
 def _memory(count_bytes: int | None) -> dict[str, DeviceCapacity]:
-    # A Quantity of more bytes than int64 holds is stored as the largest int64: another value than was sent.
+    # A Quantity of more bytes than int64 holds is stored as the largest int64, which is not what was sent.
     if count_bytes is None or not 0 <= count_bytes <= _MAX_INT:
         return {}
     return {table.MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(count_bytes))}

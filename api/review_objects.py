@@ -1,4 +1,4 @@
-"""What the API server is asked about somebody who shows a token: authentication.k8s.io/v1, authorization.k8s.io/v1.
+"""What we ask the API server about the owner of a token: authentication.k8s.io/v1, authorization.k8s.io/v1.
 
 Both are created and never stored: the answer is the object with its status.
 """
@@ -36,7 +36,7 @@ class TokenReviewStatus(Wire, frozen=True):
 
 
 class TokenReview(KubeObject, frozen=True):
-    """Whose token it is."""
+    """Asks who owns a token."""
 
     API_VERSION: ClassVar[str] = "authentication.k8s.io/v1"
     RESOURCE: ClassVar[str] = "tokenreviews"
@@ -54,7 +54,7 @@ class SubjectAccessReviewStatus(Wire, frozen=True):
 
 
 class SubjectAccessReview(KubeObject, frozen=True):
-    """Whether somebody may do something."""
+    """Asks whether a user may do something."""
 
     API_VERSION: ClassVar[str] = "authorization.k8s.io/v1"
     RESOURCE: ClassVar[str] = "subjectaccessreviews"

@@ -1,5 +1,5 @@
-"""How the shares of one GPU are told apart: by `sharing.strategy` and `sharing.interval` of the GpuConfigs that hold
-for each of them.
+"""How the shares of one GPU are kept apart: by `sharing.strategy` and `sharing.interval` of the GpuConfigs that apply
+to each of them.
 
 Shares of two modes never meet on one GPU: MPS needs the GPU's compute mode for itself, and a GPU has one interval.
 """
@@ -16,14 +16,14 @@ from dracaena.api.json_text import deeper_than
 from dracaena.api.quantity import NANO, Quantity, parse_quantity
 
 NO_MODE: Final = "none"
-"""Of a share of which no GpuConfig says a strategy."""
+"""Mode of a share for which no GpuConfig names a strategy."""
 
 _WITH_INTERVAL: Final = "TimeSlicing"
 _DEFAULT_INTERVAL: Final = "Default"
-"""The strategy whose shares also have an interval, and the one that holds where none is named."""
+"""The strategy whose shares also have an interval, and the interval if none is named."""
 
 UNREADABLE_MODE: Final = "unreadable"
-"""Of a share whose config cannot be read: nobody joins it."""
+"""Mode of a share whose config cannot be read: no other share joins it."""
 
 _MOST_LEVELS: Final = 32
 """Lists and objects within one another: as many as a config may have."""
@@ -44,13 +44,14 @@ class _Parameters(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_Parameters)
 
 GpuConfigs = Iterable[tuple[Sequence[str], msgspec.Raw]]
-"""Configs of our driver in their order: the requests that each is for (none: all), and its parameters."""
+"""Configs of our driver in order: the requests that each is for (none: all), and its parameters."""
 
 
 def _said(parameters: msgspec.Raw) -> _Sharing:
-    """Return what the parameters of a config of ours say of the mode. Never raises.
+    """Return what the parameters of a config of ours say about the mode. Never raises.
 
-    It reads what the API server stored for an allocation as leniently as it can: who may write it is told elsewhere.
+    It reads what the API server stored for an allocation as leniently as it can: the author of the config gets errors
+    elsewhere.
     """
     text = bytes(parameters)
     if deeper_than(text, _MOST_LEVELS):
@@ -65,7 +66,7 @@ def _said(parameters: msgspec.Raw) -> _Sharing:
 def mode_of(request: str, configs: GpuConfigs) -> str:
     """Return the mode of a request, `request` or `request/subrequest`: `MPS`, `TimeSlicing`, `TimeSlicing Long`.
 
-    Strategy and interval are each what the last GpuConfig for the request says that names it.
+    Strategy and interval each come from the last GpuConfig for the request that names one.
     """
     names = {request, request.partition("/")[0]}
     strategy, interval = NO_MODE, _DEFAULT_INTERVAL
@@ -77,7 +78,7 @@ def mode_of(request: str, configs: GpuConfigs) -> str:
 
 
 def said_of_mode(parameters: msgspec.Raw) -> msgspec.Raw | None:
-    """Return the least parameters that say the same of the mode, None where these say nothing of it."""
+    """Return the least parameters that say the same about the mode; None if these say nothing about it."""
     said = _said(parameters)
     return None if said == _Sharing() else msgspec.Raw(msgspec.json.encode(_Parameters(_KIND, said)))
 
@@ -99,8 +100,8 @@ def in_words(name: str, nano: int) -> str:
 
 
 def amounts_in_words(consumed: Mapping[str, str]) -> str:
-    """Return what a share takes, as its claim's status has it: `20 GiB of memory and 30 % of the cores`; nothing is
-    said of zero amounts, and amounts that cannot be read are said as they stand there."""
+    """Return what a share takes according to its claim's status: `20 GiB of memory and 30 % of the cores`; zero amounts
+    are left out, and unreadable amounts are repeated as written."""
     told = []
     for name in sorted(consumed, reverse=True):
         try:
@@ -114,8 +115,7 @@ def amounts_in_words(consumed: Mapping[str, str]) -> str:
 
 
 def taken_in_words(shares: Iterable[Mapping[str, str]], capacity: Mapping[str, str]) -> str:
-    """Return what shares take of a GPU together: `30 of 80 GiB, 40 % of the cores`. Amounts that cannot be read are
-    left out."""
+    """Return what shares together take of a GPU: `30 of 80 GiB, 40 % of the cores`. Unreadable amounts are left out."""
     told = list(shares)
     memory, cores = (sum(_nano(one.get(name, "0")) for one in told) for name in (MEMORY_CAPACITY, CORES_CAPACITY))
     every = _nano(capacity.get(MEMORY_CAPACITY, "0"))
@@ -132,7 +132,7 @@ def is_all_memory(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> b
 
 
 def memory_percent(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> int:
-    """Return how much of a GPU's memory a share takes, in percent, rounded; 0 where the GPU tells of none."""
+    """Return how much of a GPU's memory a share takes, in percent, rounded; 0 if the GPU reports none."""
     every = _nano(capacity.get(MEMORY_CAPACITY, "0"))
     return round(100 * _nano(consumed.get(MEMORY_CAPACITY, "0")) / every) if every > 0 else 0
 

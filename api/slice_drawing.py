@@ -14,14 +14,14 @@ CELL: Final = 3
 FREE: Final = "·"
 TAKEN: Final = "─"
 UNUSABLE: Final = "x"
-"""A slice that some instance has which is none of ours."""
+"""A slice of an instance that is not ours."""
 
 
 def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]], foreign: Iterable[int] = ()) -> str:
-    """Return one line: a cell for each slice, each part as a bar with what its profile begins with.
+    """Return one line: a cell for each slice, each part as a bar with the beginning of its profile.
 
-    `parts`: start, number of slices and profile of each, none above another. `foreign`: slices that are not ours to
-    give. `[4g───────── ·  ·  1g ·]` is 4g at 0 and 1g at 6 of eight slices.
+    `parts`: start, number of slices and profile of each, without overlaps. `foreign`: slices that are not ours to give.
+    `[4g───────── ·  ·  1g ·]` is 4g at 0 and 1g at 6 of eight slices.
     """
     cells = [FREE.ljust(CELL)] * slices
     for number in foreign:
@@ -51,8 +51,8 @@ class DrawnGpu:
 def cut_gpus(migs: Iterable[DecodedMig], taken: Collection[str]) -> tuple[DrawnGpu, ...]:
     """Return the GPUs of one pool of which claims have parts, in the order in which they are published.
 
-    `migs` are all MIG devices of the pool, `taken` the names of those that claims have. A GPU has as many slices as it
-    takes to hold its last part. Cost: O(MIG devices).
+    `migs` are all MIG devices of the pool, `taken` the names of those that claims have. A GPU has as many slices as its
+    last part requires. Cost: O(MIG devices).
     """
     slices: dict[str, int] = {}
     parts: dict[str, list[DecodedMig]] = {}

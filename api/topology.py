@@ -30,9 +30,9 @@ class Nic:
 class Topology:
     """Links among the physical GPUs of one machine, addressed by ordinal (rank by PCI address, from 0).
 
-    `pairs` holds the upper triangle of the matrix in the order (0,1), (0,2), … (0,n-1), (1,2), …: symmetric by
-    construction, so no value can hold a contradiction of that kind. `numa_nodes[ordinal]` is None when unknown.
-    Equal facts make equal values, and values hash, so they serve as keys of tables.
+    `pairs` is the upper triangle of the matrix in the order (0,1), (0,2), … (0,n-1), (1,2), …: symmetric by
+    construction, so no value can contradict itself in that way. `numa_nodes[ordinal]` is None when unknown. Equal facts
+    make equal values, and values hash, so they serve as keys of tables.
     """
 
     gpu_count: int
@@ -95,7 +95,7 @@ def topology_from_matrix(
     numa_nodes: Sequence[int | None] | None = None,
     nics: Sequence[Nic] = (),
 ) -> Topology:
-    """Build a Topology from square rows of printed tokens, `?` being a pair of which nothing is known.
+    """Build a Topology from square rows of printed tokens, where `?` is a pair about which nothing is known.
 
     Raises TopologyError when the rows are not square, the diagonal is not `X`, a token is unknown, or the two
     halves differ.

@@ -31,7 +31,7 @@ class TreeNode:
     level: LinkLevel | None
     """The worst level inside this branch; None for the root and for a leaf."""
     assumed: bool
-    """True where only the NUMA nodes of pairs of unknown level hold this branch together."""
+    """True if only the NUMA nodes of pairs of unknown level hold this branch together."""
     ordinals: tuple[int, ...]
     """All GPUs below, ascending."""
     children: tuple[TreeNode, ...] = ()
@@ -100,7 +100,7 @@ def _leaf(ordinal: int) -> TreeNode:
 def _branches_at(
     level: LinkLevel, joined: Sequence[int], reported: Sequence[int], below: Mapping[int, TreeNode]
 ) -> dict[int, TreeNode]:
-    """Return the branches at one level by their lowest ordinal; one that grew nothing stays what it was."""
+    """Return the branches at one level by their lowest ordinal; a branch that did not grow stays what it was."""
     children: dict[int, list[TreeNode]] = {}
     for lowest in sorted(below):
         children.setdefault(joined[lowest], []).append(below[lowest])
@@ -120,10 +120,10 @@ def render_tree(
 ) -> tuple[str, ...]:
     """Draw the tree of a machine as lines of text.
 
-    A branch shows its level, the number of its GPUs and `assumed` where it is; a leaf shows the GPU's number (`index`),
-    product, NUMA node, NVLinks to its peers by their numbers, the mode of confidential computing where it is capable of
-    that, and `labels[ordinal]` where there is one. Where only whole partitions are linked (Machine.partitions, which
-    `partitions` replaces) these are listed below, the large ones first, and no peers are named.
+    A branch shows its level, the number of its GPUs and `assumed` if it is; a leaf shows the GPU's number (`index`),
+    product, NUMA node, NVLinks to its peers by their numbers, the mode of confidential computing if it is capable of
+    that, and `labels[ordinal]` if there is one. If only whole partitions are linked (Machine.partitions, which
+    `partitions` replaces), these are listed below, the largest first, and no peers are named.
     """
     root = build_tree(machine.topology)
     sets = machine.partitions() if partitions is None else partitions
@@ -133,7 +133,7 @@ def render_tree(
 
 
 FREE: Final = "free"
-"""Label of a GPU that nobody has; a partition of which all GPUs have it is marked so too."""
+"""Label of a free GPU; a partition is marked too if all its GPUs have it."""
 
 
 def _partition_lines(
@@ -187,7 +187,7 @@ def _leaf_text(drawn: _Drawn, ordinal: int) -> str:
 
 
 def _nvlink_texts(gpus: tuple[Gpu, ...], topology: Topology, ordinal: int) -> Iterator[str]:
-    """Yield one text a link count, most links first: `NV2 to GPU3,GPU4`."""
+    """Yield one text per link count, most links first: `NV2 to GPU3,GPU4`."""
     counts = {peer: topology.link(ordinal, peer).nvlinks or 0 for peer in topology.nvlink_peers(ordinal)}
     by_count = sorted(counts, key=lambda peer: (-counts[peer], peer))
     for count, peers in groupby(by_count, key=lambda peer: counts[peer]):
@@ -195,7 +195,7 @@ def _nvlink_texts(gpus: tuple[Gpu, ...], topology: Topology, ordinal: int) -> It
 
 
 def _spans(numbers: Iterable[int]) -> Iterator[str]:
-    """Yield GPU numbers with neighbours drawn together: `GPU0`, `GPU2-5`."""
+    """Yield GPU numbers with neighbours joined: `GPU0`, `GPU2-5`."""
     for _, run in groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0]):
         members = [number for _, number in run]
         yield f"GPU{members[0]}" if len(members) == 1 else f"GPU{members[0]}-{members[-1]}"

@@ -1,4 +1,4 @@
-"""Vendors' version texts as SemVer 2.0.0, the only form that a version attribute may have."""
+"""Vendors' version texts as SemVer 2.0.0, the only form allowed in a version attribute."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SEMVER = re.compile(
 
 
 def is_semver(text: str) -> bool:
-    """Tell a version that the API server accepts."""
+    """Return whether the API server accepts a text as a version."""
     return len(text.encode()) <= ATTRIBUTE_VALUE_BYTES and _SEMVER.fullmatch(text) is not None
 
 
 def to_semver(text: str) -> str | None:
     """Return the SemVer of a vendor's version: 535.104.05 is 535.104.5, 12.2 is 12.2.0.
 
-    A pre-release or build part stays as it is. None where there is no SemVer that says the same (four numbers, words).
+    A pre-release or build part stays unchanged. None if no SemVer says the same (four numbers, words).
     """
     match = _VENDOR.fullmatch(text)
     if match is None:

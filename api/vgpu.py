@@ -25,14 +25,14 @@ _GB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class VgpuType:
-    """A type of vGPU as its name tells it: `<GPU>-<GB><series>`, MIG-backed `<GPU>-<slices>-<GB><series>`."""
+    """A type of vGPU according to its name: `<GPU>-<GB><series>`, MIG-backed `<GPU>-<slices>-<GB><series>`."""
 
     name: str
     """Without `NVIDIA ` or `GRID ` before it: `A100-40C`, `RTX 6000 Ada-48Q`."""
     slices: int | None
-    """Compute slices of the GPU instance that each has of its own; None: they take turns on the whole GPU."""
+    """Compute slices of the GPU instance that each vGPU has of its own; None: they take turns on the whole GPU."""
     framebuffer_bytes: int | None
-    """By the name, which is exact for time-sliced types alone; 0 in a name stands for 512 MiB."""
+    """According to the name, which is exact only for time-sliced types; 0 in a name stands for 512 MiB."""
 
     @property
     def is_mig_backed(self) -> bool:
@@ -51,7 +51,7 @@ class VgpuType:
 
 
 def vgpu_type(name: str) -> VgpuType | None:
-    """Read the name of a type as the driver writes it, `NVIDIA A100-1-5C`; None: it is none."""
+    """Read the name of a type as the driver writes it, `NVIDIA A100-1-5C`; None for any other text."""
     plain = _MAKER.sub("", name, count=1) if _MAKER.match(name) else name
     match = _TYPE.fullmatch(plain)
     if match is None or len(plain) > 64:
@@ -66,16 +66,16 @@ class Vgpu:
     """One vGPU that exists."""
 
     identity: str
-    """UUID of a mediated device, or the PCI address of the virtual function that it is."""
+    """UUID of the mediated device, or PCI address of the virtual function."""
     parent: str
     """PCI address of the physical GPU."""
     type_id: str
-    """As the kernel's files have it: `nvidia-222` of a mediated device, `1414` of a virtual function."""
+    """As in the kernel's files: `nvidia-222` for a mediated device, `1414` for a virtual function."""
     type_name: str
     """As the driver writes it: `NVIDIA A100-1-5C`."""
     iommu_group: int
     framebuffer_bytes: int | None = None
-    """None: not known."""
+    """None: unknown."""
     numa_node: int | None = None
     """Of the GPU."""
     pcie_root: str | None = None
@@ -110,12 +110,12 @@ def is_mdev_uuid(name: str) -> bool:
 
 
 def is_of_virtual_machine(name: str) -> bool:
-    """Whether podlist.json and annotations name a device of a virtual machine so: by PCI address or bare UUID."""
+    """Whether podlist.json and annotations name devices of virtual machines like this: by PCI address or bare UUID."""
     return is_pci_bus_id(name) or is_mdev_uuid(name)
 
 
 def vgpu_identity_in(name: str) -> str | None:
-    """Return what stands for a vGPU in the name of its device, None for any other name."""
+    """Return the identity of a vGPU in the name of its device; None for any other name."""
     if not name.startswith(VGPU_PREFIX):
         return None
     rest = name.removeprefix(VGPU_PREFIX)

@@ -1,4 +1,4 @@
-"""`gpu.dracaena.dev/v1alpha1`: what may stand in spec.config of a DeviceClass or a claim for our driver."""
+"""`gpu.dracaena.dev/v1alpha1`: the configurations for our driver in spec.config of a DeviceClass or in a claim."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ from dracaena.api.config.v1alpha1.types import (
 from dracaena.api.json_text import deeper_than
 
 MOST_LEVELS: Final = 32
-"""Lists and objects within one another. The schemas have 2; far more is no honest mistake, and recursive readers fail
-at about 1,000."""
+"""Nested lists and objects. The schemas have 2 levels; far more is no honest mistake, and recursive readers fail at
+about 1,000."""
 MOST_BYTES: Final = 64 << 10
-"""The API takes `limits.PARAMETERS_BYTES`, and writes each `<`, `>` and `&` of them in six bytes."""
+"""The API accepts `limits.PARAMETERS_BYTES`, and writes each `<`, `>` and `&` among them in six bytes."""
 
 E = TypeVar("E", bound=Enum)
 
@@ -54,7 +54,8 @@ def decode_config(parameters: msgspec.Raw | Mapping[str, Any]) -> Config:
 
     Raises ConfigError with path, value seen and what was expected: for text that is too long, too deep or no JSON
     object, for another group, version or kind, an unknown field, a wrong type, a value outside its choices or range,
-    and for fields that contradict each other. Cost: O(bytes) to find that out, and about 100 µs for valid parameters.
+    and for fields that contradict each other. Cost: O(bytes) to find such errors, and about 100 µs for valid
+    parameters.
     """
     if isinstance(parameters, msgspec.Raw):
         return _config(_document(bytes(parameters)))
@@ -143,7 +144,7 @@ def _choice(choices: type[E], value: Any) -> E | None:
 def _number(path: str, value: float | None) -> float | None:
     if value is None:
         return None
-    if value != value:  # NaN, which YAML can say, is neither below nor above any limit
+    if value != value:  # NaN, which YAML can express, is neither below nor above any limit
         raise ConfigError(path, value, "a number")
     return float(value)
 
@@ -160,7 +161,7 @@ _TYPES = {"number": "a number", "object": "a mapping"}
 
 
 def _config_error(problem: ValidationError) -> ConfigError:
-    """Use our own words where the library's are about schemas."""
+    """Return the error in our own words, because the library's are about schemas."""
     rule: Any = problem.validator_value
     schema: Any = problem.schema
     if problem.validator == "additionalProperties" and isinstance(problem.instance, Mapping):

@@ -24,7 +24,7 @@ class UnreadableTextError(ConfigError):
 
 
 class _Words(str):
-    """Says what a value is like, where it cannot be shown itself."""
+    """Describes a value that cannot be shown itself."""
 
     __slots__ = ()
 

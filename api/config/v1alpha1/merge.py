@@ -1,4 +1,4 @@
-"""Which policy holds for a request that several configs speak of."""
+"""Which policy applies to a request that several configs cover."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T", TopologyPolicy, LinkBandwidth, GpuSharing)
 
 
 def merged(class_policies: Iterable[TopologyPolicy], claim_policies: Iterable[TopologyPolicy]) -> TopologyPolicy:
-    """Return the policy of a request: each field is what the last policy that sets it says, claims after classes.
+    """Return the policy of a request: each field comes from the last policy that sets it, claims after classes.
 
     Field by field, and linkBandwidth figure by figure, because a user who asks for NVLink does not mean to drop the
-    figures that the admin measured. To undo an earlier policy, a later one states the default. Raises ConfigError when
-    the policies contradict each other only together.
+    figures that the admin measured. To undo an earlier policy, a later one states the default. Raises ConfigError if
+    policies that are valid alone contradict each other.
     """
     policy = NO_POLICY
     for later in (*class_policies, *claim_policies):
@@ -37,7 +37,7 @@ def merged(class_policies: Iterable[TopologyPolicy], claim_policies: Iterable[To
 
 
 def merged_sharing(configs: Iterable[GpuConfig]) -> GpuSharing:
-    """Return what holds of several configs: each field is what the last one that sets it says. Classes come first."""
+    """Return what applies of several configs: each field comes from the last one that sets it. Classes come first."""
     sharing = NO_SHARING
     for config in configs:
         sharing = _over(sharing, config.sharing)
@@ -45,7 +45,7 @@ def merged_sharing(configs: Iterable[GpuConfig]) -> GpuSharing:
 
 
 def merged_iommu(configs: Iterable[VfioConfig]) -> Iommu:
-    """Return what holds of several configs: what the last one that says it says. Classes come first."""
+    """Return what applies of several configs: the value of the last one that sets it. Classes come first."""
     said = [config.iommu for config in configs if config.iommu is not None]
     return said[-1] if said else Iommu.GROUP
 

@@ -23,14 +23,14 @@ _MOST_PERCENT: Final = 100
 
 
 def is_of_nvidia(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters are of NVIDIA's group, in whichever version."""
+    """Whether parameters are of NVIDIA's group, in any version."""
     return str(parameters.get("apiVersion")).startswith(_GROUP)
 
 
 def instead_of(parameters: Mapping[str, Any]) -> str:
-    """Say what to write instead of parameters of NVIDIA's group, as YAML in one line where there is something.
+    """Say what to write instead of parameters of NVIDIA's group, as YAML in one line if there is an equivalent.
 
-    They are a stranger's: what is not of the documented form is not repeated.
+    The parameters are untrusted: what is not in the documented form is not repeated.
     """
     kind = parameters.get("kind")
     if kind == "MigDeviceConfig":
@@ -47,14 +47,15 @@ def instead_of(parameters: Mapping[str, Any]) -> str:
 
 
 def _slices(sharing: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what else ours says of time slices. There no share has an amount, so nothing is enforced."""
+    """Return what else our config says about time slices. In NVIDIA's no share has an amount, so nothing is
+    enforced."""
     interval = _object(sharing.get("timeSlicingConfig")).get("interval")
     said = (f"interval: {interval}",) if interval in _INTERVALS else ()
     return (*said, f"enforcement: {Enforcement.BEST_EFFORT.value}")
 
 
 def _amounts(sharing: Mapping[str, Any]) -> str:
-    """Return `capacity` of the request, with what MPS was told where that can be read, else with values to choose."""
+    """Return `capacity` of the request, with MPS's values if they can be read, else with values to choose from."""
     mps = _object(sharing.get("mpsConfig"))
     memory, percentage = mps.get("defaultPinnedDeviceMemoryLimit"), mps.get("defaultActiveThreadPercentage")
     amounts = [f"memory: {memory if _is_quantity(memory) else '10Gi'}"]

@@ -1,7 +1,7 @@
-"""JSON schemas of the kinds of the config group: of each by itself, and of the manifests in which they stand.
+"""JSON schemas of the kinds of the config group: of each kind alone, and of the manifests that contain them.
 
-The schemas of the kinds are files beside this one, which the driver reads parameters with. The schema of manifests is
-for editors: it looks at the parameters for our driver and at nothing else, so whatever it refuses, the driver refuses.
+The schemas of the kinds are files beside this one, with which the driver checks parameters. The schema of manifests is
+for editors: it looks only at the parameters for our driver, so whatever it refuses, the driver refuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MANIFEST: Final = "manifest"
 EDITOR_SCHEMAS: Final = (MANIFEST, *(kind.lower() for kind in KINDS))
 
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-"""What every editor reads. The schemas use no word that means another thing in a later dialect."""
+"""The dialect that every editor reads. The schemas use no keyword with another meaning in a later dialect."""
 _CONFIGS: Final[Mapping[str, tuple[str, ...]]] = {
     "DeviceClass": ("spec", "config"),
     "ResourceClaim": ("spec", "devices", "config"),
@@ -31,7 +31,7 @@ _CONFIGS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @cache
 def schema_of(kind: str) -> Mapping[str, Any]:
-    """Return the schema of one of KINDS. Do not change it."""
+    """Return the schema of one of KINDS, which is read only."""
     text = resources.files(__package__).joinpath(f"{kind.lower()}.schema.json").read_text(encoding="utf-8")
     schema: Mapping[str, Any] = json.loads(text)
     return schema
@@ -73,7 +73,7 @@ def _if_equal(key: str, value: str, then: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nested(steps: tuple[str, ...]) -> dict[str, Any]:
-    """Return a schema that holds the list at this path to the form of configurations."""
+    """Return a schema that requires the list at this path to have the form of configurations."""
     if not steps:
         return {"items": _ref("config")}
     return _below(steps[0], _nested(steps[1:]))

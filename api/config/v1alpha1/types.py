@@ -18,14 +18,14 @@ class Requirement(Enum):
     """What must hold for the GPUs of one request, or no allocation is made.
 
     A level means "no pair is linked worse than this", in the order NVLink, PIX, PXB, PHB, NODE, SYS in which
-    `nvidia-smi topo -m` is read. So a pair with a direct NVLink satisfies every level, whatever its PCIe level is: who
-    asks for PIX wants GPUs that talk fast, and is not served by refusing the faster link. A pair whose PCIe level is
-    unknown and that has no NVLink satisfies no level: an assumption is no ground for a promise.
-    One GPU alone satisfies everything.
+    `nvidia-smi topo -m` is read. So a pair with a direct NVLink satisfies every level, whatever its PCIe level is: a
+    user who asks for PIX wants GPUs that talk fast, and is not served by refusing the faster link. A pair whose PCIe
+    level is unknown and that has no NVLink satisfies no level: an assumption is no basis for a promise. One GPU alone
+    satisfies everything.
     """
 
     BEST_EFFORT = "BestEffort"
-    """The best-linked set, whatever it is. What holds when no policy says anything."""
+    """The best-linked set, whatever it is. The default when no policy says anything."""
     NVLINK = "NVLink"
     """The NVLink graph of the chosen GPUs alone is connected."""
     PIX = "PIX"
@@ -42,7 +42,7 @@ class Objective(Enum):
     """What counts first among the sets that may be taken."""
 
     BANDWIDTH = "Bandwidth"
-    """The best-linked set, then the least damage to what stays free. What holds when no policy says anything."""
+    """The best-linked set, then the least damage to what stays free. The default when no policy says anything."""
     PACK = "Pack"
     """The least damage to what stays free, then the best-linked set: for jobs that hardly talk between GPUs."""
 
@@ -51,7 +51,7 @@ class NodeStrategy(Enum):
     """Which node is taken when several could serve."""
 
     PACK = "Pack"
-    """The fuller one when all else is equal: whole nodes stay free. What holds when no policy says anything."""
+    """The fuller one when all else is equal: whole nodes stay free. The default when no policy says anything."""
     SPREAD = "Spread"
     """The emptier one, before damage counts: the jobs of a class are kept apart."""
 
@@ -60,7 +60,7 @@ class NumaAlignment(Enum):
     """How much it matters that the GPUs of a request are on one NUMA node."""
 
     PREFERRED = "Preferred"
-    """Fewer NUMA nodes are better, after bandwidth and damage. What holds when no policy says anything."""
+    """Fewer NUMA nodes are better, after bandwidth and damage. The default when no policy says anything."""
     REQUIRED = "Required"
     """All on one known NUMA node, or no allocation is made. One GPU alone satisfies it."""
     IGNORED = "Ignored"
@@ -75,7 +75,7 @@ class NicAlignment(Enum):
     """
 
     PREFERRED = "Preferred"
-    """Nearer is better, after bandwidth, damage and NUMA nodes. What holds when no policy says anything."""
+    """Nearer is better, after bandwidth, damage and NUMA nodes. The default when no policy says anything."""
     IGNORED = "Ignored"
     """Network cards do not count."""
     PIX = "PIX"
@@ -88,17 +88,17 @@ class Siblings(Enum):
     """Whether a pod is drawn to the other pods of its family: of its Job, for example."""
 
     PREFERRED = "Preferred"
-    """GPUs that NVLinks join to those of its siblings are better, after what the pod gains by itself and what others
-    lose. What holds when no policy says anything."""
+    """GPUs that NVLinks join to those of its siblings are better, after what the pod itself gains and what others lose.
+    The default when no policy says anything."""
     IGNORED = "Ignored"
     """Siblings do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkBandwidth:
-    """What links are worth on the nodes of a class, in GB/s one way, where the built-in figures do not fit.
+    """What links are worth on the nodes of a class, in GB/s one way, if the built-in figures do not fit.
 
-    None: the built-in figure holds.
+    None: the built-in figure applies.
     """
 
     nvlink: float | None = None
@@ -119,7 +119,7 @@ NO_LINK_BANDWIDTH = LinkBandwidth()
 class TopologyPolicy:
     """How GPUs are chosen. Read by the controller; the kubelet plugin only validates it.
 
-    None: the policy does not say, so an earlier one holds (`merged`), at last what each enum names. Hashes.
+    None: the policy does not say, so an earlier one applies (`merged`), or else each enum's default. Hashable.
     """
 
     requirement: Requirement | None = None
