@@ -81,15 +81,15 @@ _KIND_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing is left to decide: all claims are allocated, on a node that is there."""
+    """Nothing is left to decide: all claims are allocated, on an existing node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """The pod fits on no node now. It may fit later with nobody acting. Allocator.explain() says why."""
+    """The pod fits on no node now. It may fit later without anybody acting. Allocator.explain() says why."""
 
     short: bool = field(default=False, compare=False)
-    """Whether more cpu, memory and the like on some node may be all that it needs."""
+    """Whether more CPU, memory and the like on some node may be all that it needs."""
     gpus: int = field(default=0, compare=False)
     """Whole GPUs that it asks for, with its most preferred alternatives."""
     amounts: bool = field(default=False, compare=False)
@@ -97,7 +97,7 @@ class NoFit:
 
 
 def numbered_share_ids() -> Iterator[str]:
-    """Yield share ids that are the same at each run: for what is never written."""
+    """Yield share ids that are the same in each run, for allocations that are never written."""
     number = 0
     while True:
         yield f"00000000-0000-4000-8000-{number:012x}"
@@ -105,7 +105,7 @@ def numbered_share_ids() -> Iterator[str]:
 
 
 class Allocator:
-    """Decides. Holds only what it computed before, so that equal nodes cost one look-up. One thread at a time."""
+    """Decides. Holds only earlier results, so that equal nodes cost one look-up. One thread at a time."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Allocator:
         share_ids: Iterator[str] | None = None,
     ) -> None:
         """`first_fit`: take the first legal devices of the first node in Kubernetes' order. `max_steps` bounds the
-        search for a pod and node. `share_ids` gives a new UUID for each share of a device; by default they are
+        search for a pod and node. `share_ids` yields a new UUID for each share of a device; by default they are
         numbered.
         """
         self.effort = Effort()
@@ -125,7 +125,7 @@ class Allocator:
         self.serve(Features())
 
     def serve(self, features: Features) -> None:
-        """Decide from now on by what a cluster has (Features.of). All that was remembered but links is forgotten."""
+        """Decide by a cluster's features from now on (Features.of). Everything remembered except links is forgotten."""
         self.features = features
         self._rounds = Rounds()
         self.selectors = CelSelectors(features, self.effort)
@@ -147,9 +147,9 @@ class Allocator:
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
 
     def reprice(self, inventory: Inventory, shares: tuple[int, int, int]) -> bool:
-        """Let decisions weigh what a pod gains on a node against what others lose there, who ask for these shares of
-        GPUs (Prices.shares). Return whether that changes anything: prices that are about right stay, because all
-        answers are worked out anew with other ones. Cost: a step for each bucket.
+        """Let decisions weigh what a pod gains on a node against what others lose there, given the shares of GPUs that
+        they ask for (Prices.shares). Return whether that changes anything: prices that are about right stay, because
+        other prices mean that all answers are worked out anew. Cost: a step for each bucket.
         """
         nodes: Counter[Box] = Counter()
         for kind, by_state in inventory.buckets.items():
@@ -180,14 +180,14 @@ class Allocator:
         answer depends on nothing but the arguments (share ids aside). Combinations of alternatives are tried in order
         of preference, and the first that any node can serve wins. Cost: one step for each node that is refused before
         one fits, and the comparison of candidates for each kind and mask of free GPUs that was never asked before; more
-        where the rules have to be asked, and for pods of families (Walk.best). On `barred` nodes nothing is given,
-        for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
-        `preempting`: what pods of lower priority take of cpu and the like counts as free.
+        where the rules have to be asked, and for pods of families (Walk.best). `barred` nodes give nothing, for the
+        reasons given there, and nodes that are not `within` are not asked at all; None: all are. `preempting`: CPU and
+        the like that pods of lower priority take counts as free.
 
-        `is_over` is called from time to time and says whether to stop (effort.Effort.begin). Then the answer is the
-        best that was found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked
-        out is remembered, and where nodes are tried one by one, the next try begins with those that were not tried: a
-        pod that is expensive for good reason is decided for after several tries.
+        `is_over` is called from time to time and says whether to stop (effort.Effort.begin). The answer is then the
+        best found so far, else a refusal of the kind TOO_LONG that names what cost most. What was worked out is
+        remembered, and if nodes are tried one by one, the next attempt begins with those that were not tried: a pod
+        that is expensive for good reason gets its decision after several attempts.
         """
         self.effort.begin(is_over)
         name = (pod.metadata.uid or pod.key) + (" preempting" if preempting else "")
@@ -196,7 +196,7 @@ class Allocator:
             decision = self._allocate(inventory, pod, claims, barred, tried, within, preempting=preempting)
         except OverdueError:
             work, what = self.effort.heaviest()
-            # A large cluster is nobody's fault; a selector that takes this long is its author's.
+            # A large cluster is nobody's fault; a selector that takes this long is its author's fault.
             goes_on = work is Work.DEVICES and self._rounds.is_under_way(name)
             return too_long(inventory, pod, claims, work, what, goes_on=goes_on)
         self._rounds.forget(name)
@@ -213,7 +213,7 @@ class Allocator:
         *,
         preempting: bool = False,
     ) -> Allocation | NoFit | Refused | Settled:
-        """`tried` returns the nodes that earlier tries found unable to serve a combination, by its number."""
+        """`tried` returns the nodes that earlier attempts found unable to serve a combination, by its number."""
         demand = read_pod_demand(
             inventory, pod, claims, self._evaluators.matched, barred, self.effort, within, preempting=preempting
         )
@@ -229,7 +229,7 @@ class Allocator:
             gpus, amounts = gpus or facts.question.count, amounts or bool(facts.amounts)
             answers = self._answers.to(facts.question)
             rules = partial(self._rules, inventory, demand, combination, facts, answers)
-            # Where amounts are asked for, nodes are ranked by what is left of GPUs.
+            # If amounts are asked for, nodes are ranked by what is left of GPUs.
             family = None
             if kin is not None and not facts.amounts:
                 family = self._family_preference(inventory, kin, facts.question, answers)
@@ -265,9 +265,9 @@ class Allocator:
         *,
         is_over: Callable[[int], bool] = never,
     ) -> Unsatisfied | Refused | None:
-        """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
+        """Count why the pod fits on no node; None when it fits after all. Cost: one step per node.
 
-        Of a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
+        For a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
         """
         turns = self.explain_in_turns(inventory, pod, claims, barred={}, pace=AtOnce(is_over))
         while True:
@@ -286,10 +286,10 @@ class Allocator:
         barred: Mapping[str, str],
         pace: Pace,
     ) -> Generator[None, None, Unsatisfied | Refused | None]:
-        """Do what explain() does, and yield between turns: then the inventory may change, and decisions be made.
+        """Do what explain() does, and yield between turns, in which the inventory may change and decisions be made.
 
-        A node counts once, under a reason that held when it was looked at, and not at all when it has gone by then. A
-        pod that fits on a node when that is looked at fits after all.
+        A node counts once, under a reason that held when it was looked at, or not at all if it was gone by then. A pod
+        that fits on a node at that moment fits after all.
         """
         self.effort.begin(pace.begin_turn())
         counts, never = ReasonCounts(), Never()
@@ -302,7 +302,7 @@ class Allocator:
                 demand = read_pod_demand(inventory, pod, claims, self._evaluators.matched, barred, self.effort)
                 if isinstance(demand, Refused):
                     return demand
-                # Nodes count by the first alternatives; the others only tell whether any node could ever serve it.
+                # Nodes count by the first alternatives; the others only show whether any node could ever serve the pod.
                 each = islice(self._each_rules(inventory, demand), 1 if never.is_refuted else None)
                 lacks = [LastingLacks(inventory, rules, self._answers) for rules in each]
                 for name, reason in reasons_of_nodes(inventory, demand.filter, lacks, left, never):
@@ -319,7 +319,7 @@ class Allocator:
                     note = "" if rules is None else rules.most_left() or rules.part_rules.never(self.selectors)
                     first = next(combinations(demand.claims))
                     unknown = unknown_names(inventory, first, self.selectors, self._names)
-                    # What is left of shared GPUs is told as it is now, be it for ever or not.
+                    # What is left of shared GPUs is reported as it is now, whether that is lasting or not.
                     may_last = rules is not None and rules.reads_shares
                     return counts.unsatisfied(never.words(found.gpus), unknown, note, may_last=may_last)
                 yield
@@ -336,8 +336,8 @@ class Allocator:
         others: Collection[str] = (),
         is_over: Callable[[int], bool] = never,
     ) -> tuple[str, ...]:
-        """Return what the claims and the pod's containers say to no effect (walk.ignored); nothing when overdue.
-        `others`: the claims that other pods name, too, as `namespace/name`. `is_over` as in allocate()."""
+        """Return what has no effect in the claims and the pod's containers (walk.ignored); nothing when overdue.
+        `others`: the claims that other pods also name, as `namespace/name`. `is_over` as in allocate()."""
         self.effort.begin(is_over)
         try:
             return ignored_parts(inventory, pod, claims, others, self.selectors, self._names, self.features)
@@ -366,8 +366,8 @@ class Allocator:
     def _family_preference(
         self, inventory: Inventory, kin: Kin, question: Question, answers: QuestionAnswers
     ) -> FamilyPreference | None:
-        """Return what a pod of a family prefers; None where no GPUs are chosen by their links, nobody shall, or it is
-        the first one and all domains are alike to it."""
+        """Return what a pod of a family prefers; None if no GPUs are chosen by their links, if siblings do not count,
+        or if it is the first pod and all domains are alike to it."""
         if not question.count or not follows_siblings(question.policies):
             return None
         if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
@@ -411,7 +411,7 @@ class Allocator:
     def _combinations(self, inventory: Inventory, demand: PodDemand) -> Iterator[Combination]:
         """Yield the combinations to try: at most MAX_COMBINATIONS, then the first legal one of each node, each once.
 
-        What a policy requires is no rule of the API: a node whose first legal choice does not meet it gets no second
+        A policy's requirement is not a rule of the API: a node whose first legal choice does not meet it gets no second
         one.
         """
         yield from islice(combinations(demand.claims), MAX_COMBINATIONS)
@@ -446,7 +446,7 @@ class Allocator:
         return replace(made, cut_off=found.cut_off)
 
     def _no_choice(self, inventory: Inventory, found: NodeChoice) -> Choice:
-        """Return what stands for a choice where nothing was chosen by links: the score is that of no GPU at all."""
+        """Return the placeholder of a choice if nothing was chosen by links: its score is that of no GPU at all."""
         state = inventory.state(found.pool.node)
         assert not isinstance(state, str)
         return Choice(0, (), self.engine.score(state.kind.box, state.free, 0))
@@ -473,7 +473,7 @@ def _refused(found: NeedsPerson, demand: PodDemand) -> Refused:
 
 
 def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
-    """Whether there is a node on which all allocated claims can be used; none needs to give anything."""
+    """Whether there is a node on which all allocated claims can be used; it need not give anything."""
     selectors = tuple(map(read_node_selector, demand.pins))
     names = inventory.nodes.selected(selectors)
     nodes = (inventory.nodes.get(name).node for name in (inventory.nodes.names if names is None else names))
@@ -491,5 +491,5 @@ def _runner_up(winner: NodeChoice, other: NodeChoice | None) -> RunnerUpChoice |
     if winner.second is not None:
         part = winner.best.score.first_difference(winner.second.score, on_one_node=True)
         others.append(RunnerUpChoice(winner.pool, winner.second, part or "ordinals"))
-    # min() keeps the first of equals: another node says more than another set of the same node.
+    # min() keeps the first of equal ones: another node says more than another set of the same node.
     return min(others, key=lambda second: second.choice.score.node_rank(), default=None)

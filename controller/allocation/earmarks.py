@@ -1,6 +1,6 @@
 """Which node to keep for a pod that waits only because devices are taken.
 
-Without it a pod of eight GPUs can wait for ever on nodes of eight: whenever one GPU is free, a pod of one GPU takes it.
+Otherwise a pod of eight GPUs could wait forever on nodes of eight: whenever one GPU is free, a pod of one GPU takes it.
 docs/design/0010-queue.md states the rule and the bound.
 """
 
@@ -21,12 +21,12 @@ from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
 MAX_NODES: Final = 200
-"""Nodes that are asked for one pod where equal nodes may answer differently: below 0.1 s. Others are asked by kind."""
+"""Nodes that are asked for one pod if equal nodes may answer differently: below 0.1 s. Others are asked by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earmark:
-    """A node that is being kept for a pod: who comes after it gets no devices there."""
+    """A node that is being kept for a pod: pods that come after it get no devices there."""
 
     pod_key: str
     turn: Turn
@@ -38,8 +38,8 @@ class Earmark:
 
     @property
     def reason(self) -> str:
-        """Why pods must not use it, in words that follow a count of nodes; they may stand in any namespace, and so tell
-        no more of the pod than its priority."""
+        """Why pods must not use the node, in words that follow a count of nodes. Users of any namespace may read them,
+        so they reveal only the pod's priority."""
         return f"kept for a pod of priority {-self.turn[0]} that comes before this one and has waited for long"
 
 
@@ -53,14 +53,14 @@ def node_to_keep(
     pods_of: Callable[[str], Iterable[str]] = lambda holder: (),
     only: str | None = None,
 ) -> str | None:
-    """Return the node on which the pod would fit if those were gone who hold our devices there, or None. `nodes` and
-    `rules` are what a node is asked for it (Allocator.questions).
+    """Return the node on which the pod would fit if the current holders released our devices there, or None. `nodes`
+    and `rules` are what a node is asked for the pod (Allocator.questions).
 
-    Of several the one with the fewest of our devices in use, then the first by name; with `only` it is that node or
-    none. `pods_of` names the pods that go with a holder, and with them their cpu; what the pod's own claims hold stays
-    held. The inventory is changed meanwhile and is as before at the end.
-    Cost: O(nodes × log nodes) and one question for each kind of node; where equal nodes may answer differently, one for
-    each of at most MAX_NODES nodes. With thousands of nodes some 10 ms.
+    Of several nodes, the one with the fewest of our devices in use, then the first by name; with `only`, that node or
+    none. `pods_of` returns the pods that go with a holder, which also frees their CPU; what the pod's own claims hold
+    stays held. The inventory is changed meanwhile and restored at the end. Cost: O(nodes × log nodes) and one question
+    for each kind of node; if equal nodes may answer differently, one for each of at most MAX_NODES nodes. With
+    thousands of nodes some 10 ms.
     """
     own = {claim_holder(claim) for claim in claims}
     holders: Mapping[str, Sequence[str]] | None = None

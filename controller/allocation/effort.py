@@ -1,9 +1,9 @@
-"""What bounds a decision: the steps that it may take, where the next try goes on, and how many results are remembered.
+"""What bounds a decision: the steps that it may take, where the next attempt goes on, and how many results are kept.
 
 Claims, classes and pods are written by users, and some are expensive: a selector that is evaluated for every device, an
-affinity of thousands of terms, constraints that no set of devices meets. Whatever loops over such things charges its
-steps here first (Effort), and the caller is asked from time to time whether the decision may go on. If it may not, the
-next try begins with the nodes that have not been tried yet (Rounds), and finds what earlier tries worked out (Memo).
+affinity of thousands of terms, constraints that no set of devices meets. Code that loops over such things charges its
+steps here first (Effort), and asks its caller from time to time whether the decision may go on. If it may not, the next
+attempt begins with the nodes that have not been tried yet (Rounds), and finds what earlier attempts worked out (Memo).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, Generic, TypeVar
 
 LOOK_EVERY_STEPS: Final = 500
-"""Between two questions whether to go on. A step is about a microsecond on one core of today; see the costs below."""
+"""Steps between two questions whether to go on. A step is about a microsecond on today's cores; see the costs below."""
 
 NODE_STEPS: Final = 2
 """A node whose kind was looked at before."""
@@ -38,20 +38,20 @@ SEARCH_STEPS: Final = 10
 """One look of the search at a device, with its constraints."""
 
 SET_STEPS: Final = 10
-"""A set of GPUs that is scored, or a way to deal one out."""
+"""A set of GPUs that is scored, or a way to divide one."""
 
 CHARACTER_STEPS: Final = 10
 """A character of a selector that is compiled."""
 
 UNITS_A_STEP: Final = 4
-"""Units of Kubernetes' cost model for CEL that are worked off in one step."""
+"""Units of Kubernetes' cost model for CEL that are evaluated in one step."""
 
 BYTES_A_STEP: Final = 100
-"""Bytes of a claim or pod that are written out in one step, to compare it with others."""
+"""Bytes of a claim or pod that are serialised in one step, to compare it with others."""
 
 
 class Work(Enum):
-    """What steps are spent on; values say it to people."""
+    """What steps are spent on; the values are words for people."""
 
     CLAIMS = "reading the claims"
     SELECTOR = "selector"
@@ -65,7 +65,7 @@ class Work(Enum):
 
 
 class OverdueError(Exception):
-    """The decision has used up what it may. Caught where it began; what was remembered until then stays."""
+    """The decision has used up its effort. Caught where the decision began; what was remembered until then stays."""
 
 
 def never(_steps: int) -> bool:
@@ -74,7 +74,7 @@ def never(_steps: int) -> bool:
 
 
 class Effort:
-    """Counts the steps of one decision after the other. One thread at a time."""
+    """Counts the steps of one decision after another. One thread at a time."""
 
     __slots__ = ("_left", "is_over", "spent")
 
@@ -91,7 +91,7 @@ class Effort:
         self.spent.clear()
 
     def charge(self, steps: int, work: Work, name: str = "") -> None:
-        """Charge steps: before they are done, or once their result is remembered. Raises OverdueError when the decision
+        """Charge steps, before they are done or once their result is remembered. Raises OverdueError when the decision
         has to stop.
         """
         self.spent[work, name] += steps
@@ -99,29 +99,29 @@ class Effort:
         if self._left <= 0:
             since, self._left = LOOK_EVERY_STEPS - self._left, LOOK_EVERY_STEPS
             if self.is_over(since):
-                self._left = 0  # whatever goes on regardless is stopped at its next charge
+                self._left = 0  # code that goes on regardless is stopped at its next charge
                 raise OverdueError
 
     def heaviest(self) -> tuple[Work, str]:
-        """Return what most steps were spent on; of equals the first by name."""
+        """Return what most steps were spent on; of equal ones, the first by name."""
         work, name = min(self.spent, key=lambda key: (-self.spent[key], key[0].name, key[1]))
         return work, name
 
 
 MAX_NAMES: Final = 200_000
-"""Remembered names of nodes, combinations and pods together: about 15 MB where they are names, 60 MB where each pod
-has one combination; beyond, everything is forgotten. Pods and combinations count because those of a pod that was
-deleted after it was overdue stay until then."""
+"""Remembered names of nodes, combinations and pods together: about 15 MB if they are names, 60 MB if each pod has one
+combination; beyond that, everything is forgotten. Pods and combinations count because those of a pod that was deleted
+after it was overdue stay until then."""
 
 
 COUNT_EVERY: Final = 256
-"""Decisions between two counts of them: a try adds some hundred names."""
+"""Decisions between two counts of them: an attempt adds some hundred names."""
 
 
 class Rounds:
-    """Nodes that overdue tries have found unable to serve a pod, by pod and combination of alternatives.
+    """Nodes that overdue attempts have found unable to serve a pod, by pod and combination of alternatives.
 
-    The next try begins with the other nodes. Once a decision comes to its end, nothing is kept for its pod.
+    The next attempt begins with the other nodes. Once a decision completes, nothing is kept for its pod.
 
     One thread at a time.
     """
@@ -131,8 +131,8 @@ class Rounds:
         self._calls = 0
 
     def of(self, pod: str) -> Callable[[int], set[str]]:
-        """Return a function from the number of a combination to the nodes that a pod's earlier tries found unable to
-        serve it. Callers add to that set."""
+        """Return a function from the number of a combination to the nodes that the pod's earlier attempts found unable
+        to serve it. Callers add to that set."""
         self._calls += 1
         if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
             self._tried.clear()
@@ -147,7 +147,7 @@ class Rounds:
         return any(self._tried.get(pod, {}).values())
 
     def forget(self, pod: str) -> None:
-        """The pod's decision came to its end."""
+        """Note that the pod's decision is complete."""
         self._tried.pop(pod, None)
 
 
@@ -181,7 +181,7 @@ class Memo(Generic[K, V]):
         return tuple(self._known.values())
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self._known.clear()
 
     def get(self, key: K, compute: Callable[[], V]) -> V:

@@ -1,4 +1,4 @@
-"""Why a pod fits on no node, in words that a user of GPUs knows."""
+"""Why a pod fits on no node, in words that GPU users know."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final, Protocol
 from dracaena.controller.allocation.effort import never
 
 NAMES_SHOWN: Final = 3
-"""Nodes named for each reason; the count tells the rest."""
+"""Nodes named for each reason; the others are only counted."""
 
 
 class Pace(Protocol):
-    """How long nothing else may be done while reasons are worked out."""
+    """How long working out reasons may keep others waiting."""
 
     def begin_turn(self) -> Callable[[int], bool]:
-        """Begin a turn; return what tells whether to stop for good, as in Allocator.allocate()."""
+        """Begin a turn; return the function that says whether to stop for good, as in Allocator.allocate()."""
         ...
 
     def turn_is_up(self) -> bool:
-        """Tell between two nodes whether others should have a turn."""
+        """Return, between two nodes, whether others should have a turn."""
         ...
 
     def rest(self) -> None:
-        """Let others have their turn: the owner of what they share calls it, when it is theirs."""
+        """Let others have their turn. The owner of what they share calls this when it is their turn."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """All in one turn."""
+    """Does everything in one turn."""
 
     is_over: Callable[[int], bool] = never
 
@@ -55,9 +55,9 @@ class Reason:
     count: int
     """Nodes."""
     lasting: bool = field(default=False, kw_only=True)
-    """Whether it holds with all of their devices free and untainted, too."""
+    """Whether the reason also applies with all of their devices free and untainted."""
     nodes: tuple[str, ...]
-    """The first of them in the order of their names, at most NAMES_SHOWN."""
+    """The first of the nodes by name, at most NAMES_SHOWN."""
 
     def __str__(self) -> str:
         names = ", ".join(self.nodes) + (", …" if self.count > len(self.nodes) else "")
@@ -66,19 +66,19 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfied:
-    """The pod fits on no node now. It may fit later with nobody acting, unless `never` says otherwise."""
+    """The pod fits on no node now. It may fit later without anybody acting, unless `never` says otherwise."""
 
     nodes: int
     """How many nodes there are."""
     reasons: tuple[Reason, ...]
-    """Each node under its first reason; the reason of most nodes first."""
+    """Each node counts under its first reason; the most frequent reason first."""
     never: str = ""
-    """Why no node could serve it with all of its devices free either, whatever else keeps the pod off it; empty where
-    one could, and where that is not known."""
+    """Why no node could serve the pod even with all of the node's devices free, whatever else keeps the pod off it;
+    empty if one could, or if that is unknown."""
     unknown: tuple[str, ...] = ()
-    """What its claims read of devices that no device has, in words."""
+    """What its claims read from devices that no device has, in words."""
     note: str = ""
-    """What is told of all nodes together."""
+    """What applies to all nodes together."""
 
     def __str__(self) -> str:
         said = f"0/{self.nodes} nodes fit"
@@ -105,8 +105,8 @@ class ReasonCounts:
     def unsatisfied(
         self, never: str = "", unknown: Sequence[str] = (), note: str = "", *, may_last: bool = False
     ) -> Unsatisfied:
-        """Return what was counted. `never` and `unknown` as in Unsatisfied; the second is left out where no reason
-        lasts. `may_last`: whether one may that is not told apart. Cost: the different reasons."""
+        """Return what was counted. `never` and `unknown` as in Unsatisfied; `unknown` is left out if no reason is
+        lasting. `may_last`: whether some reason may be lasting that is not marked so. Cost: the different reasons."""
         reasons = (
             Reason(text, count, tuple(self._first[text, lasting]), lasting=lasting)
             for (text, lasting), count in self._counts.items()

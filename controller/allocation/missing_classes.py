@@ -1,6 +1,6 @@
-"""What is said of DeviceClasses that claims name and that are not there.
+"""The texts about DeviceClasses that claims name and that do not exist.
 
-Such a claim is tried again and again, and the class that is most likely meant is looked for among all classes: that is
+Such a claim is tried again and again, and the class that it most likely means is looked for among all classes. That is
 done once for each name, and charged to the first decision that asks.
 """
 
@@ -13,7 +13,7 @@ from dracaena.api.reasons import MOST_COMPARED, no_class
 from dracaena.controller.allocation.effort import Effort, Memo, Work
 
 MOST_NAMES: Final = 1_000
-"""Texts that are kept, about 0.5 KiB each: one for each misspelt name of a class."""
+"""Texts that are kept, about 0.5 KiB each: one for each misspelt class name."""
 
 LOOK_STEPS: Final = 5
 """A class whose name is looked at: the letters that it begins and ends with."""
@@ -31,14 +31,14 @@ class MissingClasses:
         self._count = 0
 
     def know(self, there: Collection[str]) -> None:
-        """Take in which classes there are after one was set or removed; the collection is not copied."""
+        """Take in the existing classes after one was set or removed; the collection is not copied."""
         if there is not self._there or len(there) != self._count:
             self._texts.clear()
         self._there, self._count = there, len(there)
 
     def text(self, name: str, effort: Effort | None) -> str:
-        """Say that a class is not there. It is remembered before it is charged: whoever has no time left for it is told
-        at the next try."""
+        """Say that a class does not exist. The text is remembered before it is charged: a decision without time left
+        for it gets it at the next attempt."""
         is_new = name not in self._texts
         text = self._texts.get(name, lambda: no_class(name, self._there))
         if is_new and effort is not None:

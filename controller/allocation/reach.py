@@ -1,6 +1,6 @@
-"""Which nodes may serve a pod that waits, told in microseconds.
+"""Which nodes may serve a waiting pod, found out in microseconds.
 
-A freed device is nothing to the pods that cannot use it, and a decision costs a hundred times as much.
+A freed device does not help the pods that cannot use it, and a decision would cost a hundred times as much.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 
 MOST_FILTER_BYTES: Final = 4 << 10
-"""Of node selector, affinity and tolerations together; sensible pods have some hundred. What is longer is not evaluated
-at each change: a decision does it, which has a deadline."""
+"""Of node selector, affinity and tolerations together; ordinary pods have some hundred. Longer ones are not evaluated
+at each change, but in a decision, which has a deadline."""
 
 DIGEST_BYTES: Final = 16
-"""No tenant finds a second filter of the same 128 bits."""
+"""128 bits: no tenant can find a second filter with the same digest."""
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -38,17 +38,17 @@ class Prospect(Enum):
     NONE = "none"
     """It cannot serve the pod as it is now."""
     SHORT = "short"
-    """It lacks cpu, memory and the like, and may serve the pod with more of them."""
+    """It lacks CPU, memory and the like, and may serve the pod with more of them."""
     POSSIBLE = "possible"
-    """Only a decision can tell."""
+    """It may serve the pod; only a decision can find out."""
 
 
 class Reach:
-    """What is asked of a node by a pod none of whose claims is allocated, as far as it is told without a walk.
+    """What a pod without allocated claims asks of a node, as far as it can be checked without a walk.
 
-    It may take a node for possible that is not, and never the other way round. Whole GPUs are counted; where there is
-    more to give than these, every node that the pod may run on is possible. It reads the inventory as it is at each
-    call, but DeviceClasses as they were when it was made.
+    It may call a node possible that is not, but never the other way round. Whole GPUs are counted; if a node has more
+    to give than these, it is possible whenever the pod may run there. It reads the inventory as it is at each call, but
+    DeviceClasses as they were when it was made.
     """
 
     def __init__(self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
@@ -71,9 +71,9 @@ class Reach:
     def prospect(self, node: str, known: dict[tuple[bytes, str], bool]) -> Prospect:
         """Return what a node may be to the pod now.
 
-        `known` is shared by questions about one moment: pods with one node selector, affinity and tolerations get one
-        answer for a node. Cost: 1 µs; unfit_for()'s cost for the first of these pods, and a step for each resource
-        where there are enough devices.
+        `known` is shared by questions about one moment: pods with the same node selector, affinity and tolerations get
+        the same answer for a node. Cost: 1 µs; unfit_for()'s cost for the first of these pods, and a step for each
+        resource if there are enough devices.
         """
         if node not in self._inventory.nodes or not self._has_devices(node):
             return Prospect.NONE
@@ -89,7 +89,7 @@ class Reach:
         return self._filter_id, self._least
 
     def could_serve(self, node: str, known: dict[tuple[bytes, str], bool]) -> bool:
-        """Return whether a node may serve the pod once everybody else has left it. `known` as in prospect()."""
+        """Return whether a node may serve the pod once all other pods have left it. `known` as in prospect()."""
         pool = self._inventory.pool(node)
         if pool is None or not self._inventory.offers(node):
             return False
@@ -120,8 +120,8 @@ def _filter_id(pod: Pod) -> bytes | None:
 
 
 def _least_devices(inventory: Inventory, claims: Sequence[ResourceClaim]) -> int:
-    """Return how many free GPUs a node without anything else needs at least: one of the claims is ours, or the pod
-    would not wait for devices. Who asks for an amount may get it of a GPU in use."""
+    """Return the least number of free GPUs that a node without other devices needs: one of the claims is ours, or the
+    pod would not wait for devices. A request for an amount may be served from a GPU in use."""
     demands = inventory.requests.read(claims)
     return 0 if isinstance(demands, Refused) else min(map(_least_of, demands), default=0)
 
@@ -138,7 +138,7 @@ def _least_of(claim: ClaimDemand) -> int:
 
 def _resources(inventory: Inventory, pod: Pod, *, preempting: bool) -> ResourceDemand | None:
     if pod.spec.node_name:
-        return None  # it has passed the scheduler by, and kubelet alone looks at what is left there
+        return None  # it has bypassed the scheduler, and only kubelet checks what is left there
     try:
         return inventory.resource_demand(pod, preempting=preempting)
     except UnreadableQuantityError:

@@ -1,15 +1,15 @@
-"""What the claims of a pod ask for, or why that cannot be told: read once for each content.
+"""What the claims of a pod ask for, or why that cannot be known: read once for each content.
 
-Whether users are told that their claims wait is a question of its own (`concerns_us`): only when the class is named
-like the driver or its selectors name it, or class or claim carry an opaque config for it, so that users of other
-drivers are not bothered.
+Whether users are told that their claims wait is a separate question (`concerns_us`): only if the class is named like
+the driver or its selectors name it, or class or claim have an opaque config for it, so that users of other drivers are
+not bothered.
 
-Decisions come back to the same claims, and a template makes thousands that ask alike. So what a spec says is kept by
-the digest of its text, and what it says together with the classes that it names beside it (RequestReader). Short specs
-are read when the claim comes (see()). A long one, which the API allows up to a megabyte, is read when it is first
-decided for, and charged to that decision (docs/design/0018): who wrote it waits for it, and nobody else.
+Decisions come back to the same claims, and a template makes thousands of claims that ask for the same. So what a spec
+says is kept by the digest of its text, and next to it what it says together with the classes that it names
+(RequestReader). Short specs are read when the claim comes (see()). A long one, which the API allows up to a megabyte,
+is read in its first decision and charged to it (docs/design/0018), so that only its author waits for it.
 
-Last, what requests that are chosen by links ask of a node, whatever they and the node are called (Question).
+Last comes what requests that are chosen by links ask of a node, whatever their names and the node's (Question).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RefusalKind(Enum):
     TOO_LONG = "took-too-long"
     """Nothing is wrong, but working it out takes longer than one pod may take; it is tried again after all others."""
     MISTAKE = "mistake"
-    """Another object that a person has to mend, for example a slice."""
+    """Another object that a person has to fix, for example a slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ class Refused:
     kind: RefusalKind
     text: str
     concerns_us: bool
-    """Whether the pod's user expects our driver, and so is told."""
+    """Whether the pod's user expects our driver, and is therefore told."""
     goes_on: bool = False
-    """Of the kind TOO_LONG: whether the next try begins with nodes that no earlier one has asked."""
+    """For the kind TOO_LONG: whether the next attempt begins with nodes that no earlier one has asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDemand:
-    """One request of a claim, or one alternative of it, with the class and the policy that hold for it."""
+    """One request of a claim, or one alternative of it, with the class and the policy that apply to it."""
 
     request: Request
     policy: TopologyPolicy
     device_class: legal.ClassRequirements
     mode: str = NO_MODE
-    """How it wants a GPU to be shared of which it gets a share."""
+    """How it wants a GPU to be shared if it gets a share of one."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class RequestDemand:
 
     @property
     def count(self) -> int:
-        """Devices; without meaning in mode All."""
+        """Devices; meaningless in mode All."""
         return self.request.count
 
     @property
@@ -101,12 +101,12 @@ class RequestDemand:
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadRequests:
     """The requests of a claim, read with the classes that they name. Claims with equal specs share one as long as the
-    classes stay as they are, so its identity tells what is asked for."""
+    classes stay as they are, so its identity stands for what is asked for."""
 
     spec: Claim
     """Without the claim's key and UID."""
     alternatives: tuple[tuple[RequestDemand, ...], ...]
-    """Of each request its alternatives in order of preference; an exact request has one."""
+    """The alternatives of each request in order of preference; an exact request has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ClaimDemand:
 
     @property
     def requests(self) -> tuple[tuple[RequestDemand, ...], ...]:
-        """Of each request its alternatives in order of preference; an exact request has one."""
+        """The alternatives of each request in order of preference; an exact request has one."""
         return self.read.alternatives
 
     def configs(self, chosen: Iterable[RequestDemand], features: Features) -> tuple[Mapping[str, Any], ...]:
@@ -154,7 +154,7 @@ def config_drivers(document: Mapping[str, Any]) -> set[object]:
 
 
 def selectors_name(document: Mapping[str, Any], driver: str) -> bool:
-    """Return whether a selector of a class has the driver's name in it. Reads leniently, never raises."""
+    """Return whether a selector of a class contains the driver's name. Reads leniently, never raises."""
     return any(driver in str(inside(entry, "cel").get("expression", "")) for entry in _items(document, "selectors"))
 
 
@@ -201,7 +201,7 @@ def _opaque(config: Config) -> Mapping[str, Any]:
 
 
 def inside(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return an object inside a document, an empty one where there is none."""
+    """Return an object inside a document, or an empty one if there is none."""
     value = document.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -212,19 +212,19 @@ def _items(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 MOST_CHARACTERS: Final = 4 << 20
-"""Text of all specs that are kept read. The worst, selectors of four letters, take three times their text."""
+"""Text of all specs that are kept in memory. The worst, selectors of four letters, take three times their text."""
 
 MOST_SPECS: Final = 4_096
-"""Specs that are kept read: an ordinary one has 200 bytes of text and takes 3 KiB."""
+"""Specs that are kept in memory: an ordinary one has 200 bytes of text and takes 3 KiB."""
 
 MOST_REQUESTS: Final = 4_096
 """Specs that are kept together with their classes: about 1 KiB each."""
 
 READ_AHEAD_CHARACTERS: Final = LONGEST_UNPACKED_BYTES
-"""A spec of at most so many is read as soon as the watch brings it: below 0.2 ms."""
+"""The longest spec that is read as soon as the watch delivers it: below 0.2 ms."""
 
 DIGEST_BYTES: Final = 32
-"""Nobody finds two specs of one digest of 256 bits."""
+"""256 bits: two specs with the same digest cannot be found."""
 
 _Policies = tuple[tuple[tuple[str, ...], TopologyPolicy], ...]
 """The requests that a policy is for (none: all), and the policy."""
@@ -239,7 +239,7 @@ class _Problem:
     kind: RefusalKind
     text: str
     of_class: bool = False
-    """Whether the text names the class that has to be mended; else it is about the claim."""
+    """Whether the text names the class that has to be fixed; else it is about the claim."""
 
     def about(self, claim: ResourceClaim) -> str:
         return self.text if self.of_class else f"claim {claim.key}: {self.text}"
@@ -295,7 +295,7 @@ class RequestReader:
         self._missing.know(self._documents)
 
     def see(self, claim: ResourceClaim) -> None:
-        """Read the spec of a claim that may soon be decided for, if it is short."""
+        """Read the spec of a claim that a decision may soon be about, if it is short."""
         if claim.problem:
             return
         text = _ENCODER.encode(claim.spec)
@@ -437,7 +437,7 @@ def _mode(driver: str, spec: Claim, device_class: legal.ClassRequirements, reque
 
 
 class _ContradictionError(Exception):
-    """The policies of claim and class contradict each other only together."""
+    """The policies of claim and class are valid alone, but contradict each other."""
 
 
 def _with_policy(
@@ -463,9 +463,9 @@ class Eligibility:
     """Which devices the requests of one pod may have, in the order of its claims and requests."""
 
     tolerations: tuple[tuple[Toleration, ...], ...]
-    """Of each request."""
+    """For each request."""
     selectors: tuple[tuple[str, ...], ...] = ()
-    """CEL expressions of each request's class and of the request, all of which must match; empty: none for anybody."""
+    """CEL expressions of each request's class and of the request, all of which must match; empty: there are none."""
     taints_of_all: tuple[Taint, ...] = ()
     """Taints of all devices of ours (Inventory.taints_of_all)."""
 
@@ -479,7 +479,7 @@ class ValueRule:
     requests: tuple[int, ...]
     """Places among the requests."""
     distinct: bool = False
-    """Then it is about all requests, so it does not matter how a set is dealt out."""
+    """If so, it is about all requests, and it does not matter how a set is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +492,7 @@ class Question:
     eligibility: Eligibility
     matches: tuple[ValueRule, ...] = ()
     claims: tuple[int, ...] = ()
-    """The place of the claim of each request; empty: all are of one."""
+    """The place of each request's claim; empty: all are of one claim."""
 
     @property
     def count(self) -> int:

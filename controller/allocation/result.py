@@ -34,7 +34,7 @@ from dracaena.controller.allocation.walk.judgements import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination
 
 MAX_BOXES: Final = 1_024
-"""Boxes whose links are kept in words: those of a handful of node models, and with partitions 16 for each."""
+"""Boxes whose links are kept in words: those of a handful of node models, 16 for each with partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ClaimAllocation:
 
     claim: ResourceClaim
     results: tuple[DeviceResult, ...]
-    """In the order of the spec's requests, within one by ordinal or in the order in which devices are tried."""
+    """In the order of the spec's requests; within a request by ordinal or in the order in which devices are tried."""
     configs: tuple[Mapping[str, Any], ...]
     node_selector: Mapping[str, Any] | None
     """Where the devices can be used; None: everywhere."""
@@ -76,7 +76,7 @@ class Allocation:
     shared: frozenset[tuple[int, str]] = frozenset()
     """Requests that asked for amounts where GPUs are given in shares: place of the claim, name."""
     has_joined: bool = False
-    """Whether some share is of a GPU that had shares before."""
+    """Whether some share is of a GPU that already had shares."""
     preempting: bool = False
     """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
@@ -94,7 +94,7 @@ class Allocation:
         return f"{words}, the search was cut off" if self.cut_off else words
 
     def _shares_in_words(self) -> str:
-        """Say which shares it has, "" where it was not asked for amounts."""
+        """Say which shares it has; "" if no amounts were asked for."""
         told = Counter(
             amounts_in_words(result.consumed_capacity)
             for place, entry in enumerate(self.claims)
@@ -114,7 +114,7 @@ class Allocation:
 
     @property
     def is_scored(self) -> bool:
-        """Whether devices were chosen by their links; not where only MIG devices or shares were asked for."""
+        """Whether devices were chosen by their links; false if only MIG devices or shares were asked for."""
         return self.choice.together != 0
 
     def devices(self, claim: ClaimAllocation) -> frozenset[DeviceId]:
@@ -126,7 +126,7 @@ class Allocation:
         )
 
     def others(self, claim: ClaimAllocation) -> frozenset[Holding]:
-        """Return what one of the claims holds besides: devices of other drivers, and shares."""
+        """Return what else one of the claims holds: devices of other drivers, and shares."""
         configs = (
             (config.get("requests", ()), config["opaque"]["parameters"])
             for config in claim.configs
@@ -138,8 +138,8 @@ class Allocation:
 def make_allocation(
     driver: str, winner: NodeChoice, combination: Combination, features: Features, share_ids: Iterator[str]
 ) -> Allocation:
-    """Give each request the whole devices of its part. `share_ids` gives a new UUID for each that is given in shares
-    too: who has it whole has a share that takes all of it."""
+    """Give each request the whole devices of its part. `share_ids` yields a new UUID for each device that can also be
+    given in shares: having it whole means having a share that takes all of it."""
     assert winner.best is not None
     pool = winner.pool
     parts = dict(zip(combination.requests, winner.best.parts, strict=True))
@@ -168,7 +168,7 @@ def make_part_allocation(
     share_ids: Iterator[str],
 ) -> Allocation:
     """Give each request the parts of GPUs that a place names, or whole GPUs of the choice. `nothing`: the choice of no
-    GPU, where the pod gets parts alone."""
+    GPU, for a pod that gets only parts."""
     assert winner.parts is not None
     assert winner.parts.devices is not None
     pool, choice = winner.pool, winner.best or nothing
@@ -263,9 +263,9 @@ def _config_document(config: AllocationConfig) -> Mapping[str, Any]:
 
 def allocation_document(claim: ClaimAllocation, timestamp: str, whole: ResourceClaim) -> dict[str, Any]:
     """Return status.allocation of one claim. `timestamp` is RFC 3339 in UTC, whole seconds. `whole` is the claim as the
-    server answers: it has the parameters that were not kept, and its spec never changes.
+    server returned it: it has the parameters that were not kept, and its spec never changes.
 
-    The timestamp is no ornament: without it kube-scheduler cannot reserve the claim for a second pod (1.36).
+    The timestamp is needed: without it kube-scheduler cannot reserve the claim for a second pod (1.36).
     """
     devices: dict[str, Any] = {"results": [msgspec.to_builtins(result) for result in claim.results]}
     if claim.configs:
@@ -331,9 +331,8 @@ def _names(pool: NodePool, mask: int) -> tuple[str, ...]:
 def links_in_words(box: Box, mask: int, claims: Sequence[int] = ()) -> str:
     """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`.
 
-    On a box with partitions it also says whether the set is one. `claims`: which of the GPUs each claim has there,
-    where it is not one that has them all. Cost: one step for each pair of the box; the first time for a box the reading
-    of them.
+    On a box with partitions it also says whether the set is one. `claims`: the GPUs that each claim has there, unless
+    one has them all. Cost: one step for each pair of the box; the first time for a box, reading them.
     """
     counted = Counter(_tokens_of(box, mask, claims))
     if not counted:
@@ -353,7 +352,7 @@ def _partitions_in_words(box: Box, claims: Sequence[int]) -> str:
 
 
 def worst_link(box: Box, mask: int, claims: Sequence[int] = ()) -> str:
-    """Return what joins the worst pair of a set: `NVLink` however many, a PCIe level, `unknown`, or `none` for fewer
+    """Return what joins the worst pair of a set: `NVLink` for any number, a PCIe level, `unknown`, or `none` for fewer
     than two GPUs. `claims` as in links_in_words(). Cost: one step for each pair of the box."""
     last = next(reversed(_tokens_of(box, mask, claims)), None)
     if last is None:
