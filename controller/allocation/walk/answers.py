@@ -1,10 +1,10 @@
-"""What nodes can give to pods that ask alike, remembered by the kind of node and its free devices.
+"""What nodes can give to pods that ask for the same, remembered by the kind of node and its free devices.
 
-An answer is worked out once for each mask of free devices of a kind, and the buckets of the inventory stand in the
-order of the answers (Ranking), so that a decision looks at the best of them alone. Which devices of a kind each request
-may use is asked once, and only of kinds that a decision comes to (eligible): taints and selectors decide. Selectors
-that read what tells devices of equal nodes apart are left to node_rules. Last, what all nodes that were not taken had
-to give (Census).
+An answer is worked out once for each mask of free devices of a kind, and the buckets of the inventory are in the order
+of the answers (Ranking), so that a decision looks only at the best of them. Which devices of a kind each request may
+use is worked out once, and only for kinds that a decision visits (eligible): taints and selectors decide. Selectors
+that read what distinguishes devices of equal nodes are left to node_rules. Last comes what all nodes that were not
+taken had to give (Census).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dracaena.controller.allocation.walk.partitions.question import PartQuestion
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A selector that has no answer for a device. The device is not given; a person should mend the selector."""
+    """A selector that has no answer for a device. The device is not given; a person should fix the selector."""
 
     request: int
     """Place among the requests."""
@@ -51,12 +51,12 @@ class Eligible:
     """Masks over the ordinals of a kind of node."""
 
     present: int
-    """Devices that count for this pod at all, free or not. The others neither are taken nor make a node whole: nobody
-    can use them who does not tolerate what they suffer from."""
+    """Devices that count for this pod at all, free or not. The others are neither taken nor needed to make a node
+    whole: only pods that tolerate their taints can use them."""
     of_request: tuple[int, ...]
-    """One mask a request: what it may take. A part of `present`."""
+    """One mask per request: what it may take. A part of `present`."""
     failures: tuple[Failure, ...] = ()
-    """At most one a request."""
+    """At most one per request."""
 
 
 def eligible(eligibility: Eligibility, kind: NodeKind, selectors: Selectors) -> Eligible:
@@ -107,10 +107,10 @@ def _matching(
 
 MAX_ANSWERS: Final = 100_000
 """Remembered answers of all questions together, about 40 MB. Five kinds of 8-GPU nodes have 1,280 for a question; the
-questions not asked for longest go first."""
+least recently asked questions are dropped first."""
 
 MAX_SETS: Final = 20_000
-"""Sets of GPUs that are looked at for one that holds to distinctAttribute: more than any 16 GPUs have of one size."""
+"""Sets of GPUs that are looked at for one that meets distinctAttribute: more than any 16 GPUs have of one size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ class NodeAnswer:
     best: Choice | None
     second: Choice | None = None
     rank: int = 0
-    """Sorts nodes, best first; of those that have something to give. The rank of the score as one number: a decision
-    compares many, and numbers compare three times as fast as tuples."""
+    """Sorts the nodes that have something to give, best first. The rank of the score as one number: a decision compares
+    many, and numbers compare three times as fast as tuples."""
     bound: int = 0
-    """What no other set of the node comes before (Score.best_node_rank)."""
+    """A rank that no other set of the node comes before (Score.best_node_rank)."""
     reason: str = ""
     """Why there is nothing, in words that follow a count of nodes."""
 
@@ -152,14 +152,14 @@ class KindAnswers:
         self._kind = kind
         self._question = question
         self.present = found.present & ~_left_out(kind.twins, found.of_request)
-        """Mask of the devices that count for the pod at all (Eligible); of twins that which it may have."""
+        """Mask of the devices that count for the pod at all (Eligible); of twins only the one that it may have."""
         self.of_request = found.of_request
         """Masks of the devices that each request may have (Eligible)."""
         # Only partitions ask which claims GPUs are for; elsewhere all pods with the same requests share answers.
         claims = (kind.box.partitions and question.claims) or (0,) * len(question.counts)
         self._options = tuple(
             tuple(
-                # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
+                # There is only one way to say "all devices", because equal demands share the engine's tables.
                 Demand(count, policy, None if mask == self.present else mask, claim)
                 for count, policy, mask, claim in zip(question.counts, question.policies, masks, claims, strict=True)
             )
@@ -172,7 +172,7 @@ class KindAnswers:
         """Selectors that have no answer for some device of this kind."""
         self._parts: PartQuestion | None = None
         self.known: dict[int, NodeAnswer] = {}
-        """Mask of the free devices → answer; what was asked so far."""
+        """Mask of the free devices → answer, for what was asked so far."""
 
     @property
     def parts(self) -> PartQuestion:
@@ -182,7 +182,7 @@ class KindAnswers:
         return self._parts
 
     def may_give_gpus(self) -> bool:
-        """Return whether any request may have a GPU of such a node, free or not: all else is not chosen by links."""
+        """Return whether any request may have a GPU of such a node, free or not: only GPUs are chosen by links."""
         published = mask_of(ordinal for ordinal, device in enumerate(self._kind.devices) if device is not None)
         return any(mask & published for mask in self.of_request)
 
@@ -200,7 +200,7 @@ class KindAnswers:
         return answer
 
     def beside(self, free: int, held: int) -> NodeAnswer:
-        """Return the answer for a pod that holds devices of the node already. Remembered by the engine alone."""
+        """Return the answer for a pod that already holds devices of the node. Only the engine remembers it."""
         usable = free & self.present & ~held
         if self._distinct:
             return self._differing(usable, held)
@@ -219,7 +219,7 @@ class KindAnswers:
         return _answer(*ranked[:2])
 
     def _differing(self, usable: int, held: int) -> NodeAnswer:
-        """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
+        """Return the answer if devices must differ: sets are tried best first until two meet that."""
         found: list[Choice] = []
         for number, choice in enumerate(self._choices(usable, held)):
             if all(self._differ(choice.mask, groups) for groups in self._distinct):
@@ -256,7 +256,7 @@ def _gpus(kind: NodeKind) -> tuple[int, ...]:
 
 
 def _left_out(twins: Sequence[int], of_request: Sequence[int]) -> int:
-    """Return what of twins does not count where a GPU is to count once: what no request may have, else the higher."""
+    """Return the twins that do not count, so that a GPU counts once: the one no request may have, else the higher."""
     wanted = reduce(or_, of_request, 0)
     return sum(both & ~(both & wanted or both & -both) for both in twins)
 
@@ -266,9 +266,9 @@ def _answer(best: Choice, second: Choice | None = None) -> NodeAnswer:
 
 
 def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the masks of the requests cut to devices that agree, once for each way to choose the common values.
+    """Return the masks of the requests reduced to devices that agree, once for each way to choose the common values.
 
-    A set that holds to all constraints lies in just one of them, so the best of all is the best there is.
+    A set that meets all constraints is in exactly one of them, so the best of all is the best there is.
     """
     options = [masks]
     for match in question.matches:
@@ -302,11 +302,11 @@ class Answers:
         self._count = 0
 
     def to(self, question: Question) -> QuestionAnswers:
-        """Return what answers a question, for the time of one decision."""
+        """Return the answers to a question, for use in one decision."""
         known = self._by_question.get(question)
         if known is None:
             known = self._by_question[question] = QuestionAnswers(self, question)
-            self._count += 1  # so that questions which find no node are forgotten too
+            self._count += 1  # so that questions that find no node are forgotten too
         self._by_question.move_to_end(question)
         self._forget(but=question)
         return known
@@ -316,7 +316,7 @@ class Answers:
         self._count += 1
 
     def _forget(self, but: Question) -> None:
-        """Forget the questions not asked for longest, and at last all answers to this one."""
+        """Forget the least recently asked questions, and finally all answers to this one."""
         while self._count > MAX_ANSWERS:
             question, answers = next(iter(self._by_question.items()))
             self._count -= answers.forget()
@@ -329,7 +329,7 @@ class Answers:
 G = TypeVar("G")
 
 Look = Callable[[NodeKind, tuple[int, Hashable], Sequence[str]], tuple[int, G] | str]
-"""What the nodes of a kind with so much free (NodeState.key) give, and its rank; or why nothing. With their names."""
+"""Returns what the nodes of a kind in a state (NodeState.key) give, and its rank; or why nothing. With their names."""
 
 
 class QuestionAnswers:
@@ -352,7 +352,7 @@ class QuestionAnswers:
 
     def ranking(self, buckets: NodeBuckets, effort: Effort) -> Ranking[NodeAnswer]:
         """Return the buckets in the order of these answers, until they change. `buckets` remember empty ones. Cost: a
-        step for each that has nodes for the first time since this was last asked, a look at each that has none yet."""
+        step for each bucket that has nodes for the first time since the last call, a look at each that has none yet."""
         self._ranking.follow(buckets, self._look, effort)
         return self._ranking
 
@@ -371,14 +371,14 @@ class QuestionAnswers:
 class Ranking(Generic[G]):
     """The buckets of an inventory in the order of what their nodes give to one question.
 
-    What the nodes are and what is free there decides. So a node that comes to another state stands in another bucket,
-    and only one that never was before has to be put in its place, once it has a node. Empty ones stay.
+    What the nodes are and what is free there decides. So a node whose state changes moves to another bucket, and only a
+    bucket that is new has to be put in its place, once it has a node. Empty buckets stay.
     """
 
     __slots__ = ("_buckets", "_last", "_mixed_only", "_unranked", "answers", "names", "nothing", "ranks", "reasons")
 
     def __init__(self, *, mixed_only: bool = False) -> None:
-        """`mixed_only`: of nodes that have more to give than whole GPUs."""
+        """`mixed_only`: only buckets of nodes that have more to give than whole GPUs."""
         self._mixed_only = mixed_only
         self._start(None)
 
@@ -387,19 +387,19 @@ class Ranking(Generic[G]):
         # Buckets that had no node yet when they were read.
         self._unranked: list[tuple[NodeKind, tuple[int, Hashable], Sequence[str]]] = []
         self.ranks: list[int] = []
-        """Of the buckets whose nodes give something, ascending. Equal ones stand in any order."""
+        """Ranks of the buckets whose nodes give something, ascending. Equal ones are in any order."""
         self.names: list[Sequence[str]] = []
         """The nodes of each of these, ascending."""
         self.answers: list[G] = []
-        """What they give."""
+        """What the nodes of each of these give."""
         self.reasons: list[tuple[NodeKind, str]] = []
-        """Of the buckets whose nodes give nothing: their kind, and why."""
+        """The kind of each bucket whose nodes give nothing, and why they do not."""
         self.nothing: list[Sequence[str]] = []
         """The nodes of each of these, ascending."""
 
     def follow(self, buckets: NodeBuckets, look: Look[G], effort: Effort) -> None:
-        """Take in the buckets that are new (NodeBuckets.ever). When it raises OverdueError, the next call goes on.
-        `look` answers the same question each time."""
+        """Take in the new buckets (NodeBuckets.ever). After an OverdueError the next call goes on. `look` answers the
+        same question each time."""
         count = len(self.ranks) + len(self.nothing) + len(self._unranked)
         if buckets is not self._buckets or count > 2 * len(buckets.ever) + SPARE_EMPTY:  # many were forgotten
             self._start(buckets)
@@ -436,23 +436,23 @@ NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 
 @dataclass(frozen=True, slots=True)
 class Unvisited:
-    """Nodes that a walk did not come to, in buckets, as they stood when it ended."""
+    """Nodes that a walk did not visit, in buckets, as they were when it ended."""
 
     ranks: Sequence[int] = ()
-    """Of the buckets whose nodes give something, ascending."""
+    """Ranks of the buckets whose nodes give something, ascending."""
     reasons: Sequence[tuple[NodeKind, str]] = ()
-    """Of the other buckets (Ranking)."""
+    """Reasons of the other buckets (Ranking)."""
     counts: Sequence[int] = ()
-    """Nodes of each bucket, those with a rank first. Not where some nodes are selected."""
+    """Number of nodes of each bucket, those with a rank first. Empty if some nodes are selected."""
     names: Sequence[Sequence[str]] = ()
-    """The nodes themselves where some are."""
+    """The nodes themselves, if some are selected."""
     selected: Names | None = None
     """The nodes that the pod's node selectors leave; None: all."""
 
     @classmethod
     def of(cls, ranking: Ranking[Any], place: int, selected: Names | None) -> Unvisited:
-        """Return what stands from a place on, and all that gives nothing. Cost: a copy of a number for each bucket,
-        or of all names where some are selected: they are counted when somebody wants to know."""
+        """Return the buckets from a place on, and all that give nothing. Cost: a copy of a number for each bucket, or
+        of all names if some are selected: they are counted only on demand."""
         buckets = [*ranking.names[place:], *ranking.nothing]
         ranks, reasons = ranking.ranks[place:], tuple(ranking.reasons)
         if selected is None:
@@ -460,18 +460,18 @@ class Unvisited:
         return cls(ranks, reasons, names=list(map(tuple, buckets)), selected=frozenset(selected))
 
     def counted(self) -> Sequence[int]:
-        """Return how many of the nodes of each bucket are selected. Cost: where not all are, a step for each node."""
+        """Return how many of the nodes of each bucket are selected. Cost: if not all are, a step for each node."""
         selected = self.selected
         return self.counts if selected is None else [len(selected.intersection(names)) for names in self.names]
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it until somebody
-    asks. Each node but the winner's is counted once; Walk.census() states for which reason."""
+    """What became of the nodes of a decision, as found on the way: nothing is worked out for it until it is asked for.
+    Each node but the winner's is counted once; Walk.census() states for which reason."""
 
     nodes: int = 0
-    """All but the winner's. Those that count nowhere else are not selected."""
+    """All nodes but the winner's. Those that count nowhere else are not selected."""
     filtered: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that offer devices of ours."""
     outside: Mapping[str, int] = field(default_factory=dict)
@@ -481,7 +481,7 @@ class Census:
     unvisited: Unvisited = Unvisited()
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
-        """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
+        """Return why all nodes but the winner's were not taken, in words that follow a count; most frequent first."""
         counts: Counter[str] = Counter({**self.filtered})
         counts.update(self.outside)
         rank, names = one_number(winner.score.node_rank()), winner.score.order.node_names[::-1]

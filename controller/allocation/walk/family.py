@@ -1,8 +1,8 @@
 """Which nodes a pod of a family prefers: those of the NVLink domain where its siblings are, or where all have room
 (docs/design/0023-siblings.md).
 
-A domain is a fabric clique, and a node that is in none. The preference is a part of the rank of a node, the same for
-all nodes of a domain, so the groups of a walk must not reach beyond one: buckets are cut by domain. Nodes without a
+A domain is a fabric clique, or a node that is in none. The preference is a part of the rank of a node, the same for all
+nodes of a domain, so the groups of a walk must not reach beyond one: buckets are split by domain. Nodes without a
 clique and without siblings stay together, because their state says how much room they have.
 """
 
@@ -35,15 +35,15 @@ class FamilyPreference:
     def __init__(
         self, inventory: Inventory, kin: Kin, gpus: int, order: Order, present: Callable[[NodeKind], int]
     ) -> None:
-        """`gpus`: of the pod, at least 1. `order`: of the scores that are compared, without a family. `present` returns
-        the mask of the GPUs of a kind that count for the pod at all."""
+        """`gpus`: number of the pod's GPUs, at least 1. `order`: that of the compared scores, without a family.
+        `present` returns the mask of the GPUs of a kind that count for the pod at all."""
         self._inventory, self._gpus, self._present = inventory, gpus, present
         self._cliques = inventory.cliques
         self._left = kin.left
         self._order = with_family(order)
         self._bits_behind = bits_behind_family(order)
         self._on_node: dict[str, int] = {}
-        """Siblings by node, of nodes that are domains of their own."""
+        """Siblings by node, for nodes that are domains of their own."""
         self._in_clique: Counter[str] = Counter()
         for name, count in kin.siblings.items():
             clique = inventory.cliques.clique(name)
@@ -59,7 +59,7 @@ class FamilyPreference:
         return self._outlook(node)[0]
 
     def rank(self, rank: int, node: str) -> int:
-        """Return the rank of a node among all, of the rank that its devices have by themselves."""
+        """Return the rank of a node among all, given the rank that its devices alone have."""
         clique = self._cliques.clique(node)
         found = None if clique is None else self._of_clique.get(clique)
         return widened(rank, self._bits_behind, (found or self._outlook(node))[1])
@@ -110,7 +110,7 @@ class FamilyPreference:
         return found
 
     def _room(self, kind: NodeKind, free: int) -> int:
-        """Return for how many pods like this one there are free GPUs."""
+        """Return how many pods like this one there are free GPUs for."""
         return (free & self._present(kind)).bit_count() // self._gpus
 
     def _without_clique(self, buckets: Buckets) -> Buckets:
@@ -127,7 +127,7 @@ class FamilyPreference:
         return kept
 
     def _without_siblings(self, buckets: Buckets) -> Iterator[Buckets]:
-        """Yield the buckets of nodes that are in no clique; those with siblings by themselves."""
+        """Yield the buckets of nodes that are in no clique; nodes with siblings have buckets of their own."""
         kept = dict(buckets)
         for name in self._on_node:
             state = self._inventory.state(name)

@@ -1,4 +1,4 @@
-"""What claims and containers say to no effect: the API accepts it, it does nothing, and nobody else would say so."""
+"""What has no effect in claims and containers: the API accepts it, it does nothing, and nothing else reports it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.published_names import PublishedNames
 
 OFFERING: Final = "no node that offers GPUs"
-"""Others may be kept for kube-scheduler, or publish theirs later."""
+"""Other nodes may be kept for kube-scheduler, or publish their GPUs later."""
 
 
 def ignored_parts(
@@ -37,7 +37,7 @@ def ignored_parts(
 ) -> tuple[str, ...]:
     """Return what has no effect, in the order of the claims, then of the containers; each once. Nothing about claims
     that cannot be read, or that are not about devices of ours: others may know what to do with them. `others` are the
-    claims that other pods name, too: what no container of this pod uses, theirs may.
+    claims that other pods also name: what no container of this pod uses, theirs may.
 
     Cost: a step for each request and configuration; a look at each device of each kind of node where there are
     alternatives or capacities. It may raise OverdueError.
@@ -97,8 +97,8 @@ def _of_capacity(inventory: Inventory, request: RequestDemand, names: PublishedN
 def _why_dead(
     inventory: Inventory, request: RequestDemand, selectors: CelSelectors, names: PublishedNames, features: Features
 ) -> str | None:
-    """Return why no node has as many devices that match and are large enough, in use or not; None where one does, where
-    that cannot be told of a kind of device, and where nothing is published."""
+    """Return why no node has that many devices that match and are large enough, in use or not; None if one has, if that
+    is unknown for a kind of device, or if nothing is published."""
     expressions = (*request.device_class.selectors, *request.request.selectors)
     footprints = [selectors.footprint(expression) for expression in expressions]
     readable = [found for found in footprints if isinstance(found, cel.Footprint)]
@@ -130,8 +130,8 @@ def _why_dead(
 
 
 class _Amounts:
-    """The amounts of capacities that an alternative wants of each GPU, and the most that was seen of each. Names that
-    no GPU has are told by themselves: then nothing is said of amounts."""
+    """The amounts of capacities that an alternative wants of each GPU, and the most that was seen of each. If no GPU
+    has some name, that is reported alone, and nothing about amounts."""
 
     def __init__(self, inventory: Inventory, request: RequestDemand, names: PublishedNames, features: Features) -> None:
         wanted = (request.request.capacity or {}) if features.consumable_capacity else {}
@@ -142,7 +142,7 @@ class _Amounts:
         self._most_nano = dict.fromkeys(self._wanted, 0)
 
     def are_there(self, device: PublishedDevice) -> bool:
-        """Whether a device has as much of each when nobody takes any of it."""
+        """Whether an unused device has that much of each."""
         if not self._wanted:
             return True
         values = {capacity.name: capacity.value.nano for capacity in device.capacities}
@@ -159,7 +159,7 @@ class _Amounts:
         return reasons.LARGE_ENOUGH if self._is_refused else reasons.MATCHING
 
     def why(self) -> str:
-        """Say why none of those that were seen is large enough."""
+        """Say why none of the devices seen is large enough."""
         for name, most_nano in self._most_nano.items():
             wanted_nano = self._wanted[name].nano
             if wanted_nano > most_nano:

@@ -1,8 +1,8 @@
-"""What single nodes are found to give, where the answer for their kind is only a bound: what the walk asks about them,
-what it is told, and what is remembered of that.
+"""What single nodes are found to give if the answer for their kind is only a bound: what the walk asks about them, the
+answers it gets, and what is remembered of them.
 
-Asking the rules of one node takes half a millisecond, and between two decisions hardly any node changes: so each state
-of each kind is judged once for each thing that is asked, whatever pods and claims are called (Judgements).
+Asking the rules about one node takes half a millisecond, and between two decisions hardly any node changes. So each
+state of each kind is judged once for each request, whatever the names of pods and claims (Judgements).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dracaena.controller.allocation.score.order import LATER_BY_NAME, Score
 from dracaena.controller.allocation.state.node_state import NodePool, NodeState
 
 UNSCORED: Final = 1 << 4096
-"""Rank of an allocation in which nothing was chosen by links: after all others."""
+"""Rank of an allocation in which nothing was chosen by links: it comes after all others."""
 
 FIRST: Final = -1
-"""Bound of nodes about which nothing is known before the rules are asked: they are visited first."""
+"""Bound of nodes about which nothing is known until the rules are asked: they are visited first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class PartsThere:
     rank: int
     """Sorts the nodes of one decision, best first."""
     loss: int
-    """What the GPUs can give less afterwards (score.partitions.PartitionTable.worth)."""
+    """How much less the GPUs can give afterwards (score.partitions.PartitionTable.worth)."""
     devices: tuple[tuple[str, ...], ...] | None = None
-    """Of each request the names of its parts, empty for one that gets whole GPUs of the choice; None where the rules
-    allocated (NodeChoice.legal)."""
+    """The names of each request's parts, empty for one that gets whole GPUs of the choice; None if the rules allocated
+    (NodeChoice.legal)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +55,32 @@ class NodeChoice:
 
     pool: NodePool
     best: Choice | None
-    """None where nothing is chosen by links."""
+    """None if nothing is chosen by links."""
     second: Choice | None = None
-    """The next best choice there, as far as it is known."""
+    """The next best choice there, if it is known."""
     legal: tuple[Problem, Plan] | None = None
-    """What the rules allocated; None where the parts of the best choice are all that is given."""
+    """What the rules allocated; None if only the parts of the best choice are given."""
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
     shares: SharesThere | None = None
-    """None where nobody asks for amounts while GPUs are given in shares."""
+    """None unless amounts are asked for and GPUs are given in shares."""
     parts: PartsThere | None = None
-    """None where the pod gets no parts of GPUs that are cut on demand."""
+    """None if the pod gets no parts of GPUs that are cut on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a node gives: a score or, where nothing is chosen by links, none; or why it gives nothing."""
+    """What a node gives: a score, or none if nothing is chosen by links; or why it gives nothing."""
 
     refusal: DoesNotFit | None = None
     """With the place of each claim among the claims instead of its name."""
     score: Score | None = None
     rank: int = 0
-    """Sorts nodes, best first; of those that give something."""
+    """Sorts the nodes that give something, best first."""
 
 
 class Judged(NamedTuple):
-    """Nodes of which it is known what they give, but not which devices."""
+    """Nodes for which we know how good what they give is, but not which devices it has."""
 
     state: NodeState
     judgement: Judgement
@@ -91,8 +91,8 @@ WORSE_FOR_PARTS: Final = "where GPUs could be cut into less afterwards"
 
 
 def worse_in(winner: NodeChoice, other: Judged | NodeChoice, seen: Callable[[Score], Score] | None) -> str:
-    """Say of nodes that give something why the winner came first. `seen` returns the other score as the pod's family
-    sees it; None: as it is."""
+    """Say why the winner came before nodes that also give something. `seen` returns the other score as the pod's family
+    sees it; None: unchanged."""
     if winner.shares is not None or winner.parts is not None:
         return WORSE_FOR_SHARES if winner.shares is not None else WORSE_FOR_PARTS
     best, score = (_score_of(found) for found in (winner, other))
@@ -116,7 +116,7 @@ class NodeJudge(Protocol[R_co]):
 
     @property
     def mistake(self) -> NeedsPerson | None:
-        """The first thing that only a person can mend and that kept a node from being used."""
+        """The first mistake that kept a node from being used and that only a person can fix."""
 
     @property
     def is_first_fit(self) -> bool:
@@ -124,11 +124,11 @@ class NodeJudge(Protocol[R_co]):
 
     @property
     def reads_shares(self) -> bool:
-        """Whether nodes that differ in their shares alone have different bounds."""
+        """Whether nodes that differ only in their shares have different bounds."""
 
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
-        that the pod has already."""
+        that the pod already has."""
 
     def ranking(self) -> R_co:
         """Return the buckets of mixed nodes in the order of bound()."""
@@ -147,8 +147,8 @@ class NodeJudge(Protocol[R_co]):
 
 
 MAX_JUDGEMENTS: Final = 50_000
-"""Of all that was asked lately together, some 400 bytes each: 100 different claims among 500 nodes of which each has a
-state of its own. What was not asked for longest goes first."""
+"""Judgements about everything that was asked lately, some 400 bytes each: 100 different claims among 500 nodes that
+each have a state of their own. The least recently asked are dropped first."""
 
 
 class KnownStates:
@@ -159,14 +159,14 @@ class KnownStates:
     def __init__(self, owner: Judgements) -> None:
         self._owner = owner
         self.bounds: dict[tuple[NodeState, int], int | str] = {}
-        """Of nodes whose GPUs are given in shares: the best rank, or why there is no place. By state and GPUs that the
+        """The best rank of nodes whose GPUs are given in shares, or why there is no place. By state and GPUs that the
         pod has there. note_bound() adds to it."""
         self.known: dict[NodeState, Judgement] = {}
-        """By kind and state. Do not change it."""
+        """By kind and state. Read only."""
         self._refusals: dict[DoesNotFit, Judgement] = {}
 
     def refuse(self, state: NodeState, found: DoesNotFit, claims: Sequence[str]) -> None:
-        """Remember that a node gives nothing, unless the reason names something that other nodes do not have."""
+        """Remember that a node gives nothing, unless the reason names something that is not on other nodes."""
         if found.pools or any(claim in found.note for claim in claims):
             return
         steps = found.steps if found.cut_off else 0
@@ -179,7 +179,7 @@ class KnownStates:
         self._put(state, Judgement(None, score, rank))
 
     def note_bound(self, state: NodeState, held: int, bound: int | str) -> None:
-        """Remember what nodes whose GPUs are given in shares may have."""
+        """Remember the bound of nodes whose GPUs are given in shares."""
         self._owner.count_one()
         self.bounds[state, held] = bound
 
@@ -224,7 +224,7 @@ class Judgements:
         known = self._by_combination.get(combination)
         if known is None:
             known = self._by_combination[combination] = KnownStates(self)
-            self._count += 1  # so that what finds no node is forgotten too
+            self._count += 1  # so that combinations that find no node are forgotten too
         self._by_combination.move_to_end(combination)
         while self._count > self._most:
             oldest, judgements = next(iter(self._by_combination.items()))

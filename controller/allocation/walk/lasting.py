@@ -1,5 +1,5 @@
-"""What nodes would give if nothing of theirs were in use and no GPU were tainted: tells what can never be from what is
-not now. For explanations alone; no decision asks.
+"""What nodes would give if nothing of theirs were in use and no GPU were tainted: separates what is never possible from
+what is not possible now. Used only by explanations, never by decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANYTHING = (Toleration(operator="Exists"),)
 
 
 class RulesOfPod(Protocol):
-    """What is asked of the rules for one pod and one choice of alternatives: node_rules.NodeRules."""
+    """What we ask of the rules for one pod and one choice of alternatives: node_rules.NodeRules."""
 
     facts: CombinationFacts
     answers: QuestionAnswers
@@ -64,13 +64,13 @@ class Lack:
     text: str
     """In words that follow a count of nodes."""
     lasting: bool
-    """Whether it would not have them with all of its devices free and untainted either."""
+    """Whether the node would lack them even with all of its devices free and untainted."""
 
 
 class LastingLacks:
     """Answers for one pod and one choice of alternatives. Reads the inventory, which must not change meanwhile.
 
-    Cost: as that of a decision for each kind of node; where equal nodes may differ, for each node.
+    Cost: that of a decision for each kind of node; if equal nodes may differ, for each node.
     """
 
     def __init__(self, inventory: Inventory, rules: RulesOfPod, answers: Answers) -> None:
@@ -82,7 +82,7 @@ class LastingLacks:
         self._holders: Mapping[str, Sequence[str]] | None = None
 
     def lack(self, name: str) -> Lack | None:
-        """Return why a node that offers devices does not have those that are asked for; None when it has."""
+        """Return why a node that offers devices does not have the requested ones; None when it has them."""
         if not self._rules.are_alike(name):
             return self._lack(name)
         state, pool = self._on(name)
@@ -92,15 +92,15 @@ class LastingLacks:
         return self._lacks[key]
 
     def alike(self, name: str) -> tuple[NodeKind, int] | None:
-        """Return what tells which nodes get one answer from never(); None where each may get another one."""
+        """Return a key that nodes with the same answer from never() share; None if each may get a different one."""
         state, pool = self._on(name)
         return (state.kind, pool.offered) if self._rules.are_alike(name) else None
 
     def never(self, name: str) -> str | None:
-        """Return why a node that offers devices could not serve the pod with all of them free; None when it could, and
-        where that is not known for sure."""
+        """Return why a node that offers devices could not serve the pod even with all of them free; None when it could,
+        or when that is not certain."""
         if self._rules.reads_shares:
-            return None  # whoever shares a GPU comes and goes, and how much of it is left is told elsewhere
+            return None  # shares of a GPU come and go, and how much of it is left is reported elsewhere
         key = self.alike(name)
         if key is None:
             return self._never(name, *self._on(name))
@@ -109,7 +109,7 @@ class LastingLacks:
         return self._known[key]
 
     def is_too_small(self, name: str) -> bool:
-        """Return whether a node that offers devices has fewer GPUs than are asked for, whatever they are like."""
+        """Return whether a node that offers devices has fewer GPUs, of any kind, than are asked for."""
         return self.gpus(name) < self._count and self._gives_whole_gpus_alone(self._on(name)[0].kind)
 
     def _gives_whole_gpus_alone(self, kind: NodeKind) -> bool:
@@ -145,7 +145,7 @@ class LastingLacks:
         if lack is not None:
             return _of_all(lack)
         if self._inventory.allowed_drivers:
-            return None  # what others hold of another driver's devices is not let go below
+            return None  # what others hold of another driver's devices is not released below
         if self._holders is None:
             self._holders = self._inventory.holdings.by_pool()
         with emptied(self._inventory, pool.pool, self._holders.get(pool.pool, ())):
@@ -153,7 +153,7 @@ class LastingLacks:
         return f"where {found}" if isinstance(found, DoesNotFit) and _lasts(found) else None
 
     def _not_now(self, name: str, text: str) -> str:
-        """Say of a node that has enough GPUs, and too few for now, what the others are."""
+        """Say why a node that has enough GPUs has too few of them now."""
         state, pool = self._on(name)
         if (
             self._rules.reads_shares
@@ -193,18 +193,18 @@ class Never:
         return self._may
 
     def knows(self, *alike: Hashable | None) -> bool:
-        """Return whether a node that is alike was noted already (LastingLacks.alike, for each combination)."""
+        """Return whether a node of the same key was already noted (LastingLacks.alike, for each combination)."""
         if None in alike or alike in self._known:
             return None not in alike
         self._known.add(alike)
         return False
 
     def could(self) -> None:
-        """Note a node that could serve it, or of which that is not known."""
+        """Note a node that could serve it, or for which that is unknown."""
         self._may = True
 
     def could_not(self, gpus: int, *, too_small: bool) -> None:
-        """Note a node that could not: with how many GPUs, and whether their number is why."""
+        """Note a node that could not, the number of its GPUs, and whether that number is the reason."""
         self._largest = max(self._largest, gpus)
         self._all_too_small &= too_small
 
@@ -213,8 +213,8 @@ class Never:
         self._is_every_node = False
 
     def words(self, count: int) -> str:
-        """Return why no node could, with the number of GPUs that are asked for; empty where one could, or there is
-        none. Nothing is said of nodes that were not asked."""
+        """Return why no node could, with the number of GPUs that are asked for; empty if one could, or if there is
+        none. It says nothing about nodes that were not asked."""
         if self._may or not self._largest:
             return ""
         node = "no node" if self._is_every_node else "no node that offers GPUs"
@@ -224,7 +224,7 @@ class Never:
 
 
 def look_whether_ever(never: Never, lacks: Sequence[LastingLacks], name: str) -> None:
-    """Tell `never` of a node that offers devices; with alternatives it could if it could serve one of them."""
+    """Note in `never` whether a node that offers devices could ever serve the pod, with any of its alternatives."""
     if never.is_refuted or (lacks and never.knows(*(one.alike(name) for one in lacks))):
         return
     if not lacks or any(one.never(name) is None for one in lacks):
@@ -236,12 +236,12 @@ def look_whether_ever(never: Never, lacks: Sequence[LastingLacks], name: str) ->
 def reasons_of_nodes(
     inventory: Inventory, node_filter: NodeFilter, lacks: Sequence[LastingLacks], left: deque[str], never: Never
 ) -> Iterator[tuple[str, Lack | str | None]]:
-    """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of a
-    claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (unfit_for's order);
-    it has not the devices that are asked for; it has too little of what is no device. None: nothing holds. Tell `never`
-    of each that offers devices whether it ever could give those that are asked for.
+    """Take nodes off `left`, and yield each existing one with the first of these reasons that applies. It is not the
+    node of a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there
+    (unfit_for's order); it lacks the requested devices; it has too little of what is no device. None: no reason
+    applies. Note in `never` for each that offers devices whether it could ever give the requested ones.
 
-    `lacks` are those of each choice of alternatives, the most preferred first; none where no node can be meant.
+    `lacks` are those of each choice of alternatives, the most preferred first; empty if no node can be meant.
     """
     while left:
         name = left.popleft()
@@ -259,17 +259,17 @@ def reasons_of_nodes(
         elif isinstance(state, str):
             yield name, state
         else:
-            # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
+            # Naming too little CPU beside too few GPUs helps nobody: only the last reason can be acted on.
             yield name, unfit or lacks[0].lack(name) or node_filter.shortage(indexed)
 
 
 def _of_all(text: str) -> str:
-    """Return what is lacking among a node's free GPUs as what is lacking among all of its GPUs."""
+    """Return the words for a lack among a node's free GPUs, changed to all of its GPUs."""
     return text.replace(" free ", " ")
 
 
 def _lasts(found: DoesNotFit) -> bool:
-    """Return whether a refusal, found with nothing in use, holds as long as what is published stays as it is."""
+    """Return whether a refusal, found with nothing in use, is valid as long as what is published stays as it is."""
     is_tainted = any(reason.rule is DeviceRule.TAINT for reason in found.reasons)
     return not (is_tainted or found.pools or found.cut_off)
 

@@ -1,7 +1,7 @@
-"""Topology and semantics together, on one node: among all legal allocations of a pod's claims the best one.
+"""Topology and semantics together, on one node: the best of all legal allocations of a pod's claims.
 
-The rules (legal) say what is legal, the engine (choices) says which set of GPUs is best. Sets are proposed best
-first, and the first that the rules can complete wins; so no rule stands in two places. docs/design/0007-allocator.md
+The rules (legal) say what is legal, the engine (choices) says which set of GPUs is best. Sets are proposed best first,
+and the first that the rules can complete wins, so no rule is in two places. docs/design/0007-allocator.md
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dracaena.controller.allocation.score.box import Box, make_rule, ordinals_of
 from dracaena.controller.allocation.score.choices import NO_PARTITION, Choice, Demand, Engine
 
 MAX_DEALINGS: Final = 64
-"""Ways to deal one set out among the requests that are tried: all of 6 GPUs in twos; then the next set comes."""
+"""Ways to divide one set among the requests that are tried before the next set: all of 6 GPUs in twos."""
 
 MAX_VALUES: Final = 64
-"""Combinations of values of matchAttribute that sets are proposed for one by one; beyond, the rules sort sets out."""
+"""Combinations of values of matchAttribute that get their own proposals; beyond that, the rules sort sets out."""
 
 PROPOSAL_STEPS: Final = 10
 """Steps of the search that one proposal counts at least: scoring a set takes about as long as ten looks at a device."""
@@ -40,13 +40,13 @@ class NodeGpus:
 
     box: Box
     devices: tuple[DeviceId | None, ...]
-    """By ordinal; None: not there."""
+    """By ordinal; None: no such GPU."""
     free: int
-    """Mask of those that may be given, and that count when damage is measured."""
+    """Mask of the GPUs that may be given, and that count when damage is measured."""
     beside: int = 0
-    """Mask of those that the pod holds already."""
+    """Mask of the GPUs that the pod already holds."""
     bases: Mapping[int, int] = field(default_factory=dict)
-    """Of these what claims take whatever is chosen (mode All), by the places of the claims."""
+    """The GPUs among these that claims take whatever is chosen (mode All), by the places of the claims."""
 
     def mask(self, devices: Sequence[DeviceId] | frozenset[DeviceId]) -> int:
         """Return those of `devices` that are among these."""
@@ -60,7 +60,7 @@ class NodeQuestion:
 
     chosen: Mapping[RequestKey, int]
     policies: Mapping[RequestKey, TopologyPolicy]
-    """Of every request; what they require is kept whoever chooses."""
+    """The policy of every request; its requirements are met whoever chooses."""
     base: tuple[Restriction, ...] = ()
     """Devices that may be given at all."""
     max_steps: int = 100_000
@@ -76,7 +76,7 @@ class Chosen:
 
     plan: Plan
     choice: Choice | None
-    """None where nothing was chosen by links: then it is the first legal allocation."""
+    """None if nothing was chosen by links: it is then the first legal allocation."""
     cut_off: bool = False
     """Whether a better one may exist that was not looked at."""
 
@@ -86,8 +86,8 @@ def choose(
 ) -> Chosen | DoesNotFit | NeedsPerson:
     """Return the best legal allocation for these alternatives, or why there is none. Same question, same answer.
 
-    Never worse than the first fit; where nothing is chosen by links it is the first fit. Cost: at most
-    `question.max_steps` steps of the search, and as many tenths of scored sets.
+    Never worse than the first fit, and equal to it if nothing is chosen by links. Cost: at most `question.max_steps`
+    steps of the search, and a tenth as many scored sets.
     """
     attempt = _Attempt(problem, gpus, engine, question)
     return attempt.run()
@@ -108,23 +108,23 @@ P = TypeVar("P", bound=Proposal)
 def choose_proposed(
     problem: Problem, gpus: NodeGpus, engine: Engine, question: NodeQuestion, proposals: Iterator[P]
 ) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
-    """Return the first proposal that the rules can complete, None where there is none. Same question, same answer.
+    """Return the first proposal that the rules can complete; None if there is none. Same question, same answer.
 
-    What is legal by itself is never taken instead: the first GPUs with room are not those that shares fit best.
+    The first legal allocation is never taken instead: the first GPUs with room are not those that shares fit best.
     """
     return _Attempt(problem, gpus, engine, question).run_proposed(proposals)
 
 
 def eligible_gpus(problem: Problem, gpus: NodeGpus, question: NodeQuestion) -> tuple[int, ...]:
-    """Return the GPUs that no rule about one GPU alone keeps from each request whose GPUs are chosen."""
+    """Return the GPUs that no rule about a single GPU keeps from each request whose GPUs are chosen."""
     return tuple(gpus.mask(problem.eligible(one)) for one in chosen_by_links(problem, question))
 
 
 def agreeing_gpus(
     problem: Problem, gpus: NodeGpus, engine: Engine, question: NodeQuestion
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the same for each combination of values in which requests may agree that have to (matchAttribute). One
-    where nothing has to, or no group of GPUs is large enough."""
+    """Return the same for each combination of values that requests with matchAttribute may agree on. There is one if
+    none has to agree, or no group of GPUs is large enough."""
     eligible = eligible_gpus(problem, gpus, question)
     scored = list(zip(chosen_by_links(problem, question), eligible, strict=True))
     return tuple(_Attempt(problem, gpus, engine, question).agreeing(scored)) or (eligible,)
@@ -138,7 +138,7 @@ def alternatives_of(problem: Problem, question: NodeQuestion) -> Iterator[Altern
 
 
 def chosen_by_links(problem: Problem, question: NodeQuestion) -> Iterator[Alternative]:
-    """Yield those whose GPUs are chosen, in order."""
+    """Yield the alternatives whose GPUs are chosen, in order."""
     for alternative in alternatives_of(problem, question):
         if alternative.everything is None and not alternative.request.admin_access:
             yield alternative
@@ -185,7 +185,7 @@ class _Attempt:
         return self._against_policies()
 
     def _taken(self, choice: Choice, parts: tuple[int, ...]) -> Choice:
-        """Return a choice with the parts of all requests, as the rules let it be dealt out."""
+        """Return a choice with the parts of all requests, as the rules allow it to be divided."""
         assert self.gpus is not None
         claims = self._claims(parts)
         if len(claims) < 2:
@@ -196,7 +196,7 @@ class _Attempt:
         return Choice(choice.mask, parts, score, choice.beside, claims)
 
     def _set_aside(self) -> None:
-        """Take the GPUs of requests in mode All as held: there is nothing to choose, and the pod's set has them."""
+        """Treat the GPUs of requests in mode All as held: there is nothing to choose, and the pod's set has them."""
         if self.gpus is None:
             return
         bases: dict[int, int] = {}
@@ -258,14 +258,14 @@ class _Attempt:
         )
 
     def _claim_of(self, alternative: Alternative) -> tuple[int, int]:
-        """Return a claim and what it takes whatever is chosen, where that matters (Demand.claim)."""
+        """Return a claim and what it takes whatever is chosen, if that matters (Demand.claim)."""
         assert self.gpus is not None
         if not self.gpus.box.partitions:
             return 0, 0
         return alternative.claim, self.gpus.bases.get(alternative.claim, 0)
 
     def _claims(self, parts: Sequence[int]) -> tuple[int, ...]:
-        """Return the GPUs of each claim that has some, by those of each request; empty where it does not matter."""
+        """Return the GPUs of each claim that has any, from those of each request; empty if it does not matter."""
         assert self.gpus is not None
         if not self.gpus.box.partitions:
             return ()
@@ -275,7 +275,7 @@ class _Attempt:
         return tuple(gpus for _, gpus in sorted(claims.items()) if gpus)
 
     def _proposals(self, scored: Sequence[tuple[Alternative, int]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
-        """Yield sets of GPUs with the part of each alternative, best first; each set at first dealt out best."""
+        """Yield sets of GPUs with the part of each alternative, best first; each set first divided in the best way."""
         gpus = self.gpus
         assert gpus is not None
         options = self.agreeing(scored)
@@ -295,7 +295,8 @@ class _Attempt:
                         yield choice, parts
 
     def agreeing(self, scored: Sequence[tuple[Alternative, int]]) -> list[tuple[int, ...]]:
-        """Return the masks of the scored, cut to devices of one value for each way to choose the values to agree in."""
+        """Return the masks of the scored alternatives, reduced to devices of one value for each way to choose the
+        values to agree on."""
         options = [tuple(mask for _, mask in scored)]
         if self.problem.features.list_attributes:
             return options  # several values of one device may agree; the rules sort that out
@@ -335,7 +336,7 @@ class _Attempt:
         return list(masks.values())
 
     def _restrictions(self, scored: Sequence[tuple[Alternative, int]], parts: Sequence[int]) -> tuple[Restriction, ...]:
-        """Return what narrows each alternative to its part, and keeps the set of all from the requests beside them."""
+        """Return what restricts each alternative to its part, and the other requests to devices outside the set."""
         assert self.gpus is not None
         every = frozenset(candidate.id for candidate in self.problem.candidates)
         pools = frozenset(device.pool_id for device in every)
@@ -352,12 +353,12 @@ class _Attempt:
         )
 
     def _all_parts(self, scored: Sequence[tuple[Alternative, int]], parts: Sequence[int]) -> tuple[int, ...]:
-        """Return one mask a request of the pod, 0 for those that are not chosen by links."""
+        """Return one mask per request of the pod, 0 for those that are not chosen by links."""
         of_request = {alternative.key: part for (alternative, _), part in zip(scored, parts, strict=True)}
         return tuple(of_request.get(alternative.key, 0) for alternative in self._alternatives())
 
     def _parts_of(self, plan: Plan) -> tuple[int, ...]:
-        """Return the GPUs that each request gets in a plan; those of onlookers do not count."""
+        """Return the GPUs that each request gets in a plan; those for admin access do not count."""
         if self.gpus is None:
             return tuple(0 for _ in self._alternatives())
         parts = []
@@ -372,7 +373,7 @@ class _Attempt:
         return tuple(parts)
 
     def _choice_of(self, plan: Plan) -> Choice | None:
-        """Return the GPUs of a plan that was not proposed, scored; None where it has none that are scored."""
+        """Return the GPUs of a plan that was not proposed, with their score; None if none of them is scored."""
         if self.gpus is None:
             return None
         parts = self._parts_of(plan)

@@ -1,9 +1,9 @@
-"""What one node gives for one choice of alternatives, asked of the rules themselves.
+"""What one node gives for one choice of alternatives, according to the rules themselves.
 
 An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound, and what the
-rules say is remembered (judgements). A selector that reads what tells GPUs of equal nodes apart, such as a UUID, has
-another answer on every node: it is first asked about the few attributes that it reads, once for each state of a pool
-(IdentityMasks).
+rules say is remembered (judgements). A selector that reads what distinguishes GPUs of equal nodes, such as a UUID, has
+a different answer on every node: it is first evaluated on the few attributes that it reads, once for each state of a
+pool (IdentityMasks).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MATCHES_NOTHING: Final = "without any device that one of the requests matches"
 
 @dataclass(frozen=True, slots=True)
 class Evaluators:
-    """What every node of every decision is evaluated with."""
+    """The tools with which every node of every decision is evaluated."""
 
     engine: Engine
     selectors: CelSelectors
@@ -78,7 +78,7 @@ class Evaluators:
     effort: Effort
     judgements: Judgements
     bounds: Memo[Hashable, Ranking[NodeState]]
-    """By what is asked: the mixed nodes in the order of their bounds."""
+    """The mixed nodes in the order of their bounds, by what is asked."""
 
 
 class PartJudge(Protocol):
@@ -120,8 +120,8 @@ class NodeRules:
         *,
         is_exact: bool,
     ) -> None:
-        """`parts`: what is asked where GPUs are cut on demand. `is_exact`: whether the answers say everything about
-        whole GPUs."""
+        """`parts` judges nodes whose GPUs are cut on demand. `is_exact`: whether the answers say everything about whole
+        GPUs."""
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
         self._claims = [claim.claim.key for claim in combination.claims]
@@ -139,13 +139,13 @@ class NodeRules:
         self.part_rules = parts
         is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
         self._parts = self.part_rules if is_open and self.part_rules.are_asked_for else None
-        # Ranks are told in the form that shares and parts need, and that follows from all kinds of nodes together.
+        # Ranks have the form that shares and parts need, which depends on all kinds of nodes together.
         elsewhere = None if self._parts is None else self._parts.elsewhere
         self._told = combination.key, inventory.taints_of_all, self._has_shares, elsewhere
         self._judgements = evaluators.judgements.about(self._told)
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
-        """The first thing that only a person can mend and that kept a node from being used."""
+        """The first mistake that kept a node from being used and that only a person can fix."""
 
     def are_alike(self, name: str) -> bool:
         """Return whether every node in the state of this one gives the same."""
@@ -159,12 +159,12 @@ class NodeRules:
 
     @property
     def reads_shares(self) -> bool:
-        """Whether nodes that differ in their shares alone have different bounds."""
+        """Whether nodes that differ only in their shares have different bounds."""
         return self._has_shares or self._parts is not None
 
     def bound(self, state: NodeState, held: int = 0) -> int | str:
         """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
-        that the pod has already."""
+        that the pod already has."""
         kind, free = state.kind, state.free
         if self._evaluators.first_fit:
             return 0
@@ -200,8 +200,8 @@ class NodeRules:
         return bound if isinstance(bound, str) else (bound, state)
 
     def _may_match(self, kind: NodeKind) -> bool:
-        """Return whether each request may mean some device of a kind of node that is there, held or not; what no
-        selector can tell counts as meant. Cost: that of MatchedKinds.matches() for each request."""
+        """Return whether each request may mean some device of an existing kind of node, held or not; a device without
+        an answer counts as meant. Cost: that of MatchedKinds.matches() for each request."""
         found = self._may_match_known.get(kind)
         if found is None:
             inventory, matches = self._inventory, self._evaluators.matched.matches
@@ -225,14 +225,14 @@ class NodeRules:
         if places.question.is_about_shares:
             first = next(places.all(), None)
             if first is None:
-                # Where the search was cut off nothing is proved: the node is asked after all others.
+                # If the search was cut off nothing is proved: the node is asked after all others.
                 return UNSCORED if places.cut_off else places.refusal()
             return first.rank
         answer = self.answers.of_kind(state.kind).beside(state.free, held)
         return answer.reason if answer.best is None else places.rank(answer.best.score.best_node_rank())
 
     def most_left(self) -> str:
-        """Say how much memory the GPU with most left has, in words; "" where nobody asks for an amount of it.
+        """Say how much memory the GPU with most left has, in words; "" if no amount of memory is asked for.
 
         Cost: O(states of nodes × GPUs)."""
         wanted = [one.capacity[MEMORY_CAPACITY].nano for one in self.facts.amounts if MEMORY_CAPACITY in one.capacity]
@@ -284,7 +284,7 @@ class NodeRules:
         return text
 
     def held(self, name: str) -> int:
-        """Return the GPUs on a node that the pod has already."""
+        """Return the GPUs on a node that the pod already has."""
         return self._demand.beside.get(name, 0)
 
     def rank(self, found: NodeChoice) -> int:
@@ -327,7 +327,7 @@ class NodeRules:
     def ask(self, name: str) -> NodeChoice | str:
         """Return what the node gives, or why nothing, in words that follow a count of nodes.
 
-        Cost: the rules' own; a look-up where nodes in this state are known to give nothing.
+        Cost: the rules' own; a look-up if nodes in this state are known to give nothing.
         """
         state = self._inventory.state(name)
         if isinstance(state, str):
@@ -351,12 +351,12 @@ class NodeRules:
         return found
 
     def choice(self, name: str) -> NodeChoice | DoesNotFit | NeedsPerson:
-        """Return what the rules say of a node that has a state; nothing of it is remembered. Cost: the rules' own."""
+        """Return what the rules say about a node that has a state, and remember nothing. Cost: the rules' own."""
         return self._choose(name, self._state(name))
 
     def lack_of_identities(self, name: str, gpus: int) -> str | None:
         """Say that these GPUs of a node that has a state are not the ones that some request names, in words that follow
-        a count of nodes; None where they may be."""
+        a count of nodes; None if they may be."""
         pool = self._inventory.pool(name)
         assert pool is not None
         if not any(self.facts.apart) or self._inventory.is_mixed(pool.kind):
@@ -370,7 +370,7 @@ class NodeRules:
         return None
 
     def _in_use(self, state: NodeState) -> int:
-        """Return the GPUs that are not free and of which some request may have a share."""
+        """Return the GPUs in use of which some request may have a share."""
         return mask_of(one.ordinal for one in state.shares) if self.facts.amounts else 0
 
     def _choose(self, name: str, state: NodeState) -> NodeChoice | DoesNotFit | NeedsPerson:
@@ -432,7 +432,7 @@ def first_alternatives(
     inventory: Inventory, name: str, claims: Sequence[ClaimDemand], evaluators: Evaluators
 ) -> tuple[int, ...] | None:
     """Return the most preferred alternatives that are legal on a node, by their places, in the order of claims and
-    requests; None when none are. What a policy requires does not count."""
+    requests; None when none are. Requirements of policies do not count."""
     pool = inventory.pool(name)
     problem = _pose(inventory, name, claims, evaluators)
     if pool is None or not isinstance(problem, Problem):
@@ -469,8 +469,8 @@ def _pose(
 
 
 def _modes(inventory: Inventory, node: str, claims: Sequence[ClaimDemand]) -> ShareModes:
-    """Return how the requests want to share the GPUs of a node that are given in shares; nothing where none asks for
-    an amount: who takes a GPU whole shares it with nobody."""
+    """Return how the requests want to share the GPUs of a node that are given in shares; nothing if none asks for an
+    amount, because a GPU that is taken whole is not shared."""
     pool = inventory.pool(node)
     if pool is None or not pool.kind.shareable:
         return ShareModes()
@@ -492,7 +492,7 @@ def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:
 
 
 def _offered_only(driver: str, pool: NodePool) -> Restriction:
-    """Return what keeps devices without our taint from being given: kube-scheduler allocates them."""
+    """Return the restriction to devices with our taint: kube-scheduler allocates the others."""
     names = [name for ordinal, name in enumerate(pool.devices) if name is not None and pool.offered >> ordinal & 1]
     devices = frozenset(DeviceId(driver, pool.pool, name) for name in (*names, *pool.others))
     return Restriction(frozenset({PoolId(driver, pool.pool)}), devices)

@@ -1,4 +1,4 @@
-"""What is said of a decision that took too long: what cost most, and who can make it cheaper."""
+"""The answer when a decision took too long: what cost most, and who can make it cheaper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dracaena.controller.allocation.request import RefusalKind, Refused, names_s
 from dracaena.controller.allocation.state.inventory import Inventory
 
 MAX_SHOWN: Final = 100
-"""Characters of a selector that are shown: a reason stands in an Event of 1 KiB."""
+"""Characters of a selector that are shown: a reason has to fit into an Event of 1 KiB."""
 
 
 def too_long(
@@ -38,7 +38,7 @@ def _what(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work:
 
 
 def _owner(inventory: Inventory, claims: Sequence[ResourceClaim], expression: str) -> str:
-    """Name the object that a selector stands in."""
+    """Return the name of the object that contains a selector."""
     for claim in claims:
         if names_selector(claim.spec, expression):
             return f"claim {claim.key}"

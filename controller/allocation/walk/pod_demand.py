@@ -1,5 +1,5 @@
 """What one pod asks of the cluster: devices, in each combination of its requests' alternatives, and a node to run on;
-what tells it apart from other pods that wait, and which of them comes first.
+what distinguishes it from other waiting pods, and which of them comes first.
 
 Preference counts before score: the first combination that any node can serve wins, and only then the best set of
 devices.
@@ -47,8 +47,8 @@ from dracaena.controller.allocation.state.node_state import NodeKind, held_devic
 from dracaena.controller.allocation.walk.matches import MatchedKinds
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
-"""Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept
-compiled, so that classes have room beside them. The API server takes a megabyte; sensible claims have 1 KB."""
+"""Characters of all different selectors in one pod's claims: at worst a second to compile, and half of what is kept
+compiled, so that there is room for classes too. The API server accepts a megabyte; ordinary claims have 1 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class PodDemand:
     """A pod with its claims, read."""
 
     claims: tuple[ClaimDemand, ...]
-    """Those that are not allocated yet, need devices, and are ours to serve."""
+    """The claims that are not allocated yet, need devices, and are ours to serve."""
     concerns_us: bool
     """Whether the pod's user visibly means our driver."""
     pins: tuple[Mapping[str, Any], ...]
-    """Raw node selectors of the claims that are allocated already."""
+    """Raw node selectors of the claims that are already allocated."""
     beside: Mapping[str, int]
     """Node → mask of the GPUs there that these claims hold; only nodes with some."""
     filter: NodeFilter
@@ -118,17 +118,17 @@ def read_pod_demand(
 def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDemand | None:
     """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
 
-    Raises UnreadableSelectorError. Cost: nothing where neither the pod nor one on a node has such rules.
+    Raises UnreadableSelectorError. Cost: nothing if neither the pod nor one on a node has such rules.
     """
     spec, placed = pod.spec, inventory.placed
     asks = spec.affinity or spec.topology_spread_constraints or spec.volumes
     if spec.node_name or not (asks or placed.keeps_anybody_off):
-        return None  # who names its node has passed them by
+        return None  # a pod that names its node has bypassed them
     return placement_demand(inventory.placed, inventory.spread_scopes, inventory.storage, pod, pod_name(pod), effort)
 
 
 class _OursOrNot:
-    """Tells which claims and requests are about devices of our driver."""
+    """Finds out which claims and requests are about devices of our driver."""
 
     def __init__(self, inventory: Inventory, matched: MatchedKinds, effort: Effort) -> None:
         self._inventory, self._matched, self._effort = inventory, matched, effort
@@ -156,7 +156,7 @@ class _OursOrNot:
         return None
 
     def _is_of_ours(self, request: RequestDemand) -> bool:
-        """Return whether the request's class can match a device of ours. Where that fails, the failure is ours too."""
+        """Return whether the request's class can match a device of ours. If evaluating it fails, it counts as ours."""
         name = request.device_class.name
         if name not in self._known:
             expressions = request.device_class.selectors
@@ -170,7 +170,7 @@ class _OursOrNot:
 
 
 def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:
-    """Yield what a person must mend: expressions that do not compile, and more of them than we compile for one pod."""
+    """Yield what a person must fix: expressions that do not compile, and more of them than we compile for one pod."""
     own = {
         selector
         for demand in demands
@@ -211,11 +211,11 @@ def _held_by_node(inventory: Inventory, claims: Sequence[ResourceClaim]) -> Mapp
 
 
 MAX_COMBINATIONS: Final = 64
-"""Combinations that are tried: those of two requests with all eight alternatives that the API allows. Of further ones
-only those that come first on some node are tried."""
+"""Combinations that are tried: those of two requests with all eight alternatives that the API allows. Beyond that, only
+combinations that come first on some node are tried."""
 
 MAX_MATCHES: Final = 2
-"""Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
+"""Constraints whose values are combined for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
 
 
 STRICTEST_FIRST: Final = (
@@ -260,7 +260,7 @@ class Combination:
 
     @property
     def key(self) -> Hashable:
-        """What is asked for, whatever the claims are called: equal for claims with equal specs."""
+        """What is asked for, without the claims' names: equal for claims with equal specs."""
         return tuple(claim.read for claim in self.claims), tuple(chosen.alternative for chosen in self.requests)
 
     @property
@@ -281,16 +281,16 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class CombinationFacts:
-    """What can be said of a combination without a look at any node; the same for all of one key."""
+    """What can be said about a combination without looking at any node; the same for all with one key."""
 
     question: Question
-    """About the scored requests. Where not `exact`, its answer is at least as good as what a node really gives."""
+    """About the scored requests. If not `exact`, its answer is at least as good as what a node really gives."""
     exact: bool
     """Whether the answer to the question is all there is to know about a node that has nothing but whole GPUs."""
     identity: bool
     """Whether equal nodes may give different answers."""
     apart: tuple[tuple[str, ...], ...] = ()
-    """Of each scored request the selectors that read an identity: they can be asked of a node's devices only."""
+    """The selectors of each scored request that read an identity: they can be evaluated only on a node's devices."""
 
     has_all: bool = False
     """Whether some request takes all devices that it matches."""
@@ -360,7 +360,7 @@ def facts_of(
         unreadable = tuple(e for e in expressions if reads_identity(driver, _footprint(selectors, e)))
         identity = identity or bool(unreadable)
         apart.append(unreadable)
-        # The amounts that are wanted are rules about one device, which the general path asks.
+        # Wanted amounts are rules about one device, which the general path checks.
         exact = exact and chosen.demand.request.capacity is None
         kept.append(tuple(e for e in expressions if e not in unreadable))
     identity = identity or any(
@@ -423,21 +423,21 @@ Turn = tuple[int, bool, str, str]
 
 
 def turn(pod: Pod) -> Turn:
-    """Return a pod's place among all others. spec.priority first, as kube-scheduler's queue has it, then the time of
-    creation (times of the API sort as texts; whole seconds), those that were never created last, then the key.
+    """Return a pod's place among all others: by spec.priority, as in kube-scheduler's queue, then by time of creation
+    (times of the API sort as text; whole seconds) with pods that were never created last, then by key.
 
-    None of it ever changes while the pod lives, so all replicas and all leaders order alike.
+    None of this changes while the pod lives, so all replicas and all leaders have the same order.
     """
     created = pod.metadata.creation_timestamp
     return -pod.spec.priority, created is None, created or "", pod.key
 
 
 DIGEST_BYTES: Final = 32
-"""Shapes are keys of what waits and of what is remembered, and a pod may have 1.5 MB. No tenant finds a second spec of
-the same 256 bits."""
+"""Shapes are keys of what waits and of what is remembered, and a pod may have 1.5 MB. With 256 bits no tenant can find
+a second spec with the same digest."""
 
 APART: Final = b"pod "
-"""Begins the shape of a pod that is like no other."""
+"""Prefix of the shape of a pod that is like no other."""
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -453,16 +453,15 @@ def shape(
 ) -> bytes:
     """Return what a decision reads of a pod and its claims: pods of one shape get one answer at any moment.
 
-    Pods of two namespaces never have one shape: a pod stands behind an equal one that is older, and nobody shall stand
-    behind a pod of a namespace whose pods are decided for behind all others.
+    Pods of two namespaces never have the same shape: a pod waits behind an equal older one, and must not wait behind a
+    pod of a namespace whose pods come behind all others.
 
     All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
-    claims, priority, gates, the PodGroup and the scheduler's name do not, and of each claim that waits only what it
-    asks for does: a pod's family says which node is better, and never whether there is one. Of the pod's labels only
-    those count that are given: rules about other pods are the only ones that read any. `shared`: other pods name one
-    of the claims, too; nobody is evicted for such a pod.
-    Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in
-    proportion to the size of pod and claims, and charged to `effort`.
+    claims, priority, gates, the PodGroup and the scheduler's name do not, and of each waiting claim only what it asks
+    for counts: a pod's family says which node is better, and never whether there is one. Of the pod's labels only the
+    given `labels` count, because only rules about other pods read any. `shared`: other pods also name one of the
+    claims; no pod is evicted for such a pod. With an allocated claim, or with `apart`, the pod is like no other. Cost:
+    some 10 µs for an ordinary pod, in proportion to the size of pod and claims, and charged to `effort`.
     """
     effort = effort or Effort()
     waiting = list(claims)

@@ -39,25 +39,25 @@ TRIED_BEFORE: Final = "asked in vain by an earlier try"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
 PATIENCE: Final = 64
-"""Nodes that are refused one by one, 2 µs each, before those are named that have room: it takes up to 0.7 ms, and most
-decisions never come to a node without."""
+"""Nodes that are refused one by one, 2 µs each, before the nodes with room are listed: that takes up to 0.7 ms, and
+most decisions never visit a node without room."""
 
 FEW: Final = 8
-"""Where selectors leave less than one node in this many, they get buckets of their own; else the others are skipped."""
+"""If selectors leave less than one node in this many, those get buckets of their own; else the others are skipped."""
 
 LATER: Final = 1 << 5000
-"""Added to the bound of a node that an earlier try found unable to serve the pod: it comes after all others."""
+"""Added to the bound of a node that an earlier attempt found unable to serve the pod: it comes after all others."""
 
 SECOND_LOOKS: Final = 2
-"""Groups that the rules are asked about for a runner-up: it is told to people and decides nothing, and each look costs
-as much as a small decision."""
+"""Groups that the rules are asked about for a runner-up: it is only shown to people, and each look costs as much as a
+small decision."""
 
 _Gives = NodeAnswer | NodeState | Judged | NodeChoice
-"""What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
-which devices it gives (Judged); or what the one node gives (NodeChoice)."""
+"""What is known about the nodes of a group: what each gives (NodeAnswer); a bound only (NodeState); how good each is,
+but not which devices it gives (Judged); or what the one node gives (NodeChoice)."""
 
 _States = Mapping[tuple[int, Hashable], Sequence[str]]
-"""Of one kind: what is free and the rest of the state → names of nodes (inventory.Buckets)."""
+"""For one kind: what is free and the rest of the state → names of nodes (inventory.Buckets)."""
 
 _Group = tuple[int, str, int, Sequence[str], _Gives]
 """Bound; the next node by name; its place among the names; names, ascending; what is known. A plain tuple: a decision
@@ -80,8 +80,8 @@ class Walk:
         is_exact: bool,
     ) -> None:
         """`is_exact`: whether the answers say everything about whole GPUs; `rules` are made when they are first needed.
-        `family`: what a pod of a family prefers; None: nothing. `tried` are the nodes that earlier, overdue tries found
-        unable to serve the pod; they come last, and nodes that turn out so now are added.
+        `family`: what a pod of a family prefers; None: nothing. `tried` are the nodes that earlier, overdue attempts
+        found unable to serve the pod; they come last, and nodes found unable now are added.
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
@@ -92,7 +92,7 @@ class Walk:
         self._selected: Names | None = None
         """The nodes that are meant among those of the groups; None: all."""
         self._with_room: Names | None = None
-        """The nodes that may have enough of cpu and the like, once it is worth knowing; None: any."""
+        """The nodes that may have enough CPU and the like, once it is worth knowing; None: any."""
         self._heap: list[_Group] = []
         self._ranking: Ranking[NodeAnswer] | Ranking[NodeState] | None = None  # further groups, from a place on:
         self._place = 0
@@ -101,25 +101,25 @@ class Walk:
         """Where best() ended: after all nodes that come before this bound and name."""
         self._without: list[tuple[NodeKind, str, Sequence[str]]] = []  # nodes that have nothing to give; the reason
         self._refused: list[tuple[str, str]] = []  # nodes that were refused one by one, with the reason
-        self._short: list[_Group] = []  # nodes that were left out for want of room
+        self._short: list[_Group] = []  # nodes that were left out for lack of room
         self._by_rules = False
         self.is_round_over = False
-        """Whether best() tried no node, because earlier tries together have tried every one without success."""
+        """Whether best() tried no node, because earlier attempts together have tried every one without success."""
 
     @property
     def mistake(self) -> NeedsPerson | None:
-        """The first thing that only a person can mend and that kept a node from being used."""
+        """The first mistake that kept a node from being used and that only a person can fix."""
         return None if self._made_rules is None else self._made_rules.mistake
 
     def best(self) -> NodeChoice | None:
         """Return what the best node gives, of equal ones the first by name; None when none gives anything.
 
         For a request for whole GPUs, other devices of a node are considered only when no node has enough whole ones.
-        When the decision is overdue, this is the best of the nodes tried until then; if none of them gave anything,
+        When the decision is overdue, this is the best of the nodes tried so far; if none of them gave anything,
         OverdueError goes on to the caller. Cost: a look at the filter for each visited node. The rules are asked once
-        for each state, or for each visited node where nodes in one state may differ. A step for each bucket, unless
-        there is a Ranking of them: where whole GPUs are all or come first, and for a pod of no family whose selectors
-        leave a FEWth of the nodes.
+        for each state, or for each visited node if nodes in one state may differ. A step for each bucket, unless there
+        is a Ranking of them: if whole GPUs are all or come first, and for a pod of no family whose selectors leave a
+        FEWth of the nodes.
         """
         buckets = self._buckets()
         parts = [buckets] if self._family is None else list(self._family.cut(buckets))
@@ -144,17 +144,17 @@ class Walk:
         return self._best_by_rules(mixed, is_ranked=is_ranked)
 
     def second(self) -> NodeChoice | None:
-        """Return what the next best node gives after best(); None also where a few looks do not tell."""
+        """Return what the next best node gives after best(); None also if a few looks do not show it."""
         return self._next(SECOND_LOOKS if self._by_rules else None)
 
     def census(self, winner: NodeChoice) -> Census:
         """Return what became of all nodes but the winner's, right after best(). Each is counted once, for the first of
-        these that holds. It has no GPUs of ours to give; the pod's node selectors leave it out; it has not what is
-        asked for, as far as all nodes in its state tell; it comes after the winner; it has too little of what is no
-        device; it is none for the pod for another reason; it cannot serve the claims.
+        these reasons that applies. It has no GPUs of ours to give; the pod's node selectors leave it out; it lacks what
+        is asked for, like all nodes in its state; it comes after the winner; it has too little of what is no device; it
+        is unfit for the pod for another reason; it cannot serve the claims.
 
-        Cost: a step for each node that was refused and each group, or with node selectors for each node; what is left
-        of a ranking is copied (Unvisited.of).
+        Cost: a step for each refused node and each group, or with node selectors for each node; what is left of a
+        ranking is copied (Unvisited.of).
         """
         reasons = Counter(reason for _, reason in self._refused)
         for _, reason, names in self._without:
@@ -196,9 +196,9 @@ class Walk:
             self._push(rank, names, place, gives)
 
     def _best_by_rules(self, parts: Iterable[Buckets], *, is_ranked: bool = False) -> NodeChoice | None:
-        """`is_ranked`: the parts are all buckets of mixed nodes, and stand in the order of their bounds."""
+        """`is_ranked`: the parts are all buckets of mixed nodes, in the order of their bounds."""
         self._by_rules = True
-        # To ask the rules costs so much more than to name the nodes with room that it is done first.
+        # Asking the rules costs so much more than listing the nodes with room that the list comes first.
         self._with_room = self._demand.filter.with_room()
         is_ranked = is_ranked and not self._tried
         groups = [] if is_ranked else self._groups(parts)
@@ -217,7 +217,7 @@ class Walk:
             return self._best_until_now()
 
     def _next(self, looks: int | None) -> NodeChoice | None:
-        """Walk on to the next node in order that gives something; ask the rules about at most so many groups."""
+        """Walk on to the next node in order that gives something; ask the rules about at most `looks` groups."""
         while (group := self._pop()) is not None:
             self._visited = group
             rank, name, place, names, gives = group
@@ -233,7 +233,7 @@ class Walk:
                 if isinstance(gives, NodeState):
                     if looks == 0:
                         return None
-                    # What is remembered counts as a look too: the answer must not depend on what was asked before.
+                    # Remembered answers count as looks too: the result must not depend on what was asked before.
                     looks = None if looks is None else looks - 1
             found = self._visit(group)
             if found is not None:
@@ -242,12 +242,12 @@ class Walk:
         return None
 
     def _pop(self) -> _Group | None:
-        """Take out the first group by bound and name; None: there is none left."""
+        """Take out the first group by bound and name; None: none is left."""
         self._take_from_ranking(whole=False)
         return heapq.heappop(self._heap) if self._heap else None
 
     def _take_from_ranking(self, *, whole: bool) -> None:
-        """Put the buckets of the ranking among the groups that may hold the first node; `whole`: all that are left."""
+        """Add the buckets of the ranking that may contain the first node to the groups; `whole`: all that are left."""
         ranking, heap, selected, with_room = self._ranking, self._heap, self._selected, self._with_room
         if ranking is None:
             return
@@ -267,7 +267,7 @@ class Walk:
             self._ranking = None
 
     def _visit(self, group: _Group) -> NodeChoice | None:
-        """Return what the next node of a group gives, if that is as good as the bound. Whatever else is known then goes
+        """Return what the next node of a group gives, if that is as good as the bound. What else is then known goes
         back among the groups."""
         rank, name, place, names, gives = group
         if isinstance(gives, NodeChoice):
@@ -301,7 +301,7 @@ class Walk:
         return None
 
     def _put_back(self, group: _Group, known: Judgement | None, place: int) -> None:
-        """Put the nodes of a group from a place on among those to be visited, with what is known of their state."""
+        """Put the nodes of a group from a place on back among those to visit, with what is known about their state."""
         rank, _, _, names, gives = group
         if known is None:
             self._push(rank, names, place, gives)
@@ -313,7 +313,7 @@ class Walk:
             self._without.append((gives.kind, self._rules.refusal(known), names[place:]))
 
     def _rank_of(self, rank: int, name: str) -> int:
-        """Return the rank or the bound of a node among all, of what its devices have by themselves."""
+        """Return the rank or the bound of a node among all, given that of its devices alone."""
         return rank if self._family is None or not 0 <= rank < UNSCORED else self._family.rank(rank, name)
 
     def _with_outlook(self, found: NodeChoice) -> NodeChoice:
@@ -331,7 +331,7 @@ class Walk:
             heapq.heappush(self._heap, (rank, names[place], place, names, gives))
 
     def _selected_from(self, names: Sequence[str], place: int) -> int:
-        """Return the place of the first node that is meant, from a place on; behind the last where none is."""
+        """Return the place of the first node that is meant, from a place on; after the last if none is."""
         selected = self._selected
         if selected is None:
             return place
@@ -394,7 +394,7 @@ class Walk:
         return self._inventory.node_buckets.by_free_gpus if self._is_exact else self._inventory.buckets
 
     def _beside(self) -> Iterator[tuple[str, NodeState, int]]:
-        """Yield the nodes where the pod holds GPUs already: they are part of its set there, and nowhere else."""
+        """Yield the nodes where the pod already holds GPUs: they are part of its set there, and nowhere else."""
         for name, held in self._demand.beside.items():
             state = self._inventory.state(name) if name in self._inventory.nodes else ""
             if isinstance(state, NodeState) and (self._narrowed is None or name in self._narrowed):
@@ -444,7 +444,7 @@ class Walk:
         return groups
 
     def _meant(self, by_state: _States) -> Iterable[tuple[tuple[int, Hashable], Sequence[str]]]:
-        """Return the states in which there are nodes that are meant: often those of some kinds alone."""
+        """Return the states with nodes that are meant: often only those of some kinds."""
         selected = self._selected
         if selected is None:
             return by_state.items()
@@ -479,7 +479,7 @@ class Walk:
         return isinstance(state, NodeState) and state.kind.is_mixed
 
     def _count(self, names: Sequence[str], place: int = 0) -> int:
-        """Return how many nodes there are from a place on that the pod's node selectors leave."""
+        """Return how many nodes from a place on the pod's node selectors leave."""
         narrowed = self._narrowed
         return len(names) - place if narrowed is None else len(narrowed.intersection(names[place:]))
 

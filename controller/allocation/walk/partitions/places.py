@@ -2,7 +2,7 @@
 (docs/design/0034-mig-placement.md).
 
 Whole GPUs are chosen first, by their links, as if the parts took nothing, but so that the parts find a place. Parts go
-where the fewest fresh GPUs are broken, of these where the rest of the node is damaged least, and then where most stays
+where they break the fewest fresh GPUs, then where the rest of the node is damaged least, and then where most stays
 possible.
 """
 
@@ -27,27 +27,27 @@ from dracaena.controller.allocation.walk.partitions.question import PartOption, 
 T = TypeVar("T")
 
 Damage = tuple[int, ...]
-"""What sorts sets of GPUs by what the rest of the node loses without them, least first."""
+"""Sorts sets of GPUs by what the rest of the node loses without them, least first."""
 
 MAX_SETS: Final = 256
-"""Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. Without a place beside any of them the
-node is asked by the rules alone."""
+"""Sets of whole GPUs that are tried beside the parts: more than 8 GPUs have. If there is no place beside any of them,
+only the rules judge the node."""
 
 MAX_EQUAL_SETS: Final = 70
 """Sets of whole GPUs of equal worth that are compared by what the parts lose beside them: all 70 of 4 among 8 GPUs."""
 
 MOST_GEOMETRIES: Final = 10_000
-"""Geometries that are known by identity, each some 10 KiB: nodes have them by kind, 8 each."""
+"""Geometries known by identity, some 10 KiB each: each kind of node has 8."""
 
 MOST_TABLES: Final = 1_000
-"""Tables that are kept, of some 100 KiB each where all states were asked about. A product has one geometry, and one
-more for each set of instances that somebody else made on such a GPU; slices can be made up that have any number."""
+"""Tables that are kept, some 100 KiB each if all states were asked about. A product has one geometry, and another for
+each set of instances that others made on such a GPU; made-up slices can have any number."""
 
 MAX_FRESH_SETS: Final = 1_820
 """Sets of fresh GPUs that are compared by the damage of breaking them: all of 4 among 16."""
 
 DAMAGE_STEPS: Final = 4 * SET_STEPS
-"""A set of fresh GPUs that is scored by itself: on 16 GPUs some 45 microseconds."""
+"""A set of fresh GPUs that is scored alone: on 16 GPUs some 45 microseconds."""
 
 MOST_DAMAGES: Final = 50_000
 """Damages of breaking a set of fresh GPUs that are kept, some 400 bytes each: more than one decision needs for 70 sets
@@ -55,11 +55,11 @@ of two whole GPUs beside each of which two of 14 others are broken."""
 
 
 class PartTables:
-    """One table for each geometry, and the ways to cut and the damages that are known. One thread at a time."""
+    """One table for each geometry, and the known ways to cut and damages. One thread at a time."""
 
     def __init__(self, effort: Effort) -> None:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
-        # By identity: to compare two equal geometries takes longer than all else that is asked of a GPU.
+        # By identity: comparing two equal geometries takes longer than everything else that is done for a GPU.
         self._by_id: dict[int, tuple[PartitionGeometry, PartitionTable]] = {}
         self._effort = effort
         self._damages: dict[tuple[Box, tuple[Demand, ...], int], dict[int, Damage]] = {}
@@ -79,8 +79,8 @@ class PartTables:
         return known[1]
 
     def damages(self, engine: Engine, box: Box, demands: tuple[Demand, ...], free: int) -> Callable[[int], Damage]:
-        """Return a function that tells of a set of free GPUs what sorts it by what the rest loses without them, least
-        first. Sets whose GPUs are twins share one answer: behind NVSwitches all sets of a size do."""
+        """Return a function that returns for a set of free GPUs the damage to the rest without them, least first. Sets
+        whose GPUs are twins share one answer: behind NVSwitches all sets of a size do."""
         if self._damage_count >= MOST_DAMAGES:
             self._damages.clear()
             self._damage_count = 0
@@ -103,7 +103,7 @@ class PartPlacement:
     """One way to serve the pod on a node."""
 
     whole: Choice | None
-    """The whole GPUs; None where it gets none here."""
+    """The whole GPUs; None if the pod gets none here."""
     cut: Cut
     """The parts; their demands are the places in PartQuestion.parts."""
     rank: int
@@ -138,12 +138,12 @@ class PartPlaces:
         held: int = 0,
     ) -> None:
         """`free`: whole GPUs that count for the pod and can be given; `lefts`: what is left of each GPU that is cut on
-        demand; `held`: whole GPUs there that the pod has already."""
+        demand; `held`: whole GPUs there that the pod already has."""
         self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
         self._free, self._held = free, held
         self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
         self.cut_off = False
-        """Whether something was left out for its number: then that there is no place is not proved."""
+        """Whether something was left out because there is too much of it: finding no place then proves nothing."""
         self._demands = question.demands
         self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
         self._gpus = tuple(
@@ -152,18 +152,18 @@ class PartPlaces:
         )
 
     def all(self) -> Iterator[PartPlacement]:
-        """Yield the places, best first: by the whole GPUs, as where no part is asked for; then the fewest fresh GPUs,
-        then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. Of each
-        set of whole GPUs, and each way to choose the values to agree in, the best place is told."""
+        """Yield the places, best first: by the whole GPUs, as if no part were asked for; then the fewest fresh GPUs,
+        then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. For each
+        set of whole GPUs, and each way to choose the values to agree on, only the best place is yielded."""
         for _, equal in groupby(self._most(MAX_SETS, self._sets()), key=_rank_of_whole):
             every = [self._way(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
             ways = sorted((way for way in every if way is not None), key=_fresh_count)
-            # One place is all that most callers ask for: no damage is worked out for ways that break more.
+            # Most callers ask for one place only, so no damage is worked out for ways that break more.
             for _, alike in groupby(ways, key=_fresh_count):
                 yield from map(self._placement, sorted(map(self._least_damage, alike), key=self._order))
 
     def _most(self, count: int, every: Iterable[T]) -> Iterator[T]:
-        """Yield so many at most, and note whether there are more."""
+        """Yield at most `count`, and note whether there are more."""
         for number, one in enumerate(every):
             if number == count:
                 self.cut_off = True
@@ -175,7 +175,7 @@ class PartPlaces:
         if not self._question.whole:
             yield from ((None, option) for option in self._question.options)
             return
-        # Without a place for the parts where no whole GPU is taken there is none beside any set.
+        # If the parts have no place while no whole GPU is taken, they have none beside any set.
         options = [one for one in self._question.options if self._best(0, one, self._free) is not None]
         every = [(choice, option) for option in options for choice in self._most(MAX_SETS, self._choices(option))]
         yield from sorted(every, key=_rank_of_whole)
@@ -192,12 +192,12 @@ class PartPlaces:
         return self._engine.choices(self._question.kind.box, self._free, demands, self._held)
 
     def _way(self, choice: Choice | None, option: PartOption) -> _Way | None:
-        """Return the best way to cut beside these whole GPUs, the damage left aside."""
+        """Return the best way to cut beside these whole GPUs, ignoring the damage."""
         cut = self._best(0 if choice is None else choice.mask, option, self._free)
         return None if cut is None else _Way(choice, option, cut)
 
     def _order(self, way: _Way) -> tuple[object, ...]:
-        """Return what sorts ways with whole GPUs of one rank that break as many others, best first."""
+        """Return a key that sorts, best first, ways with whole GPUs of equal rank that break equally many others."""
         fresh = self._fresh_of(way.cut, way.taken)
         damage = self._damages(self._free & ~way.taken)(fresh) if fresh else ()
         return damage, way.cut.key, way.cut.picks, () if way.whole is None else ordinals_of(way.whole.mask)
@@ -208,7 +208,7 @@ class PartPlaces:
         return PartPlacement(way.whole, self._dealt(way.cut), rank)
 
     def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
-        """Return the best way to cut beside whole GPUs that are taken, breaking none but these fresh GPUs."""
+        """Return the best way to cut beside the taken whole GPUs that breaks no fresh GPUs but these."""
         if not self._demands:
             return NOTHING
         masks = zip(*[option.parts[alike[0]] for alike in self._demands], strict=True)
@@ -229,13 +229,13 @@ class PartPlaces:
         return mask_of({one for one in ordinals if one is not None and (self._free & ~taken) >> one & 1})
 
     def _least_damage(self, way: _Way) -> _Way:
-        """Return the best way that breaks as many fresh GPUs, those whose loss does least damage to the rest."""
+        """Return the best way that breaks equally many fresh GPUs, those whose loss does least damage to the rest."""
         count = _fresh_count(way)
         found = self._cut_with_least_damage(way.taken, way.option, count) if count else None
         return way if found is None else way._replace(cut=found)
 
     def _cut_with_least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
-        """Return the best way that breaks so many fresh GPUs, those whose loss does least damage to the rest."""
+        """Return the best way that breaks `count` fresh GPUs, those whose loss does least damage to the rest."""
         free = self._free & ~taken
         alike: dict[tuple[PartitionTable, Left, PlaceMasks], int] = {}
         for number, (bit, table, left) in enumerate(self._gpus):
@@ -265,7 +265,7 @@ class PartPlaces:
         return self._tables.damages(self._engine, self._question.kind.box, self._nothing, free)
 
     def _dealt(self, cut: Cut) -> Cut:
-        """Return a way with the parts of each demand dealt out over its requests, in order."""
+        """Return a way with the parts of each demand divided among its requests, in order."""
         if len(self._demands) == len(self._question.parts):
             return cut
         counts, parts = self._asked.counts, self._question.parts
@@ -273,15 +273,15 @@ class PartPlaces:
         return Cut(cut.key, tuple(sorted((gpu, next(turns[demand]), place) for gpu, demand, place in cut.picks)))
 
     def rank(self, nodes: tuple[int, ...], fresh: int = 0, key: CutKey | None = None) -> int:
-        """Return what sorts nodes, of the rank that the whole GPUs there have: GPUs that are lost to sets count before
-        how the pod's one whole GPU lies, and behind how several are linked."""
+        """Return the rank of a node, given the rank of its whole GPUs: GPUs that are lost to sets count before the
+        position of the pod's one whole GPU, and after the links of several."""
         is_linked = sum(self._asked.counts[place] for place in self._question.whole) > 1
         told = (*nodes, fresh) if is_linked else (fresh, *nodes)
         loss, left = (0, 0) if key is None else key[1:]
         return one_number((*told, loss, left, self._free.bit_count()))
 
     def _node_rank(self, choice: Choice | None, fresh: int) -> tuple[int, ...]:
-        """Return the part of a node's rank that its whole GPUs decide, those that the parts break among them."""
+        """Return the part of a node's rank that its whole GPUs decide, including those that the parts break."""
         box = self._question.kind.box
         if choice is None and not fresh:
             return (0,) * len(self._engine.order(self._nothing).node_names)

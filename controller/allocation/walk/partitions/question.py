@@ -16,17 +16,17 @@ from dracaena.controller.allocation.state.device_kind import groups
 from dracaena.controller.allocation.state.node_state import NodeKind
 
 PlaceMasks = tuple[int, ...]
-"""Of each GPU that is cut on demand a mask of its places."""
+"""For each GPU that is cut on demand a mask of its places."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartOption:
-    """One way to choose the values in which requests have to agree."""
+    """One way to choose the values that requests have to agree on."""
 
     whole: tuple[int, ...]
-    """Of each request that gets whole GPUs a mask of those that it may have."""
+    """For each request that gets whole GPUs a mask of those that it may have."""
     parts: tuple[PlaceMasks, ...]
-    """Of each request that gets parts the places that it may have."""
+    """For each request that gets parts the places that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class PartQuestion:
 
     kind: NodeKind
     parts: tuple[int, ...]
-    """Places, among the requests whose devices are chosen, of those that get parts here; empty: none does."""
+    """The places, among the requests whose devices are chosen, of those that get parts here; empty: none does."""
     whole: tuple[int, ...]
-    """Of those that get whole GPUs here."""
+    """The places of those that get whole GPUs here."""
     options: tuple[PartOption, ...]
     apart: bool
-    """Whether no two parts may be of one GPU (distinctAttribute)."""
+    """Whether no two parts may be of the same GPU (distinctAttribute)."""
     is_exact: bool = False
     """Whether each request gets parts or whole GPUs here, and no constraint is left for the rules to judge."""
     demands: tuple[tuple[int, ...], ...] = field(init=False)
-    """Places in `parts` of requests that may have the same places whatever values they agree in: seven requests for one
-    part each are one demand for seven, not 2^7 ways to serve some of them."""
+    """The places in `parts` of requests that may have the same parts whatever values they agree on: seven requests for
+    one part each are one demand for seven, not 2^7 ways to serve some of them."""
 
     def __post_init__(self) -> None:
         alike: dict[tuple[PlaceMasks, ...], list[int]] = {}
@@ -55,8 +55,9 @@ class PartQuestion:
 
 
 def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int], selectors: Selectors) -> PartQuestion:
-    """Return what a pod asks of the nodes of a kind. A request gets parts where places match it and no whole GPU does.
-    `whole_masks`: the whole GPUs that each request may have. Cost: O(requests × places), selectors asked once for each.
+    """Return what a pod asks of the nodes of a kind. A request gets parts if places match it and no whole GPU does.
+    `whole_masks`: the whole GPUs that each request may have. Cost: O(requests × places), with selectors evaluated once
+    for each.
     """
     if not kind.partitions.gpus:
         return PartQuestion(kind, (), (), (), apart=False)
@@ -102,14 +103,14 @@ def _matching(one: PartitionedGpu[PublishedDevice], question: Question, place: i
 
 
 def _values(one: PartitionedGpu[PublishedDevice], attribute: str) -> Iterator[Hashable]:
-    """Yield the value of each place; None where it has none."""
+    """Yield the value of each place; None if it has none."""
     for device in one.devices:
         found = find_attribute(device, attribute)
         yield None if found is None else scalar(found)
 
 
 def _is_one_a_gpu(kind: NodeKind, attribute: str) -> bool:
-    """Whether all places of a GPU have one value of an attribute, and no two GPUs the same."""
+    """Whether all places of a GPU have the same value of an attribute, and different GPUs different ones."""
     every = [set(_values(one, attribute)) for one in kind.partitions.gpus]
     return all(len(values) == 1 for values in every) and len(set().union(*every) - {None}) == len(every)
 

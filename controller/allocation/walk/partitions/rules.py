@@ -29,8 +29,8 @@ from dracaena.controller.allocation.walk.partitions.question import PartOption, 
 from dracaena.controller.allocation.walk.pod_demand import ChosenRequest
 
 MAX_PROPOSALS: Final = 8
-"""Places that the rules are asked about, best first. A place holds to all rules but the rarest (a value that several
-parts of one GPU have to differ in), so the first one is taken nearly always."""
+"""Places that the rules are asked about, best first. A place meets all rules but the rarest (a value in which several
+parts of one GPU have to differ), so the first one is nearly always taken."""
 
 
 class PartRules:
@@ -51,7 +51,7 @@ class PartRules:
         self.elsewhere = frozenset(
             place for kind in inventory.buckets if kind.partitions.gpus for place in answers.of_kind(kind).parts.parts
         )
-        """Of all requests those that get parts of GPUs on some node. Every rank depends on it."""
+        """The requests that get parts of GPUs on some node. Every rank depends on it."""
 
     @property
     def are_asked_for(self) -> bool:
@@ -59,7 +59,7 @@ class PartRules:
         return bool(self.elsewhere)
 
     def never(self, selectors: Selectors) -> str:
-        """Say why no GPU of the cluster can ever be cut into what the pod asks for; "" where one can, or where nobody
+        """Say why no GPU of the cluster can ever be cut into what the pod asks for; "" if one can, or if no request
         visibly asks for parts. Cost: O(kinds of nodes × places)."""
         kinds = [kind for kind in self._inventory.buckets if kind.partitions.gpus]
         for place, chosen in enumerate(self._requests):
@@ -86,7 +86,7 @@ class PartRules:
         return ""
 
     def _most(self, kind: NodeKind) -> bool:
-        """Whether a node of a kind could serve the pod with all of its GPUs free, for all that is proved."""
+        """Whether a node of a kind could serve the pod with all of its GPUs free, unless the contrary is proved."""
         question = self._answers.of_kind(kind).parts
         if not question.parts:
             return set(range(len(self._asked.counts))) != self.elsewhere
@@ -99,9 +99,9 @@ class PartRules:
         return bool(self._answers.of_kind(kind).parts.parts)
 
     def bound(self, state: NodeState, held: int) -> int | str:
-        """Return the best rank that nodes in a state may have, or why they give nothing; FIRST where only the rules can
-        tell: beside GPUs that are cut on demand there is something else, or a request is for neither; UNSCORED where
-        too much was left out to tell."""
+        """Return the best rank that nodes in a state may have, or why they give nothing; FIRST if only the rules can
+        know: there is something else beside GPUs that are cut on demand, or a request is for neither; UNSCORED if too
+        much was left out to know."""
         question = self._answers.of_kind(state.kind).parts
         if not question.parts:
             answer = self._answers.of_kind(state.kind).beside(state.free, held)
@@ -114,11 +114,11 @@ class PartRules:
             return first.rank
         if self._may_give_more(question):
             return FIRST
-        # Where something was left out nothing is proved: the node is asked after all others.
+        # If something was left out nothing is proved: the node is asked after all others.
         return UNSCORED if places.cut_off else self._refusal(question)
 
     def rank_of_whole(self, state: NodeState, choice: Choice, *, best: bool = False) -> int:
-        """Return what sorts a node that gives whole GPUs alone, among those that give parts: each GPU that is given
+        """Return the rank of a node that gives only whole GPUs, among nodes that give parts: each GPU that is given
         where another node would give a part counts as broken."""
         nodes = choice.score.best_node_rank() if best else choice.score.node_rank()
         fresh = sum(self._asked.counts[place] for place in self.elsewhere)
@@ -142,13 +142,13 @@ class PartRules:
         return PartPlaces(question, self._asked, self._engine, self._tables, free=free, lefts=left, held=held)
 
     def direct(self, pool: NodePool, state: NodeState, held: int) -> NodeChoice | None:
-        """Return the best place on a node whose state says everything, without asking the rules: who needs no more than
-        counters, selectors and taints of places. None where there is more to ask, or no place."""
+        """Return the best place on a node whose state says everything, without asking the rules: for pods that need no
+        more than counters, selectors and taints of places. None if there is more to check, or no place."""
         question = self._answers.of_kind(state.kind).parts
         if not question.is_exact or sum(self._asked.counts) > MAX_DEVICES:
             return None
         if any(amount < 0 for left in lefts(state.kind.partitions.gpus, state.rest) for amount in left):
-            return None  # of a pool that is overdrawn anywhere the rules give nothing
+            return None  # the rules give nothing of a pool that is overdrawn anywhere
         placement = next(self._places(question, state, held).all(), None)
         if placement is None:
             return None
@@ -161,8 +161,8 @@ class PartRules:
     def choose(
         self, problem: Problem, pool: NodePool, state: NodeState, held: int, asked: NodeQuestion
     ) -> NodeChoice | DoesNotFit | NeedsPerson:
-        """Return the best place that the rules can complete; where they complete none of MAX_PROPOSALS the first legal
-        allocation."""
+        """Return the best place that the rules can complete, or the first legal allocation if they complete none of
+        MAX_PROPOSALS."""
         alternatives = tuple(chosen_by_links(problem, asked))
         keys = tuple(one.key for one in alternatives)
         question = _cut_to(self._answers.of_kind(state.kind).parts, pool, problem, alternatives)
@@ -180,7 +180,7 @@ class PartRules:
     def _restrictions(
         self, question: PartQuestion, pool: NodePool, placement: PartPlacement, keys: tuple[RequestKey, ...]
     ) -> Iterator[Restriction]:
-        """Return what narrows each request to its part or its GPUs."""
+        """Yield the restrictions of each request to its part or its GPUs."""
         pools = frozenset({PoolId(self._inventory.driver, pool.pool)})
         names: dict[int, set[str]] = {}
         for gpu, demand, place in placement.cut.picks:
@@ -197,7 +197,7 @@ class PartRules:
 def _cut_to(
     question: PartQuestion, pool: NodePool, problem: Problem, alternatives: Sequence[Alternative]
 ) -> PartQuestion:
-    """Return a question of a kind as it is on one node: selectors may name a GPU by what no other node has."""
+    """Return the question of a kind reduced to one node: selectors may name a GPU by what no other node has."""
     masks = []
     for place in question.parts:
         able = {device.device for device in problem.eligible(alternatives[place])}
@@ -214,8 +214,8 @@ def _cut_to(
 
 
 def _narrowed(problem: Problem, restrictions: Sequence[Restriction]) -> Problem | NeedsPerson:
-    """Return the question about the proposed devices alone, where nothing else is asked for: a node that is cut on
-    demand has 200 devices, and the rules look at each of them."""
+    """Return the question about only the proposed devices, if nothing else is asked for: a node that is cut on demand
+    has 200 devices, and the rules look at each of them."""
     if len(restrictions) < sum(map(len, problem.requests)):
         return problem
     proposed = frozenset[DeviceId]().union(*(one.devices for one in restrictions))

@@ -1,7 +1,7 @@
-"""Every way to deal the shares of a pod out over the GPUs of one node (docs/design/0029-shares.md).
+"""Every way to distribute the shares of a pod over the GPUs of one node (docs/design/0029-shares.md).
 
-Users write the requests, and whether they fit together is bin packing: there are requests that nobody can tell within a
-lifetime. So each look at a GPU is charged and counted, what cannot succeed is seen early, and the search ends at a
+Users write the requests, and whether they fit together is bin packing: some requests cannot be decided within a
+lifetime. So each look at a GPU is charged and counted, what cannot succeed is noticed early, and the search ends at a
 limit.
 """
 
@@ -19,36 +19,36 @@ from dracaena.controller.allocation.state.node_state import SharedGpu
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 
 MAX_LOOKS: Final = 50_000
-"""Looks at GPUs for one node: about 0.1 s, which is what a decision may take. Pods that fit are done earlier, and
-for most of those that do not that is found within some hundred looks."""
+"""Looks at GPUs for one node: about 0.1 s, which is what a decision may take. Pods that fit are done earlier, and most
+that do not fit are found out within some hundred looks."""
 
 LOOK_STEPS: Final = 2
-"""A look whether a share fits on a GPU; or a GPU whose state is compared with one that was met before."""
+"""A look whether a share fits on a GPU; or a GPU whose state is compared with an earlier one."""
 
 MOST_LEFT: Final = (1 << 46) - 1
-"""Amounts above, of one GPU or of several together, count as this, 70 TB of memory: a part of a rank has 47 bits."""
+"""Larger amounts, of one GPU or of several together, count as this, 70 TB of memory: a part of a rank has 47 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What all shares of a GPU take of it, those that are being dealt out among them."""
+    """What all shares of a GPU take of it, including those being distributed."""
 
     mode: str
     taken: Mapping[str, int] = field(default_factory=dict)
 
 
 _Candidates = tuple[tuple[int, Filled], ...]
-"""GPUs that may be taken, and how each is filled then."""
+"""GPUs that may be taken, and how each would then be filled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """One way to deal the shares out."""
+    """One way to distribute the shares."""
 
     parts: tuple[tuple[int, int], ...]
     """Place of each request for shares, in order, and the mask of its GPUs."""
     filled: Mapping[int, Filled]
-    """How the GPUs with a share of the pod are filled then, by ordinal."""
+    """How the GPUs with a share of the pod are then filled, by ordinal."""
 
 
 class ShareAssignments:
@@ -64,8 +64,8 @@ class ShareAssignments:
         effort: Effort,
     ) -> None:
         """`demands`: those of the requests that get shares; `masks`: the GPUs that each request of the pod may have;
-        `in_use`: GPUs with shares and room, by ordinal; `rules`: which sets requests may have, by place; any set where
-        there is none."""
+        `in_use`: GPUs with shares and room, by ordinal; `rules`: which sets requests may have, by place; without a rule
+        any set."""
         every = (1 << question.kind.box.gpu_count) - 1
         self._rules = {
             place: (rule, tuple(_near(rule, ordinal) for ordinal in ordinals_of(every)))
@@ -78,22 +78,22 @@ class ShareAssignments:
         self._dead: set[Hashable] = set()
         self._kinds = self._gpu_kinds()
         self.cut_off = False
-        """Whether the search has come to its limit: there may be more assignments."""
+        """Whether the search reached its limit: there may be more assignments."""
 
     def all(self, free: int) -> Iterator[ShareAssignment]:
-        """Yield the assignments; `free` are GPUs that nobody has a share of, and that may be taken too. Lazy; those
-        that begin with the fullest GPUs come first. Ends at the latest after MAX_LOOKS looks, of all calls together."""
+        """Yield the assignments; `free` are GPUs without shares that may also be taken. Lazy; those that begin with the
+        fullest GPUs come first. Ends at the latest after MAX_LOOKS looks, of all calls together."""
         candidates = {demand.place: self._candidates(free, demand, {}) for demand in self._demands}
         if any(len(candidates[demand.place]) < demand.count for demand in self._demands) or not self._has_room(free):
             return
-        # Who has least choice comes first, so that what cannot succeed is seen early.
+        # The demand with least choice comes first, so that what cannot succeed is noticed early.
         order = sorted(self._demands, key=lambda one: (len(candidates[one.place]) - one.count, one.place))
         yield from self._complete(free, order, {}, ())
 
     def _complete(
         self, free: int, rest: Sequence[AmountDemand], now: Mapping[int, Filled], parts: tuple[tuple[int, int], ...]
     ) -> Iterator[ShareAssignment]:
-        """Yield the assignments that serve the rest of the requests too."""
+        """Yield the assignments that also serve the rest of the requests."""
         if not rest:
             yield ShareAssignment(tuple(sorted(parts)), now)
             return
@@ -124,8 +124,8 @@ class ShareAssignments:
     def _subsets(
         self, candidates: _Candidates, count: int, start: int, mask: int, near: Sequence[int]
     ) -> Iterator[_Candidates]:
-        """Yield the sets of so many of the candidates from a place on, of those in the mask. `near`: of each GPU those
-        that may be in one set with it; empty: any."""
+        """Yield the sets of `count` candidates from a place on, of those in the mask. `near`: for each GPU those that
+        may share a set with it; empty: any."""
         if not count:
             yield ()
             return
@@ -140,7 +140,7 @@ class ShareAssignments:
                     yield (candidates[index], *others)
 
     def _state(self, free: int, now: Mapping[int, Filled]) -> Hashable:
-        """Return what tells whether the rest can be served: how many GPUs of each kind are filled how far."""
+        """Return what decides whether the rest can be served: how many GPUs of each kind are filled how far."""
         self._look(len(self._kinds))
         states = []
         for ordinal, kind in self._kinds.items():
@@ -150,7 +150,7 @@ class ShareAssignments:
         return tuple(sorted(states))
 
     def _gpu_kinds(self) -> dict[int, int]:
-        """Return of each GPU that some share may be of a number, the same for those that are equal to all shares."""
+        """Return a number for each GPU that some share may be of, the same for GPUs that are equal to all shares."""
         kinds: dict[Hashable, int] = {}
         found = {}
         for ordinal, one in enumerate(self._question.kind.devices):
@@ -169,12 +169,12 @@ class ShareAssignments:
 
     @staticmethod
     def _links(rule: SetRule, ordinal: int) -> Hashable:
-        """Return the GPUs that can change places with one and nothing else changes, itself among them."""
+        """Return the GPUs that can change places with one without changing anything else, including itself."""
         return next(mask for mask in rule.table.twins if mask >> ordinal & 1)
 
     def _has_room(self, free: int) -> bool:
-        """Whether the shares could fit as far as sums tell: of each capacity all of them into what is left of all GPUs,
-        and the largest so and so many, as if they were equal, into the places for one of that size."""
+        """Whether the shares could fit, judged by sums for each capacity: all of them into what is left of all GPUs,
+        and the largest n, as if they were equal, into the places for shares of that size."""
         self._look(len(self._kinds) * len(self._demands))
         names = {name for demand in self._demands for one in self._question.taken[demand.place] for name in one or ()}
         return all(self._has_room_of(name, free) for name in sorted(names))
@@ -192,12 +192,13 @@ class ShareAssignments:
         return True
 
     def _least(self, name: str, demand: AmountDemand) -> int:
-        """Return what a share of a request takes at least of a capacity, whichever GPU it is of."""
+        """Return the least that a share of a request takes of a capacity, whichever GPU it is of."""
         found = [self._question.taken[demand.place][ordinal] for ordinal in self._kinds]
         return min((one.get(name, 0) for one in found if one is not None), default=0)
 
     def _left_nano(self, name: str, free: int, ordinal: int) -> Iterator[tuple[int, int]]:
-        """Yield what is left of a capacity of a GPU, and whether several can have that; nothing where it is taken."""
+        """Yield what is left of a GPU's capacity, and whether several shares can have it; nothing if the GPU is
+        taken."""
         before, one = self._before(free, ordinal), self._question.kind.devices[ordinal]
         if before is not None and one is not None:
             for held in one.device.capacities:
@@ -208,12 +209,13 @@ class ShareAssignments:
     # One GPU
 
     def gpus_with_room(self, free: int, demand: AmountDemand) -> int:
-        """Return how many GPUs have room for a share of a request, as far as the other requests do not take it."""
+        """Return how many GPUs have room for a share of a request, ignoring the other requests."""
         order = self._order(free, demand)
         return sum(self._filled(free, demand, ordinal, {}) is not None for ordinal in order)
 
     def _candidates(self, free: int, demand: AmountDemand, now: Mapping[int, Filled]) -> _Candidates:
-        """Return the GPUs with room for a share more, each with how it is filled then; the fullest in use first."""
+        """Return the GPUs with room for another share, each with how it would then be filled; the fullest in use
+        first."""
         order = self._order(free, demand)
         self._look(len(order))
         found = ((ordinal, self._filled(free, demand, ordinal, now)) for ordinal in order)
@@ -232,14 +234,14 @@ class ShareAssignments:
         return [*(one.ordinal for one in in_use), *ordinals_of(mask & free)]
 
     def _before(self, free: int, ordinal: int) -> Filled | None:
-        """Return how a GPU is filled before the pod; None where it cannot be given."""
+        """Return how a GPU is filled before the pod; None if it cannot be given."""
         shared = self._in_use.get(ordinal)
         if shared is not None:
             return Filled(shared.mode, dict(shared.taken))
         return Filled("") if free >> ordinal & 1 else None
 
     def _filled(self, free: int, demand: AmountDemand, ordinal: int, now: Mapping[int, Filled]) -> Filled | None:
-        """Return how a GPU is filled with one share more, None where there is no room for it."""
+        """Return how a GPU is filled with one more share; None if there is no room for it."""
         wanted = self._question.taken[demand.place][ordinal]
         one = self._question.kind.devices[ordinal]
         if wanted is None or one is None:
@@ -275,7 +277,7 @@ class ShareAssignments:
 
 
 def _near(rule: SetRule, ordinal: int) -> int:
-    """Return the GPUs that may be in one set with a GPU, as far as that can be told of two."""
+    """Return the GPUs that may share a set with a GPU, judged by pairs."""
     near = rule.eligible if rule.peers is None else rule.eligible & rule.peers[ordinal]
     if rule.nvlink:
         near &= reached_from(1 << ordinal, rule.table.box.nvlink_peers, -1)
@@ -283,5 +285,5 @@ def _near(rule: SetRule, ordinal: int) -> int:
 
 
 def _places(left: int, size: int, most: int) -> int:
-    """Return how many shares of a size what is left has room for."""
+    """Return how many shares of a size fit into what is left."""
     return min(left // size, most) if size else most

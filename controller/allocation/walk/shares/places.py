@@ -1,8 +1,8 @@
 """Where the shares of a pod go on one node, and its whole GPUs beside them (docs/design/0029-shares.md).
 
-A request for an amount of a GPU's capacities gets a share where the GPU is given in shares. It joins the GPU in use
-that it fills best, else it takes a free one whose loss hurts the rest least. Whole GPUs are chosen first, as if the
-shares took nothing, but so that the shares find a place. What the API allows beyond amounts is asked of legal.
+A request for an amount of a GPU's capacities gets a share if the GPU is given in shares. It joins the GPU in use that
+it fills best, else it takes the free one whose loss hurts the rest least. Whole GPUs are chosen first, as if the shares
+took nothing, but so that the shares find a place. legal judges what the API allows beyond amounts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dracaena.controller.allocation.walk.shares.assignments import MOST_LEFT, Sh
 from dracaena.controller.allocation.walk.shares.question import ShareQuestion
 
 MAX_ASSIGNMENTS: Final = 5_000
-"""Ways to deal the shares of one pod out that are compared for a set of whole GPUs: four shares over eight GPUs have
-4,096. Of more, those are compared that begin with the fullest GPUs."""
+"""Ways to distribute the shares of one pod that are compared for a set of whole GPUs: four shares over eight GPUs have
+4,096. If there are more, those that begin with the fullest GPUs are compared."""
 
 MAX_EQUAL_SETS: Final = 128
 """Sets of whole GPUs of equal worth that are compared by what they leave to the shares: all 70 of 4 among 8 GPUs."""
 
 
 def most_memory(kind: NodeKind, state: NodeState | str, node: str) -> Iterator[tuple[int, int, str]]:
-    """Yield of each GPU of a node that is given in shares its memory and what is left of that, in billionths."""
+    """Yield, for each GPU of a node that is given in shares, its memory and what is left of it, in billionths."""
     if isinstance(state, str):
         return
     in_use = {one.ordinal: one for one in state.shares}
@@ -52,22 +52,22 @@ class SharePlacement:
     """One way to serve the pod on a node."""
 
     parts: tuple[int, ...]
-    """Mask of the GPUs of each request: whole ones, and those of which it has a share."""
+    """Mask of the GPUs of each request: whole ones, and those that it has a share of."""
     whole: Choice | None
-    """The whole GPUs; None where it gets none here."""
+    """The whole GPUs; None if the pod gets none here."""
     rank: int
     """Sorts the nodes of one decision, best first."""
     order: tuple[object, ...]
     """Sorts the places on one node, best first."""
     fresh: int
-    """Mask of the GPUs with a share of its that nobody had a share of before."""
+    """Mask of the GPUs with a share of the pod's that had no share before."""
     joined: int
-    """Mask of the GPUs in use that it joins."""
+    """Mask of the GPUs in use that the pod joins."""
 
 
 @dataclass(slots=True)
 class _Dealt:
-    """Shares dealt out beside one set of whole GPUs."""
+    """Shares distributed beside one set of whole GPUs."""
 
     whole: Choice | None
     parts: tuple[tuple[int, int], ...]
@@ -77,7 +77,7 @@ class _Dealt:
     wasted: int
     """GPUs that are not given in shares and are taken whole for an amount."""
     left: tuple[int, int]
-    """What the GPUs have left then: of capacities that are taken whole by default, and of all others; in ones."""
+    """What the GPUs then have left: of capacities that are taken whole by default, and of all others; in ones."""
 
     @property
     def count_rank(self) -> tuple[int, int]:
@@ -99,14 +99,14 @@ class SharePlaces:
         masks: Sequence[int] | None = None,
     ) -> None:
         """`free`: whole GPUs that count for the pod and can be given; `shares`: GPUs in use with room; `held`: GPUs
-        there that the pod has already. `masks`: the GPUs that each request may have, where more is known of the node
+        there that the pod already has. `masks`: the GPUs that each request may have, if more is known about the node
         than its kind.
         """
         self.question, self._engine, self._effort = question, engine, effort
         self._free, self._held = free, held
         self._in_use = {one.ordinal: one for one in shares}
         self._masks = question.masks if masks is None else tuple(map(int.__and__, question.masks, masks))
-        # Where there is more than GPUs, a request that no GPU can serve may be about the rest.
+        # If there is more than GPUs, a request that no GPU can serve may be about the rest.
         is_about_gpus = [bool(mask) or not question.kind.is_mixed for mask in self._masks]
         self._shares = tuple(one for one in question.shares if is_about_gpus[one.place])
         self._whole = tuple(place for place in question.whole if is_about_gpus[place])
@@ -116,7 +116,7 @@ class SharePlaces:
 
     @property
     def looks(self) -> int:
-        """Looks at GPUs until now."""
+        """Looks at GPUs so far."""
         return self._assignments.looks
 
     @property
@@ -125,10 +125,10 @@ class SharePlaces:
         return self._is_cut_off or self._assignments.cut_off
 
     def all(self) -> Iterator[SharePlacement]:
-        """Yield the places, best first: by the whole GPUs, as where no share is asked for; then the fewest GPUs that
-        nobody has a share of, then those whose loss does least damage, then the least that is left over in the GPUs
-        that have a share of the pod's then. Lazy. At most MAX_EQUAL_SETS equal sets of whole GPUs are compared by the
-        latter, with at most MAX_ASSIGNMENTS of the shares for each, and MAX_LOOKS for all together.
+        """Yield the places, best first: by the whole GPUs, as if no share were asked for; then the fewest GPUs without
+        shares, then those whose loss does least damage, then the least that is left over in the GPUs that then have a
+        share of the pod's. Lazy. At most MAX_EQUAL_SETS equal sets of whole GPUs are compared by the latter, with at
+        most MAX_ASSIGNMENTS of the shares for each, and MAX_LOOKS for all together.
         """
         for choices in self._equal_choices():
             dealt = [one for choice in choices for one in self._deal(choice)]
@@ -233,8 +233,8 @@ class SharePlaces:
         return self.rank(self._node_rank(dealt), *dealt.count_rank, dealt.left)
 
     def rank(self, nodes: tuple[int, ...], fresh: int = 0, wasted: int = 0, left: tuple[int, int] = (0, 0)) -> int:
-        """Return what sorts nodes, of the rank that the whole GPUs there have. GPUs that are lost to sets count before
-        how the pod's one whole GPU lies, and behind how several are linked."""
+        """Return the rank of a node, given the rank of its whole GPUs. GPUs that are lost to sets count before the
+        position of the pod's one whole GPU, and after the links of several."""
         question = self.question
         for demand in question.amounts:
             if demand not in question.shares:
@@ -256,7 +256,7 @@ class SharePlaces:
         )
 
     def _node_rank(self, dealt: _Dealt) -> tuple[int, ...]:
-        """Return the part of a node's rank that its whole GPUs decide, those that shares take among them."""
+        """Return the part of a node's rank that its whole GPUs decide, including those that shares take."""
         box = self.question.kind.box
         if dealt.whole is None and not dealt.fresh:
             return (0,) * len(self._engine.order(self._nothing).node_names)
@@ -277,7 +277,7 @@ class SharePlaces:
     # Reasons
 
     def _refusal_of(self, demand: AmountDemand) -> str:
-        """Return why there is no share for a request by itself, "" where there is one."""
+        """Return why there is no share for a request alone; "" if there is one."""
         mask, words = self._masks[demand.place], str(demand)
         if not mask and not self.question.kind.shareable:
             return "whose GPUs are not given in shares"

@@ -20,16 +20,16 @@ class ShareQuestion:
 
     kind: NodeKind
     policies: tuple[TopologyPolicy, ...]
-    """Of each request whose GPUs are chosen."""
+    """The policy of each request whose GPUs are chosen."""
     counts: tuple[int, ...]
-    """GPUs of each of them."""
+    """Number of GPUs of each of them."""
     masks: tuple[int, ...]
-    """GPUs that each of them may have, whole or a share, as far as its selectors, taints and amounts tell."""
+    """GPUs that each of them may have, whole or a share, judged by its selectors, taints and amounts."""
     amounts: tuple[AmountDemand, ...]
     taken: Mapping[int, tuple[Mapping[str, int] | None, ...]]
-    """Place of each request for amounts → of each GPU what it takes of each capacity, in billionths; None: never."""
+    """Place of each request for amounts → for each GPU what it takes of each capacity, in billionths; None: never."""
     shares: tuple[AmountDemand, ...]
-    """Those that get a share somewhere; the others take all of any GPU of this kind."""
+    """The requests that get a share somewhere; the others take all of any GPU of this kind."""
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -39,12 +39,12 @@ class ShareQuestion:
 
     @property
     def is_about_shares(self) -> bool:
-        """Whether places say more than the links of whole GPUs: there are shares, or GPUs that are not large enough."""
+        """Whether places depend on more than the links of whole GPUs: there are shares, or GPUs that are too small."""
         return bool(self.shares) or (not self.kind.is_mixed and any(not self.masks[one.place] for one in self.amounts))
 
     @property
     def is_linked(self) -> bool:
-        """Whether the pod asks for several GPUs without amounts: how these are linked counts before all else."""
+        """Whether the pod asks for several GPUs without amounts, whose links count before everything else."""
         with_amounts = {one.place for one in self.amounts}
         return sum(count for place, count in enumerate(self.counts) if place not in with_amounts) > 1
 
@@ -58,8 +58,8 @@ def share_question(
     *,
     fractional: bool,
 ) -> ShareQuestion:
-    """Return what a pod asks of the nodes of a kind. `masks`: the GPUs that each request may have, as far as its
-    selectors and taints tell. `fractional` as in capacity.amounts. Cost: O(requests × GPUs)."""
+    """Return what a pod asks of the nodes of a kind. `masks`: the GPUs that each request may have, judged by its
+    selectors and taints. `fractional` as in capacity.amounts. Cost: O(requests × GPUs)."""
     taken = {
         demand.place: tuple(
             None if one is None else _taken(one.device, demand.capacity, fractional=fractional) for one in kind.devices
@@ -80,7 +80,7 @@ def share_question(
 
 
 def _taken(device: PublishedDevice, capacity: Mapping[str, Quantity], *, fractional: bool) -> Mapping[str, int] | None:
-    """Return what a request takes of a device that nobody has, None where it is more than there is."""
+    """Return what a request takes of an unused device; None if that is more than there is."""
     found = amounts(device, capacity, fractional=fractional)
     if found is None or any(found[one.name] > one.value for one in device.capacities):
         return None
@@ -88,7 +88,7 @@ def _taken(device: PublishedDevice, capacity: Mapping[str, Quantity], *, fractio
 
 
 def _leaves(kind: NodeKind, ordinal: int, taken: Sequence[Mapping[str, int] | None]) -> bool:
-    """Whether somebody else can have a share of the GPU beside one that takes this."""
+    """Whether another share of the GPU is possible beside one that takes this."""
     one, amount = kind.devices[ordinal], taken[ordinal]
     if one is None or amount is None:
         return False
