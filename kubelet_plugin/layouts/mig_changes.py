@@ -73,14 +73,20 @@ class MigLayoutChanges:
 
         `user` returns, with the lock of the calls held, which claim has something of it. Raises GpuInUseError if a
         claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
-        and the next try continues. If the driver refused the first step, the GPU is unchanged and no longer `changing`.
-        On success it stays `changing` until rest().
+        and the next try continues. If the driver refused the first step, the GPU is unchanged and no longer `changing`;
+        nor is one whose mode was changed by somebody else meanwhile, if only a reset changes it back. On success it
+        stays `changing` until rest().
         """
         with self._gpu_lock(gpu_device_name(gpu.uuid)).hold(0.0):
             enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
             as_read = bool(gpu.mig_enabled) == enabled
             gpu = replace(gpu, mig_enabled=enabled)
-            self._refuse(gpu, layout)
+            obstacle = mode_obstacle(gpu, layout)
+            if obstacle is not None:
+                if as_read:
+                    self._give_up(gpu)
+                raise LayoutBlockedError(obstacle)
+            self._refuse_in_use(gpu)
             at_rest = self._journals.read().of(gpu.uuid).changing is None
             record = self._journals.begin(gpu.uuid, layout, user)
             if layout.enabled:
@@ -110,11 +116,16 @@ class MigLayoutChanges:
         """Return the PCI ID of a GPU. Raises DracaenaError."""
         return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
 
-    def _refuse(self, gpu: Gpu, layout: GpuLayout) -> None:
+    def _give_up(self, gpu: Gpu) -> None:
+        """Stop a change of a GPU whose mode somebody else changed, unless instances of ours are in it. Otherwise no
+        claim would get the GPU before the next boot, even after the node's label is removed.
+        """
+        record = self._journals.read().of(gpu.uuid)
+        if record.changing is not None and not (gpu.mig_enabled and record.made):
+            self._noted(gpu, replace(record, changing=None, made=()))
+
+    def _refuse_in_use(self, gpu: Gpu) -> None:
         """Refuse what can be known to fail before anything is begun."""
-        obstacle = mode_obstacle(gpu, layout)
-        if obstacle is not None:
-            raise LayoutBlockedError(obstacle)
         self.refuse_beside_others(gpu)
         pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
         if pids:

@@ -108,6 +108,30 @@ def test_ampere_is_divided_in_the_mode_that_it_is_in(ampere: LayoutNode) -> None
     assert not ampere.hardware.gpus[1].pending
 
 
+def test_a_gpu_that_an_admin_takes_out_of_mig_mode_in_the_middle_of_a_change_is_at_rest_once_that_was_read(
+    ampere: LayoutNode,
+) -> None:
+    """Only a reset would bring it back into MIG mode, and it is to be used whole."""
+    sevenths = GpuLayout("mine", enabled=True, counts={"1g.5gb": 7})
+    ampere.fake.once["nvmlGpuInstanceCreateComputeInstance"] = IN_USE
+    ampere.fake.once["nvmlGpuInstanceDestroy"] = IN_USE
+    with pytest.raises(TemporaryError, match="says IN_USE"):
+        ampere.bring(sevenths)
+    assert len(made(ampere)) == 1
+    there_now = ampere.hardware.gpus[0]
+    there_now.instances.clear()
+    there_now.mode = there_now.pending = False
+    with pytest.raises(LayoutBlockedError, match="is to be on"):
+        ampere.bring(sevenths)
+    assert not ampere.is_at_rest(), "claims would be prepared by a reading of before"
+    machine = ampere.hardware.machine
+    read = replace(machine.gpus[0], mig_enabled=False)
+    ampere.hardware.machine = replace(machine, gpus=(read, *machine.gpus[1:]))
+    with pytest.raises(LayoutBlockedError, match="is to be on"):
+        ampere.bring(sevenths)
+    assert (ampere.is_at_rest(), made(ampere)) == (True, [])
+
+
 def test_what_others_made_stays_and_so_does_the_gpu(node: LayoutNode) -> None:
     node.hardware.put(0, "1g.10gb", 6)
     for wanted in (MIXED, WHOLE):
