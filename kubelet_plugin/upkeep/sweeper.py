@@ -35,6 +35,7 @@ from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.worker import Worker
@@ -134,8 +135,18 @@ class Sweeper:
         self._gone_since_s = {c.uid: self._gone_since_s.get(c.uid, now_s) for c in gone}
         for claim in self._unknown_to_kubelet(gone):
             unknown_for_s = now_s - self._unknown_since_s[claim.uid]
-            if unknown_for_s >= ORPHAN_GRACE_S:
+            if unknown_for_s >= ORPHAN_GRACE_S and self._is_still_gone(claim.uid):
                 self._take_back(claim, f"gone, and unknown to kubelet, for {unknown_for_s:.0f} s")
+
+    def _is_still_gone(self, uid: ClaimUid) -> bool:
+        """Whether nobody was given a claim anew since it was looked at: others are asked about and taken back between,
+        each of which may take half a minute.
+        """
+        with self._lock.hold():
+            found = self._checkpoints.load(uid)
+        if isinstance(found, Checkpoint):
+            return self._is_orphan(found.prepared)
+        return found is not None and bool(self._of_nobody({uid}, self._pods.values()))
 
     def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
         """Return those that kubelet does not know either, recording since when; none if it does not answer."""

@@ -104,6 +104,32 @@ def test_a_kubelet_that_was_started_anew_gets_its_time_again(tmp_path: Path) -> 
     assert CHECKPOINT not in node.files()
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_claim_that_is_given_anew_while_another_is_taken_back_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_broken: bool
+) -> None:
+    """To take one back may last half a minute."""
+    again = make_claim("other", (2,), uid="other-uid", reserved_for={"new": "new-uid"})
+    node = prepared_node(tmp_path)
+    node.claims.put(again)
+    node.state.prepare(reference_to(again))
+    if is_broken:
+        (tmp_path / "claims" / "other-uid.json").write_bytes(b"rubbish")
+    for claim in (CLAIM, again):
+        node.claims.by_key.pop(claim.key)
+    unprepare = node.state.unprepare
+
+    def take_time(reference: ClaimReference) -> None:
+        unprepare(reference)
+        node.claims.put(again)
+        node.pods.add(make_pod("new", claims={"claim": "other"}))
+
+    monkeypatch.setattr(node.state, "unprepare", take_time)
+    sweep_after_grace(node)
+    assert CHECKPOINT not in node.files()
+    assert "claims/other-uid.json" in node.files()
+
+
 def test_what_kubelet_knows_is_never_taken_back(tmp_path: Path) -> None:
     node = prepared_node(tmp_path)
     node.claims.by_key.pop(CLAIM.key)
