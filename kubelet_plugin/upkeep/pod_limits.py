@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     pod_of,
     wanted_limits,
 )
-from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
@@ -127,6 +127,9 @@ class PodLimits:
         try:
             with self._effects.hold(claim.claim.uid, lambda: GPU_WAIT_S):
                 self._effects.follow(claim.claim.uid, wanted, is_memory_limit, is_settled)
+        except GpusBusyError:
+            self._pauses_s[claim.claim.uid] = AGAIN_S  # nothing is wrong: the next look may have the GPU
+            return False
         except StoppedError:
             return False  # nothing to report: the next instance of the plugin looks first thing
         except DracaenaError as error:

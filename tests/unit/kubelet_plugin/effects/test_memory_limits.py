@@ -7,6 +7,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from dracaena.kubelet_plugin.upkeep import pod_limits
 from dracaena.kubelet_plugin.upkeep.pod_limits import AGAIN_S, LOOK_EVERY_S, NOT_LIMITED, PodLimits
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.killed_steps import KilledSteps, StopError
@@ -285,6 +287,21 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     for _ in range(2):
         assert not ground.look()
     assert ground.told_pods == [["a", "b"], ["c"]]
+
+
+def test_nobody_is_told_of_a_limit_that_waits_for_a_call_which_has_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An MPS server may take ten seconds to start."""
+    monkeypatch.setattr(pod_limits, "GPU_WAIT_S", 0.0)
+    ground = Ground(tmp_path, share_claim("one", "a"), pods=[using("a", "one"), using("b", "one")], cgroups="a b")
+    ground.prepare()
+    ground.reserve("a", "b")
+    with ThreadPoolExecutor() as other, ground.node.gpu_locks[device_name(0)].hold():
+        assert not other.submit(ground.look).result()
+    assert (ground.told, ground.follower.pause_s()) == ([], AGAIN_S)
+    assert ground.look()
+    assert ground.limits() == {"a": 10, "b": 10}
 
 
 def test_a_plugin_that_is_being_stopped_tells_nobody_of_limits_that_it_leaves_to_the_next_one(tmp_path: Path) -> None:
