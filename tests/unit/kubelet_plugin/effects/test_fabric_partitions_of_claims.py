@@ -14,13 +14,14 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.effects.fabric_partitions import STATE, FabricPartitions
+from dracaena.kubelet_plugin.effects.fabric_partitions import STATE
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Scalar
 from dracaena.kubelet_plugin.prepare.partition_effects import PARTITION
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.fabric_node import MODULES, FabricNode, fabric_node
 from support.fake_fabric_manager import DOWN, GENERIC_ERROR, HGX_H100, NVLINK_ERROR, RUNNING, WAITING
 from support.killed_steps import StopError
+from support.planted_means import DoesNotUndo, JournalsAfterwards, Planted
 from support.plugin import reference_to
 from support.seeds import sampled
 from support.vfio_node import NEVER
@@ -290,32 +291,9 @@ def _follow(node: FabricNode, claim: ResourceClaim, after: str) -> None:
         prepare(node, claim)
 
 
-class Planted:
-    """Effect means with a fault."""
-
-    def __init__(self, partitions: FabricPartitions) -> None:
-        self.partitions = partitions
-
-    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
-        return self.partitions.apply_noting(effect, others, note)
-
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        self.partitions.undo(effect, others)
-
-
-class JournalsAfterwards(Planted):
-    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
-        return self.partitions.apply_noting(effect, others, lambda _outcome: None)
-
-
 class ForgetsWhoShares(Planted):
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        self.partitions.undo(effect, ())
-
-
-class DoesNotUndo(Planted):
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        pass
+        self.means.undo(effect, ())
 
 
 class TakesWhatIsActive(Planted):
@@ -325,7 +303,7 @@ class TakesWhatIsActive(Planted):
         note({STATE: "activating"})
         number = int(effect.parameters[PARTITION])
         with suppress(DracaenaError):
-            self.partitions._manager.activate(number)
+            self.means._manager.activate(number)
         return {STATE: "active"}
 
 

@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.effects.vfio_binding import FUNCTIONS, VfioBinding
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from support.killed_steps import StopError
+from support.planted_means import DoesNotUndo, JournalsAfterwards, Planted
 from support.plugin import ThreadLock, reference_to
 from support.seeds import in_turn
 from support.vfio_node import NEVER, VfioNode, vfio_node
@@ -358,19 +359,6 @@ def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
     assert {kind for seed in range(4) for kind in walk(node, seed).granted} == {"whole", "share", "mig", "vfio"}
 
 
-class Planted:
-    """Effect means with a fault."""
-
-    def __init__(self, binding: VfioBinding) -> None:
-        self.binding = binding
-
-    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
-        return self.binding.apply_noting(effect, others, note)
-
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        self.binding.undo(effect, others)
-
-
 class NoRecords(BoundGpus):
     def note(self, address: str, functions: str) -> None:
         pass
@@ -382,21 +370,22 @@ class KeepsNoRecord(Planted):
         binding._bound = NoRecords(binding._bound._files, ThreadLock(), "")
 
 
-class JournalsAfterwards(KeepsNoRecord):
-    def apply_noting(self, effect: Effect, others: Sequence[Effect], note: Any) -> Mapping[str, Scalar]:
-        return self.binding.apply_noting(effect, others, lambda _outcome: None)
+class JournalsNothingBefore(KeepsNoRecord, JournalsAfterwards):
+    pass
 
 
 class JournalsTheFirstAlone(KeepsNoRecord):
+    means: VfioBinding
+
     def apply_joined(self, effects: Sequence[Effect], note: Any) -> Sequence[Mapping[str, Scalar]]:
         def first_alone(effect: Effect, outcome: Mapping[str, Scalar]) -> None:
             if effect is effects[0]:
                 note(effect, outcome)
 
-        return self.binding.apply_joined(effects, first_alone)
+        return self.means.apply_joined(effects, first_alone)
 
     def undo_joined(self, effects: Sequence[Effect], undone: Any) -> None:
-        self.binding.undo_joined(effects, undone)
+        self.means.undo_joined(effects, undone)
 
 
 class ForgetsASoundCard(Planted):
@@ -404,18 +393,13 @@ class ForgetsASoundCard(Planted):
         def short(outcome: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
             return {**outcome, FUNCTIONS: str(outcome.get(FUNCTIONS, "")).partition(" ")[0]}
 
-        return short(self.binding.apply_noting(effect, others, lambda outcome: note(short(outcome))))
-
-
-class DoesNotUndo(Planted):
-    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
-        pass
+        return short(super().apply_noting(effect, others, lambda outcome: note(short(outcome))))
 
 
 @pytest.mark.parametrize(
     ("fault", "seeds"),
     [
-        (JournalsAfterwards, range(4)),
+        (JournalsNothingBefore, range(4)),
         (JournalsTheFirstAlone, (51,)),  # about one of twelve kills in such a moment
         (ForgetsASoundCard, range(4)),
         (KeepsNoRecord, range(4)),
