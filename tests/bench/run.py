@@ -1,6 +1,8 @@
-"""Runs the whole bench: `make bench`. Prints each section as it is done, then one line a floor.
+"""Runs the whole bench: `make bench`. Prints the sections, then one line a floor.
 
-First come the sections that count, side by side, then those that measure times and memory, one after the other.
+First come the sections that count: they run side by side, and each is printed once it and those before it are done.
+Then come those that measure times and memory, one after the other, each printed as it is done. Within both the order is
+that in which sections are named, without names that of SECTIONS.
 `make bench-long` takes more seeds and more sizes in the sections that have a long form. Exit status 1 when a floor is
 broken. Progress goes to stderr, and so do errors that what is measured logs.
 """
@@ -47,7 +49,8 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "hostile": "bench.hostile",
     }
 )
-"""Module of each section, in the order in which they are printed."""
+"""Module of each section, in the order in which they run and are printed; those that are COUNTED come before all
+others."""
 
 COUNTED: Final = ("mixed", "siblings", "shares", "queue", "mig", "quality", "rings")
 """Sections whose figures are counted in seeded runs, the longest first. They are the same whatever else the machine
