@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench.decision import KINDS, NODES, World, cpu_ns, now_ns
+from bench.decision import KINDS, NODES, World, cpu_ns, filled, now_ns
 from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_as_text, number
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
@@ -130,9 +130,10 @@ HELD_TO_GOAL: Final = frozenset(
 def rows(progress: Progress) -> Section:
     """Measure everything in one run and return the rows."""
     progress(f"semantics: {NODES} nodes")
-    world = World(NODES, KINDS)
-    free = {name: free_ms(world, make(), expected) for name, (make, expected) in FREE_FORMS.items()}
-    times = decisions_ms(world)
+    free_world = World(NODES, KINDS)
+    free = {name: free_ms(free_world, make(), expected) for name, (make, expected) in FREE_FORMS.items()}
+    del free_world
+    times = decisions_ms(filled())
     plain = statistics.median(times["plain"])
     lines, floors = [], []
     for name, measured in times.items():
@@ -182,9 +183,8 @@ def free_ms(world: World, asked: ResourceClaim, expected: type) -> list[float]:
 
 
 def decisions_ms(world: World) -> dict[str, list[float]]:
-    """Return the CPU times of decisions about each form, in turn, in a cluster in which jobs come and go."""
+    """Return the CPU times of decisions about each form, in turn, in a filled cluster in which jobs come and go."""
     world.cluster.intake.class_changed(None, device_class("selected", selectors=cel(IS_GPU)))
-    world.fill()
     freeze_what_stays()
     allocator = Allocator()
     times: dict[str, list[float]] = {name: [] for name in FORMS}
