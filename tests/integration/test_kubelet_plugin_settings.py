@@ -123,7 +123,7 @@ def test_a_label_that_means_the_same_settings_changes_nothing_and_another_ends_t
         label(world, "indexed")
         wait_for(lambda: ended, "the end")
         message = wait_for(lambda: events(world).get("SettingsChanged"), "an event")
-        assert f"label {LABEL} of this node says 'indexed' now" in message
+        assert f"label {LABEL} of this node is 'indexed' now" in message
     finally:
         program.stop()
 
@@ -198,7 +198,7 @@ def test_the_process_ends_orderly_when_its_label_changes_and_takes_the_section_a
         label(world, "indexed")
         _, text = process.communicate(timeout=CALL_S)
         assert (process.returncode, "Traceback" in text) == (0, False)
-        assert "the plugin starts again to take its settings" in text
+        assert "the plugin restarts to apply its settings" in text
     finally:
         process.kill()
     again = start_process(world, more=config)
