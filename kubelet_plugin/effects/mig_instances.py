@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class MigControl(Protocol):
-    """Changes GPUs (adapters.nvml_mig_control). For the driver's thread; methods raise MigRefusedError."""
+    """Changes GPUs (adapters.nvml.mig_control). For the driver's thread; methods raise MigRefusedError."""
 
     def mode(self, gpu: str) -> tuple[bool, bool]:
         """Return whether a GPU is in MIG mode, and whether it will be after its next reset."""
