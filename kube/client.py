@@ -30,8 +30,7 @@ PAGE_SIZE = 500
 """Objects per page of a list: kubectl's own chunk size, about 3 MB of ResourceSlices."""
 
 PAGE_BYTES = 8 << 20
-"""After a page longer than this, fewer objects are asked for: one object may have 1.5 MB, and memory holds a whole
-page."""
+"""After a page longer than this, fewer objects are asked for: one object may have 1.5 MB, and memory holds a page."""
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -316,7 +315,7 @@ def _one(kind: type[T], body: bytes) -> T:
     call = f"read {kind.KIND}"
     try:
         return kind.from_json(body)
-    except Exception as error:  # whatever the object causes: a writer has to know that the answer said nothing
+    except Exception as error:  # whatever the object causes: the writer has to know that the answer said nothing
         raise _unreadable(call, error) from error
 
 
@@ -368,7 +367,7 @@ def _event(line: bytes, call: str) -> _RawEvent:
 def _read(reader: Reader[T], kind: type[T], raw: msgspec.Raw, call: str) -> T | Unread[T]:
     try:
         return reader.read(kind, raw)
-    except Exception as error:  # from what should have stood in: to go on without this object would not be safe
+    except Exception as error:  # from the stand-in: going on without this object would not be safe
         name = name_of(bytes(raw)).name
         raise KubeError(call, None, "", f"{kind.KIND} {name} cannot be read, nor what it holds: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What the Kubernetes API may answer instead of what was asked for."""
+"""What the Kubernetes API may answer instead of what we asked for."""
 
 from __future__ import annotations
 

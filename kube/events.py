@@ -109,7 +109,7 @@ class EventRecorder:
     """Writes Events from a thread of its own. Repeating an event raises the count of the first one.
 
     The name of an Event is made from its subject, reason and message, so that counting also works across restarts. It
-    takes the rights to create and to patch Events, and none to read them. `count` is called with the fate of each.
+    needs the rights to create and to patch Events, but not to read them. `count` is called with the fate of each.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class EventRecorder:
         latest: bool = False,
     ) -> None:
         """Queue one event about an object. Never blocks, never raises; Events beyond the limits are dropped. What UTF-8
-        does not have in a message becomes a question mark.
+        cannot encode in a message becomes a question mark.
 
         With `latest` only the newest message of this reason matters: the object has one such Event, and its message is
         replaced.
@@ -276,7 +276,7 @@ class EventRecorder:
 
 def cut_bytes(text: str, limit_bytes: int) -> str:
     """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut. What
-    UTF-8 does not have, a lone surrogate, becomes a question mark."""
+    UTF-8 cannot encode, a lone surrogate, becomes a question mark."""
     raw = text.encode(errors="replace")
     if len(raw) <= limit_bytes:
         return raw.decode()

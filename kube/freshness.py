@@ -80,7 +80,7 @@ class Freshness:
 
 
 class Cache(Protocol):
-    """What a reflector tells about itself."""
+    """What a reflector reports about itself."""
 
     @property
     def resource(self) -> str:
@@ -121,8 +121,8 @@ def cache_trouble(caches: Iterable[Cache]) -> str | None:
 
 
 def unfollowed(caches: Iterable[Cache]) -> str | None:
-    """Return which cache is not being kept up to date at this moment and why, None when all are. Between two watches
-    that is briefly so; where no watch can be opened it is so from the first list on."""
+    """Return which cache is not being kept up to date at this moment and why; None when all are. This is briefly so
+    between two watches, and from the first list on if no watch can be opened."""
     for cache in caches:
         if not cache.followed:
             return f"{cache.resource} are not being watched: {cache.last_error or 'the next watch is not open yet'}"

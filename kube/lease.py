@@ -1,4 +1,4 @@
-"""One coordination.k8s.io/v1 Lease: read, made and changed, each change guarded by the resourceVersion before it."""
+"""One coordination.k8s.io/v1 Lease: read, created and changed, each change guarded by the previous resourceVersion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dracaena.kube.errors import NotFoundError
 
 
 class LeaseSpec(Wire, frozen=True):
-    """spec of a Lease. Times are texts: they are compared for change, never with a clock."""
+    """spec of a Lease. Times are strings: they are compared for change, never with a clock."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -51,7 +51,7 @@ class KubeLease:
             return None
 
     def create(self, spec: LeaseSpec) -> Lease:
-        """Create it. Raises AlreadyExistsError if somebody was faster."""
+        """Create it. Raises AlreadyExistsError if another process was faster."""
         document = {"metadata": {"name": self._name}, "spec": msgspec.to_builtins(spec)}
         return self._client.create(Lease, document, namespace=self._namespace)
 
@@ -68,5 +68,5 @@ class KubeLease:
 
 
 def microtime(moment: datetime) -> str:
-    """Return an aware time as a Lease holds it: UTC with microseconds, `2026-11-21T03:25:50.000000Z`."""
+    """Return an aware time in the form of a Lease: UTC with microseconds, `2026-11-21T03:25:50.000000Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

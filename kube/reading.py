@@ -14,7 +14,7 @@ from dracaena.api.objects import KubeObject, ObjectMeta
 T = TypeVar("T", bound=KubeObject)
 
 REASON_CHARACTERS = 300
-"""What is kept of a decoder's message, in characters: it may quote the object."""
+"""How much of a decoder's message is kept, in characters: it may quote the object."""
 
 StandIn = Callable[[ObjectMeta, bytes, str], T]
 """Makes what is kept in place of an object that cannot be read, from its name, its text and the reason."""
@@ -44,10 +44,11 @@ class Reader(Generic[T]):
     keep: Callable[[T], T] = lambda item: item
     """Makes what is kept of an object."""
     stand_in: StandIn[T] | None = None
-    """May raise anything if it cannot: then no object of the kind is safe to go on with, and the whole read fails.
+    """May raise anything if it cannot make one: it is then unsafe to go on with any object of the kind, and the whole
+    read fails.
 
-    The same holds for an object whose name cannot be read: left out of a list, it would count as deleted, and what it
-    holds as free."""
+    The same applies to an object whose name cannot be read: if it were left out of a list, it would count as deleted,
+    and what it holds as free."""
 
     def read(self, kind: type[T], text: bytes | msgspec.Raw) -> T | Unread[T]:
         """Read one object; whatever it raises concerns this object alone."""
@@ -75,7 +76,7 @@ _APART = ("managedFields", "labels", "annotations", "ownerReferences", "finalize
 
 
 def name_of(text: bytes) -> ObjectMeta:
-    """Read which object it is, and nothing else. Never raises: what cannot be read is empty."""
+    """Read only which object it is. Never raises: what cannot be read is empty."""
     found = _metadata(text)
     if not found and (taken := set_apart(text, ["metadata"])[1]):
         found = _metadata(b'{"metadata":%s}' % taken[0])  # what cannot be skipped stands beside it

@@ -186,9 +186,9 @@ class Reflector(Generic[T]):
         return self._clock.sleep_until_set(self._synced, timeout_s)
 
     def begin_list(self) -> None:
-        """Have all objects listed again, as the server has them after this call; wait_listed() tells when that is done.
+        """Have all objects listed again, as the server has them after this call; wait_listed() waits for that.
 
-        A watch may lag behind by any time. Whoever must not miss anything that is stored by now asks for a list.
+        A watch may lag behind by any time. A caller that must not miss anything that is stored by now asks for a list.
         """
         with self._lock:
             self._list_wanted = True
@@ -266,8 +266,8 @@ class Reflector(Generic[T]):
         return listing.resource_version or None
 
     def _kept(self, item: T) -> T:
-        """Return what is kept of an object. For a state that was passed on before it is the same value, so that memory
-        holds it once although others keep what they were given, even while a list is read again."""
+        """Return what is kept of an object. For a state that was passed on before it is the same value, so that it is
+        in memory once although others keep what they were given, even while a list is read again."""
         with self._applying, self._lock:
             known = None if item.key in self._trouble.standing_in else self._objects.get(item.key)
         return known if known is not None and _same(known, item) else self._transform(item)
@@ -470,7 +470,7 @@ class _Pending(Generic[T]):
     due_s: float
     reason: str
     seen: T | None = None
-    """The last state that `set_aside` was given, which has to be taken back when the object is gone."""
+    """The last state that was passed to `set_aside`, which has to be taken back when the object is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +482,7 @@ class _Trouble(Generic[T]):
     unread: dict[str, Unread[T]] = field(default_factory=dict)
     """What could not be read."""
     standing_in: set[str] = field(default_factory=set)
-    """Of these, the keys for which a stand-in was passed on."""
+    """Those of the unread keys for which a stand-in was passed on."""
 
 
 def _same(old: T | Unread[T], new: T | Unread[T]) -> bool:

@@ -17,8 +17,8 @@ _ENDLESS: Final = re.compile(r"[0-9]{10,}")
 
 
 def retry_after_s(headers: Mapping[str, str], status_details: object = None) -> float | None:
-    """Return the wait that an answer asks for, above 0 and at most LONGEST_S; None when it asks for none, or in a way
-    that nobody can read.
+    """Return the wait that an answer asks for, above 0 and at most LONGEST_S; None if it asks for none that can be
+    read.
 
     A date is compared with the answer's own Date, so that only the server's clock counts; without that header it says
     nothing. `status_details` is `details` of the Status object that was answered, whatever it is: its retryAfterSeconds
@@ -41,7 +41,7 @@ def _seconds(asked: str, date: str | None) -> float | None:
 def _moment(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # it is made for mail, and looks into whatever it gets
+    except (ValueError, TypeError, IndexError, OverflowError):  # it is made for mail, and looks into any text
         return None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Which Kubernetes an API server answers as, and whether that is new enough for this program."""
+"""Which Kubernetes version an API server reports, and whether that is new enough for this program."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ msgspec.json.Decoder(_Version)  # by the thread that imports: see kube.client
 
 @dataclass(frozen=True, slots=True)
 class ServerVersion:
-    """What a server answers as. One that emulates a version lacks what that version lacks."""
+    """The version that a server reports. A server that emulates a version lacks what that version lacks."""
 
     version: tuple[int, int]
     is_emulated: bool = False
 
 
 def server_version(client: KubeClient) -> ServerVersion | None:
-    """Return what the server answers as; None when it does not say. One read, which every user may do."""
+    """Return the version that the server reports; None when it reports none. One read, which every user may do."""
     try:
         said = msgspec.json.decode(client.get_raw("/version"), type=_Version)
         seen = _number(said.emulation_major or said.major), _number(said.emulation_minor or said.minor)
@@ -56,7 +56,7 @@ def too_old(server: ServerVersion | None) -> str:
 
 
 def _number(text: str) -> int:
-    """Read what stands before a provider's own sign, as in `36+`."""
+    """Read the number before a provider's own suffix, as in `36+`."""
     return int(text.rstrip("+"))
 
 

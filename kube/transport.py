@@ -1,7 +1,7 @@
 """HTTP to the API server over the official client's connection: the only file that imports `kubernetes`.
 
-Its ApiClient gives configuration (kubeconfig, in-cluster), credentials with their refresh, TLS and the urllib3
-pool. Bodies pass through as bytes: its typed models are not used.
+Its ApiClient provides configuration (kubeconfig, in-cluster), credentials with their refresh, TLS and the urllib3 pool.
+Bodies pass through as bytes: its typed models are not used.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Transport:
     def __init__(
         self, configuration: Any, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S, impersonated: str = ""
     ) -> None:
-        """`impersonated` is the user as whom all requests are sent, empty: as ourselves."""
+        """All requests are sent as the user `impersonated`; empty: as ourselves."""
         self._read_timeout_s = read_timeout_s
         self._headers = {"Accept": "application/json", **({"Impersonate-User": impersonated} if impersonated else {})}
         configuration.connection_pool_maxsize = POOL_SIZE
@@ -114,7 +114,7 @@ class Transport:
     ) -> Transport:
         """Connect as `path` says; without a path as the pod's ServiceAccount, else as KUBECONFIG or ~/.kube/config.
 
-        `context` is one of the kubeconfig's, None its current one; a context that is given needs a kubeconfig.
+        `context` is one of the kubeconfig's, None its current one; an explicit context needs a kubeconfig.
         `read_timeout_s` is the longest silence within one answer; streams have their own. Raises BadInputError when
         none of them can be read.
         """
@@ -176,7 +176,7 @@ class Transport:
         return bytes(body)
 
     def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> Stream:
-        """Open a GET whose answer goes on. A silence longer than read_timeout_s breaks it."""
+        """Open a GET with a continuing answer. A silence longer than read_timeout_s breaks it."""
         call = f"WATCH {path}"
         response = self._open(call, "GET", path, query, None, "application/json", read_timeout_s, preload=False)
         if response.status >= 300:
@@ -226,7 +226,7 @@ class Transport:
 
 @functools.cache
 def _tell_unverified(server: str) -> None:
-    """Say it once, in place of urllib3's warning for each request on standard error."""
+    """Log it once, instead of urllib3's warning for each request on standard error."""
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     log.warning(
         "the API server's certificate is not verified: whoever is in between can read and change everything. Give the "
@@ -256,14 +256,14 @@ def context_namespace(path: str | None, context: str | None = None) -> str:
             active = next(each for each in every if each["name"] == context)
         return str(active.get("context", {}).get("namespace") or "default")
     except (*_UNREADABLE, StopIteration):
-        return "default"  # connecting tells what is wrong with it
+        return "default"  # connecting reports what is wrong with it
 
 
 def _checked_exec_command(files: str, context: str | None) -> str:
-    """Return the command that gives the context's user its credentials, empty when none does.
+    """Return the command that provides the credentials of the context's user; empty when none does.
 
-    `files` are paths as in KUBECONFIG. Refuses what the official client passes over: it would send anonymous requests,
-    which the server refuses for a reason that is not the true one. Raises one of _UNREADABLE.
+    `files` are paths as in KUBECONFIG. Refuses what the official client ignores: it would send anonymous requests,
+    which the server refuses for a misleading reason. Raises one of _UNREADABLE.
     """
     paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
     if not any(path.exists() for path in paths):

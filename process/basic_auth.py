@@ -1,4 +1,4 @@
-"""Checks basic auth against bcrypt hashes: one check at a time, and a password that was right is not checked again."""
+"""Checks basic auth against bcrypt hashes: one check at a time, and a correct password is not checked again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dracaena.process.resting_thread import RestingThread
 from dracaena.process.turns import Turns
 
 REST_PER_CHECK = 4
-"""Times as long as a check took for which the thread rests after it: guessing costs a fifth of a core, and at bcrypt's
-usual cost 10 that is a few guesses a second."""
+"""After a check the thread rests this many times as long as it took: guessing costs a fifth of a core, and at bcrypt's
+usual cost 10 that is a few guesses per second."""
 
 MOST_OF_ADDRESS = 4
-"""Most checks of one address that wait: a client that knows the right password waits for one."""
+"""The most waiting checks of one address: a client that knows the right password waits for one."""
 
 MOST_WAITING = 256
-"""Checks that wait in all."""
+"""The most waiting checks in total."""
 
 _SIGNIFICANT_BYTES = 72
-"""bcrypt's limit; htpasswd and Prometheus ignore the rest of a password too."""
+"""bcrypt's limit; htpasswd and Prometheus also ignore the rest of a password."""
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class BasicAuth:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._proofs: dict[str, bytes] = {}  # user → of what was right; no password is kept
+        self._proofs: dict[str, bytes] = {}  # user → proof of a correct password; no password is kept
         self._waiting = Turns[_Check](most_of_address=MOST_OF_ADDRESS, most=MOST_WAITING)
         self._thread = RestingThread("http-passwords", clock, take=self._waiting.take, serve=self._decide, join_s=None)
 
@@ -70,10 +70,10 @@ class BasicAuth:
         wanted: Callable[[], bool],
         then: Callable[[bool], None],
     ) -> bool:
-        """Tell `then`, now or later and from any thread, whether the header names a user and its password.
+        """Call `then`, now or later and from any thread, with whether the header has a user and its password.
 
-        An unknown user takes as long as a wrong password. Addresses take turns. Returns False, and tells nothing, when
-        too many checks wait already; `wanted` says whether the client still waits.
+        An unknown user takes as long as a wrong password. Addresses take turns. Returns False, without calling `then`,
+        when too many checks already wait; `wanted` returns whether the client still waits.
         """
         user, password = _credentials(authorization)
         hashed = users.get(user, next(iter(users.values())))
@@ -107,7 +107,7 @@ class BasicAuth:
 
 
 def _credentials(authorization: str) -> tuple[str, bytes]:
-    """Return user and password of a header, an empty user where it holds none."""
+    """Return user and password of a header; an empty user if it has none."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return "", b""
@@ -121,6 +121,6 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
 def _matches(check: _Check) -> bool:
     try:
         return bcrypt.checkpw(check.password[:_SIGNIFICANT_BYTES], check.hashed)
-    except ValueError as error:  # a hash of the right form that bcrypt does not take all the same
+    except ValueError as error:  # a hash of the right form that bcrypt still does not accept
         log.error("bcrypt cannot check a password", user=check.user if check.known else "", error=str(error))
         return False

@@ -1,7 +1,7 @@
 """How a long-running program learns that it has to end: SIGTERM from kubelet or systemd, SIGINT from a terminal.
 
 The signals are blocked and waited for, not handled. A handler that sets an Event has two gaps: it may run while the
-main thread holds the Event's lock, and a signal that comes between the last look and the wait wakes nobody.
+main thread holds the Event's lock, and a signal between the last check and the wait wakes nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def hold_end_signals() -> None:
 
 
 def end_this_process() -> None:
-    """Wake wait_for_end_signal() from any thread: the program itself has found that it must end."""
+    """Wake wait_for_end_signal() from any thread, because the program itself found that it must end."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def wait_for_end_signal() -> signal.Signals:
-    """Wait until one of them has come since hold_end_signals(), and return it."""
+    """Wait for one of these signals since hold_end_signals(), and return it."""
     return signal.Signals(signal.sigwait(END_SIGNALS))

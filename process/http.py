@@ -1,8 +1,8 @@
 """One small HTTP endpoint per program: /healthz, /readyz and /metrics.
 
-The health pages are for kubelet, whose probes bring no password and no certificate and do not check ours: everybody
-gets them, over HTTP and, if a web-config file names a certificate, over HTTPS on the same port. Everything else is
-protected as that file says.
+The health pages are for kubelet, whose probes send no password and no certificate and do not check ours: everybody gets
+them, over HTTP and, if a web-config file names a certificate, over HTTPS on the same port. Everything else is protected
+as that file says.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FORMS = re.compile(
 class HttpEndpoint:
     """Serves health and metrics of this process on its own threads.
 
-    `address` is `host:port`, port 0 takes a free one. `ready` returns None, or in words what is still missing:
-    /readyz answers 200 or 503 with it; 200 comes with what `state` returns. `alive` does the same for /healthz: None as
-    long as a new start would help nothing. Each is called by one thread, which it may keep waiting.
-    `web_config_file` is a Prometheus web-config file, read again when it changes; empty: nothing is protected.
-    `pages` are further ones by path, or /metrics in another form, protected as /metrics is.
-    Raises BadInputError for an address or a file that cannot be used.
+    `address` is `host:port`, port 0 takes a free one. `ready` returns None, or in words what is still missing: /readyz
+    answers 200 or 503 with it; 200 comes with what `state` returns. `alive` does the same for /healthz: None as long as
+    a restart would not help. Each is called by one thread, which it may keep waiting. `web_config_file` is a Prometheus
+    web-config file, read again when it changes; empty: nothing is protected. `pages` are further ones by path, or
+    /metrics in another form, protected as /metrics is. Raises BadInputError for an address or a file that cannot be
+    used.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class HttpEndpoint:
 
 
 def tls_refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
-    """Return what a client that the TLS settings keep out is told."""
+    """Return the answer to a client that the TLS settings keep out; None when they let it in."""
     if config.context is None:
         return None
     if not client.secure:
@@ -147,7 +147,7 @@ def _health_answer(problem: str | None, prefix: str, state: Callable[[], str]) -
 
 
 def _metrics_form(accept: str) -> str:
-    """Return an Accept header that gives metrics of the form that this one asks for; there are only a few."""
+    """Return an Accept header that yields metrics in the form that this one asks for; there are only a few."""
     try:
         content_type = choose_encoder(accept)[1]
     except Exception:  # noqa: BLE001 - whatever a library raises on what a client wrote
@@ -169,13 +169,13 @@ def listen_at(address: str) -> socket.socket:
     host, port = host_and_port(address)
     try:
         return listen(host, port)
-    except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
+    except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that IDNA cannot encode
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split host:port; an IPv6 host is in brackets, which are taken off. Raises BadInputError."""
+    """Split host:port; an IPv6 host is in brackets, which are removed. Raises BadInputError."""
     host, colon, port = address.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")

@@ -1,4 +1,4 @@
-"""What comes and goes over HTTP: the head of a request as a value, an answer as bytes."""
+"""Messages over HTTP: the head of a request as a value, an answer as bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request; `path` has no query, `headers` has lower-case names, of equal names the last wins."""
+    """The head of a request; `path` has no query; `headers` has lower-case names, and of equal names the last wins."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     query: str = ""
-    """What stands behind the first `?`, as it was sent."""
+    """What follows the first `?`, as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class HttpAnswer:
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
     streams: bool = False
-    """Whether more follows the body, by Reply.more(), until the connection ends."""
+    """Whether Reply.more() sends more after the body, until the connection ends."""
 
 
 class MalformedRequestError(ValueError):
-    """The head is no HTTP; str() says to the client what is wrong."""
+    """The head is no HTTP; str() tells the client what is wrong."""
 
 
 def text_answer(status: int, text: str, *headers: tuple[str, str]) -> HttpAnswer:
@@ -68,7 +68,7 @@ def parse_head(data: bytes) -> HttpRequest:
 
 
 def encode_head(answer: HttpAnswer, further: Iterable[tuple[str, str]] = ()) -> bytes:
-    """Return what stands before the body. The connection ends with the answer: there is nothing to keep open."""
+    """Return what precedes the body. The connection ends with the answer: there is nothing to keep open."""
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",

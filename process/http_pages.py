@@ -1,5 +1,5 @@
-"""Pages that take a while: each is computed in a thread of its own, once for everybody who asked before it began. Each
-form of it, which a key tells apart, is computed for itself, with a rest after each.
+"""Pages that take a while: each is computed in a thread of its own, once for all clients that asked before it began.
+Each form of a page, identified by a key, is computed separately, with a rest after each.
 
 So a page that hangs holds up no other page and no connection, and however many clients ask, a page costs a fixed share
 of a core.
@@ -19,11 +19,10 @@ from dracaena.process.resting_thread import RestingThread
 K = TypeVar("K", bound=Hashable)
 
 REST_PER_WORK = 4
-"""How many times its work a thread rests while more requests wait: a flood costs a fifth of a core."""
+"""While requests wait, the thread rests this many times as long as its work took: a flood costs a fifth of a core."""
 
 LONGEST_REST_S = 0.25
-"""Unless told otherwise: a page that took long because the whole machine was busy must not rest past the timeout of a
-probe, 1 s."""
+"""By default: a page that took long because the machine was busy must not rest past the timeout of a probe, 1 s."""
 
 MOST_WAITING = 256
 """Waiting replies that are kept before those whose client has gone are dropped: twice as many as there can be."""
@@ -39,7 +38,7 @@ class Reply(Protocol):
         ...
 
     def more(self, data: bytes) -> None:
-        """Send `data` behind an answer that streams. A client that has not taken the last is sent only the newest."""
+        """Send `data` after a streaming answer. A client that has not taken the last data is sent only the newest."""
         ...
 
     @property
@@ -49,7 +48,7 @@ class Reply(Protocol):
 
 
 class Page(Generic[K]):
-    """One page in forms that a key tells apart. start() once, then stop() once."""
+    """One page in forms that a key identifies. start() once, then stop() once."""
 
     def __init__(
         self, name: str, compute: Callable[[K], HttpAnswer], clock: Clock, *, longest_rest_s: float = LONGEST_REST_S
@@ -59,7 +58,7 @@ class Page(Generic[K]):
         self._clock = clock
         self._longest_rest_s = longest_rest_s
         self._waiting: list[tuple[K, Reply]] = []
-        # Nobody waits for a page that hangs: the process is ending.
+        # Do not wait for a page that hangs: the process is ending.
         self._thread = RestingThread(f"http-{name}", clock, take=self._take, serve=self._serve, join_s=1.0)
 
     def start(self) -> None:
@@ -71,7 +70,7 @@ class Page(Generic[K]):
         self._thread.stop()
 
     def ask(self, key: K, reply: Reply) -> None:
-        """Have it answered with what is true from now on. Never blocks."""
+        """Have the request answered with what is true from now on. Never blocks."""
         with self._thread.changed:
             if len(self._waiting) >= MOST_WAITING:
                 self._waiting = [each for each in self._waiting if each[1].wanted]
@@ -79,7 +78,7 @@ class Page(Generic[K]):
             self._thread.changed.notify()
 
     def _take(self) -> tuple[K, list[Reply]] | None:
-        """Return the key that was asked for longest ago, and all who ask for it."""
+        """Return the key that was asked for longest ago, and all replies that wait for it."""
         self._waiting = [each for each in self._waiting if each[1].wanted]
         if not self._waiting:
             return None
@@ -89,7 +88,7 @@ class Page(Generic[K]):
         return key, replies
 
     def _serve(self, asked: tuple[K, list[Reply]]) -> float:
-        """Answer all who ask for a key; return how long to rest."""
+        """Answer all requests for a key; return how long to rest."""
         key, replies = asked
         began_s = self._clock.monotonic()
         answer = self._answer(key)

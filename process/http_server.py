@@ -1,9 +1,9 @@
 """A small HTTP server for an open network: one thread, a bounded number of connections, a deadline for each.
 
-Nobody is turned away at the door: when all places are taken, the newcomer gets that of a client that has more
-connections than others, an idle and old one first. So somebody who holds all places, or takes new ones all the time,
-loses them to whoever sends a request at once. One request a connection; what takes a while is answered later, from
-another thread (dracaena.process.http_pages).
+No client is turned away: when all places are taken, a newcomer gets that of a client that has more connections than
+others, an idle and old one first. So a client that holds all places, or takes new ones all the time, loses them to
+clients that send a request at once. One request per connection; what takes a while is answered later, from another
+thread (dracaena.process.http_pages).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MOST_CONNECTIONS = 128
 """kubelet and two Prometheus need four. With TLS each may cost 70 KiB and its share of an answer: 10 MiB in all."""
 
 BACKLOG = 1024
-"""Connections that the kernel holds ready: a burst of that many is not slowed by lost SYNs, which cost 1 s each."""
+"""Connections that the kernel queues: a burst of that many is not slowed by lost SYNs, which cost 1 s each."""
 
 HEAD_BYTES = 8192
-"""Longest head of a request. A scraper with basic auth sends 600 bytes."""
+"""The longest head of a request. A scraper with basic auth sends 600 bytes."""
 
 HEAD_TIMEOUT_S = 5.0
-"""From the connection to the end of the head, TLS handshake included: kubelet and scrapers need milliseconds."""
+"""From the connection to the end of the head, including the TLS handshake: kubelet and scrapers need milliseconds."""
 
 ANSWER_TIMEOUT_S = 10.0
 """From the head until the client has taken all and closes: Prometheus' own default for a scrape."""
@@ -55,11 +55,11 @@ STREAM_S = 300.0
 """How long an answer streams before it ends and the client has to ask anew, with whatever right it has by then."""
 
 _DRAIN_BYTES = 1 << 18
-"""Bytes passed over after the answer: closing over unread ones would reset it, and what is on its way with it."""
+"""Bytes discarded after the answer: closing with unread bytes would reset the connection and lose data on its way."""
 
 _ACCEPTS_A_TURN = 32
-"""Connections taken before others have their turn again: a quarter of all places, so that a request on its way when
-its connection is taken arrives before that is the oldest."""
+"""Connections accepted before others have their turn again: a quarter of all places, so that a request on its way when
+its connection is accepted arrives before that is the oldest."""
 
 _SEND_BYTES = 1 << 17
 """Sent to one client before others have their turn again."""
@@ -71,19 +71,19 @@ _LOOK_S = 0.25
 """How often deadlines are looked at while there are connections."""
 
 _REST_PER_WORK = 1
-"""Times its CPU time for which the thread rests after each turn: a flood costs half a core, no more."""
+"""After each turn the thread rests this many times its CPU time: a flood costs no more than half a core."""
 
 _LONGEST_REST_S = 0.05
 
 _TLS_HANDSHAKE = b"\x16"
-"""First byte of a client that speaks TLS; of one that speaks HTTP it is a letter."""
+"""The first byte from a client that speaks TLS; one that speaks HTTP begins with a letter."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks: its address, whether over TLS, and its certificate, verified, as SSLSocket.getpeercert() tells it."""
+    """A client: its address, whether it uses TLS, and its verified certificate as SSLSocket.getpeercert() gives it."""
 
     address: str
     secure: bool
@@ -101,7 +101,7 @@ class _State(enum.Enum):
 
 
 class _Connection:
-    """One client. Belongs to the server's thread; others look at `closed` only."""
+    """One client's connection. Belongs to the server's thread; other threads only read `closed`."""
 
     def __init__(self, taken: socket.socket, address: str, deadline_s: float) -> None:
         self.socket = taken
@@ -119,7 +119,7 @@ class _Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether it has sent no whole request, or has its answer, or at least the beginning of one that streams."""
+        """Whether the client has sent no whole request, or has its answer or the beginning of a streaming one."""
         return self.state not in (_State.WAITING, _State.SENDING)
 
     def client(self) -> Client:
@@ -157,9 +157,9 @@ class _Reply:
 class HttpServer:
     """Takes connections of one listening socket. start() once, then stop() once.
 
-    `handle` is called with each request, in the server's thread: it must not block, and has the reply called once, from
-    any thread. `tls` gives the context for a client that speaks TLS, None where there is none; such a client may speak
-    HTTP instead, and `handle` tells by Client.secure. `headers` stand in every answer.
+    `handle` is called with each request, in the server's thread: it must not block, and must have the reply called
+    once, from any thread. `tls` returns the context for clients that speak TLS, None if there is none; clients may
+    speak HTTP instead, and `handle` sees which by Client.secure. `headers` are in every answer.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class HttpServer:
             except ConnectionError:  # it has gone already
                 continue
             except OSError as error:
-                # Without a descriptor left nobody could be answered: the place of one is worth more than its wait.
+                # Without a free descriptor no client could be answered: a place is worth more than a waiting client.
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._connections:
                     self._make_room()
                 else:
@@ -305,7 +305,7 @@ class HttpServer:
             self._drop(connection)
 
     def _go_on(self, connection: _Connection) -> bool:
-        """Take one step; return False where the next one is for another turn. Raises what sockets raise."""
+        """Take one step; return False if the next one is for another turn. Raises what sockets raise."""
         match connection.state:
             case _State.FIRST_BYTE:
                 self._begin(connection)

@@ -1,4 +1,4 @@
-"""How a program loads its modules: with as little CPU as a start can do with."""
+"""How a program loads its modules: with as little CPU time as possible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 def loading() -> Iterator[None]:
     """Load modules within this. Structlog comes first, without rich (_load_structlog).
 
-    The cyclic garbage collector rests: modules stay, and to walk them again and again is a tenth of the CPU time of a
-    start. Outside of it the collector is as it was before.
+    The cyclic garbage collector is off inside: modules stay, and walking them again and again takes a tenth of the CPU
+    time of a start. Afterwards the collector is as it was before.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A thread that serves clients one after the other and rests after each, so that a flood costs a part of a core."""
+"""A thread that serves one client after another and rests after each, so that a flood costs a part of a core."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ W = TypeVar("W")
 class RestingThread(Generic[W]):
     """Takes what waits, serves it, and rests. start() once, then stop() once.
 
-    `take` returns what is next, None where nothing waits; it is called with `changed` held. `serve` serves it, and
-    returns for how many seconds to rest; it must not raise. `join_s`: how long stop() waits for what is being served,
-    None: until it is done.
+    `take` returns what is next, None if nothing waits; it is called with `changed` held. `serve` serves it, and returns
+    for how many seconds to rest; it must not raise. `join_s`: how long stop() waits for what is being served, None:
+    until it is done.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class RestingThread(Generic[W]):
         join_s: float | None,
     ) -> None:
         self.changed = threading.Condition()
-        """Guards what waits: hold it to change that, and notify it where something was added."""
+        """Guards what waits: hold it to change that, and notify it after adding something."""
         self._clock = clock
         self._next, self._serve = take, serve
         self._join_s = join_s

@@ -30,7 +30,7 @@ class Turns(Generic[W]):
         return sum(map(len, self._lines.values()))
 
     def add(self, queued: W, address: str) -> bool:
-        """Let something wait; False, and nothing done, where too much of the address or in all waits already."""
+        """Let something wait; return False, without doing so, if too much already waits of the address or in total."""
         self._drop_unwanted()
         line = self._lines.get(address, deque())
         if len(line) >= self._most_of_address or len(self) >= self._most:
@@ -40,7 +40,7 @@ class Turns(Generic[W]):
         return True
 
     def take(self) -> W | None:
-        """Return what is next and still wanted; its address is behind all others then. None: nothing waits."""
+        """Return what is next and still wanted, and put its address behind all others. None: nothing waits."""
         self._drop_unwanted()
         if not self._lines:
             return None

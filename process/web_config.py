@@ -22,7 +22,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.process.settings import StrictLoader
 
 _MOST_BYTES = 1 << 20
-"""Largest file that is read: a Secret, where it comes from, holds no more."""
+"""Largest file that is read: it comes from a Secret, which holds no more."""
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
@@ -39,7 +39,7 @@ _SUITES = {
         ("AES_256_CBC_SHA", "AES256-SHA"),
     )
 }
-"""Go's names of the suites that it thinks safe up to TLS 1.2 → OpenSSL's. Those of TLS 1.3 nobody can choose."""
+"""Go's names of the suites that it considers safe up to TLS 1.2 → OpenSSL's. Those of TLS 1.3 cannot be chosen."""
 
 _HEADERS: Mapping[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
@@ -82,7 +82,7 @@ class WebConfig:
     allowed_names: frozenset[str] = frozenset()
     """A client's certificate must have one of these names; empty: any certificate that verifies."""
     users: Mapping[str, bytes] = field(default_factory=dict)
-    """User → bcrypt hash; empty: nobody needs a password."""
+    """User → bcrypt hash; empty: no password is needed."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -136,7 +136,7 @@ def decode_web_config(path: Path, sources: Sources) -> WebConfig:
 
 
 def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
-    """Return the alternative names of a certificate as SSLSocket.getpeercert() tells it."""
+    """Return the alternative names of a certificate as SSLSocket.getpeercert() returns it."""
     return frozenset(_canonical(value) for _, value in certificate.get("subjectAltName", ()))
 
 
@@ -194,7 +194,7 @@ def _context(tls: Mapping[str, Any], auth: str, sources: Sources, where: str) ->
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Give bytes a path, which OpenSSL wants: in memory, since a key belongs on no disk and ours is read-only."""
+    """Give bytes a path, as OpenSSL wants one: in memory, since a key must not be on a disk and ours is read-only."""
     fd = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:
