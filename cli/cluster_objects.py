@@ -26,7 +26,7 @@ from dracaena.validation.nodes import check_node_selector
 T = TypeVar("T", bound=KubeObject)
 
 DEFAULT_NAMESPACE: Final = "default"
-"""Where kubectl puts an object that names no namespace."""
+"""Namespace where kubectl puts an object that names none."""
 
 _KINDS: Final[tuple[type[KubeObject], ...]] = (
     Node,
@@ -57,9 +57,9 @@ class ClusterObjects:
     pods: tuple[Pod, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     workloads: tuple[Manifest, ...] = ()
-    """What makes pods, as it was written."""
+    """The workloads, as written."""
     left_out: tuple[str, ...] = ()
-    """What was read and plays no part, one line per kind."""
+    """What was read but is not used, one line per kind."""
 
 
 def read_cluster_objects(

@@ -8,20 +8,20 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 _WIDEST = 118
-"""Widest paragraph: still easy to read, and what a log gets."""
+"""The widest paragraph: still easy to read, and used for logs."""
 _NARROWEST = 40
 """Narrowest paragraph: on a narrower terminal its own line breaks do no more harm than ours."""
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield one line a row; all rows have the same number of cells."""
+    """Yield one line per row; all rows have the same number of cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines so that a terminal shows them and obeys nothing in them: names come from files and clusters."""
+    """Print lines so that a terminal shows control characters and does not obey them: names come from outside."""
     print("\n".join(map(shown, lines)))
 
 
@@ -35,7 +35,8 @@ def shown(line: str) -> str:
 
 
 def wrapped(text: str, *, first: int, rest: int) -> list[str]:
-    """Return the lines of a paragraph for standard output, indented by so many blanks; no name is cut at a dash."""
+    """Return the lines of a paragraph for standard output. `first` and `rest` are the blanks before the first line and
+    before the others; no name is cut at a dash."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDEST
     return textwrap.wrap(
         text,

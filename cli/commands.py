@@ -1,4 +1,4 @@
-"""What the sub-commands share: their parser, and the options that several of them have."""
+"""What the sub-commands share: their parser, and options of several of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that are cut on demand, drawn for those who ask about a claim that has parts of them."""
+"""Draws the GPUs that are cut on demand for users who ask about a claim with parts of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CutParts:
     """What claims have of the GPUs of some pools."""
 
     def __init__(self, driver: str, slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> None:
-        """`slices` of other drivers, and claims without devices, count for nothing."""
+        """`slices` of other drivers, and claims without devices, do not count."""
         self._pages: dict[str, list[ResourceSlice]] = {}
         for item in slices:
             if item.spec.driver == driver:
@@ -36,7 +36,7 @@ class CutParts:
             self._taken.setdefault(pool, set()).add(device)
 
     def lines(self, devices: Iterable[DeviceKey]) -> Iterator[str]:
-        """Yield a line for each GPU of which a claim has parts: all that is taken of it, and the parts of the claim."""
+        """Yield a line for each GPU that a claim has parts of: all that is taken of it, and the claim's parts."""
         own: dict[str, set[str]] = {}
         for pool, device in devices:
             own.setdefault(pool, set()).add(device)

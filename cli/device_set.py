@@ -38,7 +38,7 @@ def read_devices(text: str, machine: Machine, option: str) -> tuple[int, ...]:
 
 
 def describe_set(machine: Machine, ordinals: Sequence[int]) -> Iterator[str]:
-    """Yield the score of a set with all GPUs free, part by part, beside that of the set that would be chosen."""
+    """Yield the score of a set with all GPUs free, part by part, next to that of the set that would be chosen."""
     from dracaena.api.decision import part_in_words, value_in_words
     from dracaena.cli.columns import aligned
     from dracaena.controller.allocation.result import links_in_words

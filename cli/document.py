@@ -90,7 +90,7 @@ _SURROGATES: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of a text that is read by itself, and where in the text it begins."""
+    """A piece of a text that is read separately, and where in the text it begins."""
 
     text: str
     lines_before: int = 0
@@ -130,7 +130,7 @@ def _joined(match: re.Match[str]) -> str:
 
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml, ten times as fast, where PyYAML was built with it; only some error texts and places differ without."""
+"""libyaml, ten times as fast, if PyYAML was built with it; without it only some error texts and places differ."""
 _NO_CHILDREN: Final[Mapping[str | int, Place]] = {}
 
 
@@ -275,7 +275,7 @@ class _Mark(Protocol):
 class _Anchored:
     document: Document
     values: int
-    """How many values it holds, itself and those of aliases in it included."""
+    """How many values it contains, including itself and those of aliases in it."""
 
 
 _TAG = "tag:yaml.org,2002:"

@@ -1,4 +1,4 @@
-"""`dracaena driver`: make the plugin of this node let go of the NVIDIA driver, and take it back."""
+"""`dracaena driver`: make the plugin of this node release the NVIDIA driver, and take it back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from dracaena.process.clock import Clock
 
 TIMEOUT_S = 60
-"""Longest wait by default. A plugin lets go within a second or two; a reading may take some seconds more where the
-driver brings up each GPU, without persistence mode."""
+"""The longest wait by default. A plugin releases the driver within a second or two; a reading may take some seconds
+more if the driver initialises each GPU, without persistence mode."""
 
 _DESCRIPTION = """\
 The plugin keeps NVML open to hear of errors. Before the driver is updated, a GPU reset or a MIG mode changed, make it
@@ -63,7 +63,7 @@ def register(commands: Commands) -> None:
 
 
 def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> int:
-    """Ask for the release and wait for it. Raises DracaenaError; the request then stands."""
+    """Ask for the release and wait for it. Raises DracaenaError; the request then stays."""
     from dracaena.kubelet_plugin.adapters.gpu_driver.use import request_release, wait_until_let_go
     from dracaena.process.clock import SystemClock
 

@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Reader:
-    """Asks the cluster object by object, so that a user who may read only one namespace gets an answer too."""
+    """Asks the cluster object by object, so that a user who may read only one namespace also gets an answer."""
 
     def __init__(self, client: KubeClient, driver: str, namespace: str) -> None:
         self._client = client
@@ -220,7 +220,7 @@ class _Reader:
         )
 
     def _drawn(self, claim: ResourceClaim) -> tuple[str, ...]:
-        """Return the GPUs that are cut on demand, of which a claim has parts, as lines; none where it may not be read
+        """Return the GPUs that are cut on demand and that a claim has parts of, as lines; none if the user may not read
         what others have of them."""
         from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
         from dracaena.cli.cut_parts import CutParts, devices_of
@@ -242,7 +242,7 @@ class _Reader:
         return tuple(CutParts(self._driver, slices, claims).lines(devices))
 
     def _exists(self, kind: Any, name: str, namespace: str) -> bool:
-        """Whether an object is there; what may not be read counts as there."""
+        """Whether an object exists; what may not be read counts as existing."""
         from dracaena.kube.errors import ForbiddenError, NotFoundError
 
         try:
@@ -254,7 +254,7 @@ class _Reader:
         return True
 
     def _names(self, kind: Any, namespace: str = "") -> list[str]:
-        """Return the names of all objects of a kind, of one namespace or of all; none where they may not be listed."""
+        """Return the names of all objects of a kind, of one namespace or of all; none if they may not be listed."""
         from dracaena.kube.errors import ForbiddenError
 
         try:
@@ -275,7 +275,7 @@ class _Reader:
 
 
 def newest(events: Iterable[Event]) -> Told | None:
-    """Return the controller's last message; None if there is none, or none any more (Events live for an hour)."""
+    """Return the controller's last message; None if there is none, or no longer (Events live for an hour)."""
     from dracaena.api.reasons import IGNORED_EVENT
 
     ours = [event for event in events if event.source.component == CONTROLLER and event.reason != IGNORED_EVENT]
@@ -295,7 +295,7 @@ def _refusal(events: Iterable[Event], alias: str) -> str:
 
 
 def _ignored(events: Iterable[Event]) -> Iterator[str]:
-    """Yield what the pod and its claims say in vain, as the controller found it."""
+    """Yield what has no effect in the pod and its claims, as the controller found it."""
     from dracaena.api.reasons import IGNORED_EVENT
 
     texts = [one.message for one in events if one.source.component == CONTROLLER and one.reason == IGNORED_EVENT]
@@ -345,7 +345,7 @@ def _pod_reasons(
         yield _in_words(told)
     if state != "waiting":
         return
-    # What the controller tells of in its last Event is not said twice.
+    # Do not repeat what the controller's last Event says.
     words = told.message if told is not None and told.warning else ""
     for claim in claims:
         reasons = [reason for reason in claim.reasons if claim.state != "allocated" and reason not in words]
@@ -364,7 +364,7 @@ def _pod_reasons(
 
 
 def _extended_resource_reasons(pod: Pod, state: str, driver: str) -> Iterator[str]:
-    """Yield what is wrong with extended resources that the pod asks for, beside claims or without any."""
+    """Yield what is wrong with extended resources that the pod asks for, with or without claims."""
     from dracaena.api.extended_resources import advice, given, is_extended_gpu_resource, seen
 
     if state in ("ended", "deleting"):

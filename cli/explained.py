@@ -29,7 +29,7 @@ class ClaimAnswer:
     """What is known about one claim."""
 
     name: str
-    """`namespace/name`; for one that is not there yet, what the pod calls it."""
+    """`namespace/name`; for a claim that does not exist yet, the pod's name for it."""
     state: str
     """`allocated`, `waiting`, `deleting` or `missing`."""
     devices: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Ite
 
 
 def claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
-    """Yield everything about one claim. `told` maps what was said about a decision to the claim that it was said of."""
+    """Yield everything about one claim. `told` maps what was said about a decision to the claim that it was about."""
     users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
     count = len(claim.devices) + len(claim.other_devices)
     words = {

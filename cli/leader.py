@@ -1,4 +1,4 @@
-"""Whether some controller leads, by its Lease: without a leader nothing is decided, and no pod passes the gate."""
+"""Whether some controller leads, by its Lease: without a leader no decisions are made, and no pod passes the gate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def why_nobody_leads(client: KubeClient, driver: str, now: datetime) -> str | No
 
 
 def _until(lease: Lease) -> datetime:
-    """Return until when the holder of a Lease leads."""
+    """Return the time until which the holder of a Lease leads."""
     spec = lease.spec
     if not spec.holder_identity or not spec.renew_time:
         return datetime.min.replace(tzinfo=UTC)

@@ -37,7 +37,7 @@ class ManifestError(BadInputError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an object stands."""
+    """Where an object is."""
 
     file: str
     """As it was given, or found below the folder that was given; `standard input` for `-`."""
@@ -65,11 +65,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """All objects, in the order of the paths, in a folder by path, in a file as they stand."""
+    """All objects, in the order of the paths, within a folder by path, within a file as written."""
 
     objects: tuple[Manifest, ...]
     left_out: tuple[str, ...]
-    """Of folders: what was found but is no manifest, one line each with the reason."""
+    """What was found in folders but is no manifest, one line each with the reason."""
 
 
 def load_manifests(paths: Sequence[str]) -> Manifests:
@@ -118,7 +118,7 @@ def _read_folder(folder: Path) -> Manifests:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files that count, and the folders of charts in place of what is in them, by path; nothing hidden."""
+    """Yield the files that count, and the folders of charts instead of their content, by path; nothing hidden."""
 
     def fail(error: OSError) -> None:
         raise ManifestError(str(error.filename or folder), None, None, f"cannot be read: {error.strerror}") from error
@@ -228,7 +228,7 @@ def _error(file: str, place: Place, message: str) -> ManifestError:
 
 
 def _shown(value: Any) -> str:
-    """Name a value in a message: a scalar by itself, 40 characters of it, else its form."""
+    """Name a value in a message: 40 characters of a scalar, else its form."""
     if value is None:
         return "nothing"
     if isinstance(value, list | dict):

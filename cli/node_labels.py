@@ -88,7 +88,7 @@ def run(
     now_s: Callable[[], float] = time.time,
     wait: Callable[[float], bool] | None = None,
 ) -> int:
-    """Write the labels once, or until `wait` says that the end has come. Raises DracaenaError."""
+    """Write the labels once, or until `wait` returns that the program has to end. Raises DracaenaError."""
     if arguments.remove and (not arguments.patch_node or arguments.interval is not None):
         raise BadInputError(
             "--remove takes labels away from a Node once: name it with --patch-node, without --interval"
@@ -101,7 +101,7 @@ def run(
     if not arguments.output_file and client is None:
         raise BadInputError("--interval writes again and again: say where to with --output-file or --patch-node")
     wait = wait or _wait_for_signal()  # before there is a thread, which would take the signals and end us
-    began_s = now_s()  # one timestamp for all of them: what says the same is not written again
+    began_s = now_s()  # one timestamp for all of them, so that equal labels are not written again
     try:
         with _machines(arguments, source) as look:
             while True:
@@ -118,7 +118,7 @@ def run(
 
 @contextmanager
 def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> Iterator[Callable[[], Machine | None]]:
-    """Give what returns the machine as it is now; None: there is none to speak of, the labels go."""
+    """Yield a function that returns the machine as it is now; None: there is no machine, and the labels go."""
     from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
     if not arguments.nvml:
@@ -237,7 +237,7 @@ def _patch(client: KubeClient, name: str, labels: Mapping[str, str], driver: str
 
 
 def _wait_for_signal() -> Callable[[float], bool]:
-    """Hold the signals that end us from now on, and return what waits for one: whether one came in so many seconds."""
+    """Hold the signals that end us from now on; return a function that waits for one and returns whether it came."""
     import signal
 
     from dracaena.process.ending import END_SIGNALS, hold_end_signals

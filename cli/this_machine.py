@@ -26,7 +26,7 @@ def add_driver_root(parser: argparse.ArgumentParser) -> None:
 
 
 def add_nvml(choices: argparse._MutuallyExclusiveGroup, parser: argparse.ArgumentParser) -> None:
-    """Let a verb read this machine: a flag `nvml` beside its other sources, and what this_machine needs."""
+    """Let a verb read this machine: add a flag `nvml` to its other sources, and what this_machine needs."""
     choices.add_argument("--nvml", action="store_true", help="read this machine's own GPUs from the NVIDIA driver")
     add_driver_root(parser)
 

@@ -20,7 +20,7 @@ from dracaena.controller.simulation import Outcome, Simulation, is_pending
 from dracaena.validation.pod_templates import pod_template_paths
 
 MOST_COPIES: Final = 10_000
-"""Pods of one template that are tried: ones that share devices without an end would never be refused."""
+"""Pods of one template that are tried: pods that share devices without limit would never be refused."""
 
 Start = Callable[[Iterable[ResourceClaimTemplate]], Simulation]
 """Returns the cluster as it is, with these templates of claims."""
@@ -33,7 +33,7 @@ class PodTemplate:
     name: str
     """Kind and `namespace/name` of where it stands; of several in one workload with what tells them apart."""
     pods: Sequence[Pod]
-    """The pods themselves where they cannot be more, as those of a DaemonSet; else one that is copied."""
+    """The pods themselves if there cannot be more, as for a DaemonSet; else one that is copied."""
     finite: bool = False
 
 
@@ -43,9 +43,9 @@ class Fit:
 
     template: str
     pods: tuple[Outcome, ...]
-    """Of each pod that fits the first claim that got devices, in the order of the decisions."""
+    """The first claim with devices of each pod that fits, in the order of the decisions."""
     reason: str
-    """Why the next one gets nothing; empty where none was refused."""
+    """Why the next pod gets nothing; empty if none was refused."""
 
     @property
     def nodes(self) -> Counter[str]:
@@ -59,7 +59,7 @@ class Fit:
 
     @property
     def last(self) -> Outcome | None:
-        """The one that was decided last."""
+        """The pod of the last decision."""
         return self.pods[-1] if self.pods else None
 
 
@@ -158,7 +158,7 @@ def _with_own_claims(pod: Pod, objects: ClusterObjects, own: dict[str, ResourceC
 
 
 def _copies(pod: Pod) -> Iterator[Pod]:
-    """Yield pods like this one that nobody holds back and that have nothing yet."""
+    """Yield pods like this one without gates and without allocations."""
     spec = msgspec.structs.replace(pod.spec, scheduling_gates=[])
     for number in count():
         name = f"{pod.metadata.name}-{number}"
@@ -172,7 +172,7 @@ def _bandwidth(outcome: Outcome) -> tuple[int, int]:
 
 
 def fit_table(found: Sequence[Fit]) -> Iterator[str]:
-    """Yield the lines of the table: one a template, and below it why no more fit."""
+    """Yield the lines of the table: one per template, and below it why no more fit."""
     if not found:
         yield "nothing to try: the input holds no pending pod, workload or template that asks for devices"
         return

@@ -43,7 +43,7 @@ _DAEMON_TOLERATIONS: Final = tuple(
         ("unschedulable", "NoSchedule"),
     )
 )
-"""What kube-controller-manager lets every pod of a DaemonSet tolerate."""
+"""What kube-controller-manager makes every pod of a DaemonSet tolerate."""
 _GROUP_SET_LABEL: Final = "leaderworkerset.sigs.k8s.io/name"
 _JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 _MOST_NUMBER: Final = 2**31 - 1
@@ -73,11 +73,11 @@ class Workload:
         return f"{self.kind} {self.meta.namespace}/{self.meta.name}"
 
     def made_uid(self, kind: str, name: str) -> str:
-        """Return the UID of something that no server has made yet: the same at each run."""
+        """Return the UID of something that no server has made yet, the same in each run."""
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{kind}/{self.meta.namespace}/{name}"))
 
     def value(self, *path: str | int) -> Any:
-        """Return what stands at a path, None where nothing does."""
+        """Return what is at a path; None if there is nothing."""
         return value_at(self.manifest.object, path)
 
     def number(self, *path: str | int, default: int) -> int:
@@ -108,7 +108,7 @@ class Workload:
         return ManifestError(source.file, place.line, place.column, f"{self}: {render_path(path)}: {text}")
 
     def pod(self, template: Pod, name: str, owner: OwnerReference, **added: Mapping[str, str]) -> Pod:
-        """Return a pod of a template. `added`: labels and annotations beside those of the template."""
+        """Return a pod of a template. `added`: labels and annotations besides those of the template."""
         meta = ObjectMeta(
             name=name,
             namespace=self.meta.namespace,
@@ -164,7 +164,7 @@ def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Se
 
 
 def controller_uid(meta: ObjectMeta) -> str:
-    """Return the UID of the controller among the owners of an object, "" where it has none."""
+    """Return the UID of the controller among the owners of an object; "" if it has none."""
     return next((owner.uid for owner in meta.owner_references if owner.controller), "")
 
 
@@ -302,11 +302,11 @@ class _JobPart:
     uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
     indexed: bool = False
-    """What completionMode is where the spec does not say."""
+    """The default of completionMode."""
 
 
 def _pods_of_job(workload: Workload, job: _JobPart, present: Sequence[Pod]) -> Iterator[Pod]:
-    """Yield what runs of a Job at once: parallelism, and never more than completions are left."""
+    """Yield the pods of a Job that run at once: parallelism, but never more than the completions left."""
     template = workload.template(*job.path, "template")
     mode = workload.value(*job.path, "completionMode")
     indexed = mode == "Indexed" or (mode is None and job.indexed)
@@ -326,7 +326,7 @@ def _pods_of_job(workload: Workload, job: _JobPart, present: Sequence[Pod]) -> I
 
 
 def _leader_worker_set(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> Iterator[Pod]:
-    """Yield group by group, the leader of each first."""
+    """Yield the pods group by group, the leader of each first."""
     path: Path = ("spec", "leaderWorkerTemplate")
     worker = workload.template(*path, "workerTemplate")
     has_leader = workload.value(*path, "leaderTemplate") is not None

@@ -1,7 +1,7 @@
 """Checks ResourceClaims and ResourceClaimTemplates of resource.k8s.io/v1: what is asked for, and how requests relate.
 
-Limits are those of kube-apiserver 1.36 and 1.37 as they enforce them, which is not always as the documentation has
-them: the tolerations of a request, for example, are not counted.
+Limits are those that kube-apiserver 1.36 and 1.37 enforce, which is not always what the documentation says: the
+tolerations of a request, for example, are not counted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_claim_spec(field: Field, driver: str) -> None:
 
 
 def request_names(requests: object) -> RequestNames:
-    """Return the names in a list of requests, as far as there are any. Never raises, whatever the value is."""
+    """Return the names in a list of requests, if there are any. Never raises, whatever the value is."""
     names: dict[str, set[str]] = {}
     for request in requests if isinstance(requests, list) else ():
         match request:
@@ -207,7 +207,7 @@ def _check_cores(amount: Field, wanted: Quantity) -> None:
 
 _MIB_NANO: Final = (1 << 20) * NANO
 _ALL_CORES: Final = 100
-"""Percent: what the ceilings of one GPU sum to at most."""
+"""Percent: the most that the ceilings of one GPU sum up to."""
 
 
 def _check_derived(field: Field) -> None:
@@ -241,7 +241,7 @@ def _check_constraint(field: Field, names: RequestNames, counts: Mapping[str, in
 
 
 def _check_same_gpu(match: Field, references: object, counts: Mapping[str, int]) -> None:
-    """Warn where one request asks for several devices that are to be one. `references`: requests that are meant."""
+    """Warn if one request asks for several devices that have to be one. `references`: requests that are meant."""
     meant = {str(each).partition("/")[0] for each in references} if isinstance(references, list) else set()
     for name, count in counts.items():
         if count > 1 and (not meant or name in meant):

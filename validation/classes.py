@@ -39,10 +39,10 @@ def check_class(field: Field, driver: str) -> None:
 
 
 def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driver: str, *, is_ours: bool) -> None:
-    """Warn where the class does not turn away a device without any attribute, which could be any driver's.
+    """Warn if the class does not exclude a device without any attribute, which could be any driver's.
 
-    Selectors run in order until one is false. One that has no answer, because it reads an attribute that is not there,
-    ends the allocation of the whole claim.
+    Selectors run in order until one is false. A selector without an answer, because it reads an attribute that is not
+    there, ends the allocation of the whole claim.
     """
     stranger = DeviceView("stranger.invalid")
     for each in selectors:

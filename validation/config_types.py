@@ -1,5 +1,5 @@
-"""Warns of configurations for another type of device than their requests get: the plugin reads them in vain, or refuses
-the claim for them.
+"""Warns of configurations for another type of device than their requests get: the plugin ignores them, or refuses the
+claim because of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SHIPPED_TYPES: Final[Mapping[str, str]] = {
     "": GPU_TYPE, "nvlink.": GPU_TYPE, "pcie-switch.": GPU_TYPE, "share.": GPU_TYPE, "confidential.": GPU_TYPE,
     "mig.": MIG_TYPE, "vfio.": VFIO_TYPE, "confidential-vfio.": VFIO_TYPE, "vgpu.": VGPU_TYPE,
 }  # fmt: skip
-"""What stands before the driver's name in the classes of its chart → the type of device that each means."""
+"""Prefix of the driver's name in the classes of its chart → the type of device that each means."""
 
 
 def check_config_types(
     reference: ObjectReference, document: Mapping[str, Any], classes: Mapping[str, Any], driver: str
 ) -> list[Finding]:
-    """Warn of them in a class, claim or template. `classes`: name → spec of each that is in the input. A request that
-    may get a device of the right type gives no warning; neither does one of a class that is not known.
+    """Warn of them in a class, claim or template. `classes`: name → spec of each in the input. A request that may get a
+    device of the right type gives no warning; neither does one with an unknown class.
     """
     report = Report(reference)
     whole = Field(document, (), report)
@@ -63,7 +63,7 @@ def _check_devices(devices: Field, classes: Mapping[str, Any], driver: str) -> N
 
 
 def _check(config: Field, types: frozenset[str], who: str, driver: str) -> None:
-    """Check one configuration for requests that get devices of these types; none: they get nothing, which is told
+    """Check one configuration for requests that get devices of these types; none: they get nothing, which is reported
     elsewhere.
     """
     opaque = config.at("opaque")
@@ -101,14 +101,14 @@ def _types_of(part: Field, classes: Mapping[str, Any], driver: str) -> frozenset
 
 
 def _left(holder: Field, types: Iterable[str], driver: str) -> frozenset[str]:
-    """Return the types that the selectors of a class or request do not turn away."""
+    """Return the types that the selectors of a class or request do not exclude."""
     found = (selector_in(one.at("cel", "expression").value) for one in holder.at("selectors").objects())
     selectors = [one for one in found if one is not None]
     return frozenset(each for each in types if not any(_turns_away(one, each, driver) for one in selectors))
 
 
 def _turns_away(selector: Selector, device_type: str, driver: str) -> bool:
-    """Whether no device of a type matches, whatever else it is: one that asks for more has no answer here."""
+    """Whether no device of a type matches. A selector that reads other attributes has no answer here."""
     views = (
         DeviceView.of_names(driver, {"type": device_type}, allow_multiple_allocations=shared)
         for shared in (False, True)

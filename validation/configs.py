@@ -51,7 +51,7 @@ def _check_size(parameters: Field) -> bool:
 
 
 def _json_bytes(value: Any) -> int:
-    """Return the length of a value as JSON without blanks, however deep it is."""
+    """Return the length of a value as JSON without blanks, however deeply it is nested."""
     size, waiting = 0, [value]
     while waiting:
         part = waiting.pop()

@@ -25,7 +25,7 @@ class Report:
 
 
 class Field:
-    """One value in a document: what it is, where it stands, and where findings about it go."""
+    """One value in a document: what it is, where it is, and where findings about it go."""
 
     __slots__ = ("path", "report", "value")
 
@@ -54,25 +54,25 @@ class Field:
         )
 
     def below(self, step: str | int, value: Any) -> Field:
-        """Return a value that stands in this one."""
+        """Return a value inside this one."""
         return Field(value, (*self.path, step), self.report)
 
     def at(self, *names: str) -> Field:
-        """Return what stands at a path of names below this value, absent where one of them has none. Reports nothing:
-        for checks of documents whose form others check."""
+        """Return what is at a path of names below this value; absent if one of them is missing. Reports nothing: for
+        checks of documents whose form others check."""
         found = self
         for name in names:
             found = found.below(name, found.value.get(name) if isinstance(found.value, dict) else None)
         return found
 
     def objects(self) -> Iterator[Field]:
-        """Yield the objects of a list, and pass over what is no list or object. Reports nothing, as at()."""
+        """Yield the objects of a list, and skip what is no list or object. Reports nothing, like at()."""
         for index, item in enumerate(self.value if isinstance(self.value, list) else ()):
             if isinstance(item, dict):
                 yield self.below(index, item)
 
     def fields(self, *known: str) -> Fields | None:
-        """Read an object of the API: every field that is not known is reported."""
+        """Read an object of the API: every unknown field is reported."""
         entries = self._mapping("an object")
         if entries is None:
             return None
@@ -94,7 +94,7 @@ class Field:
         return {str(key): self.below(str(key), entries[key]) for key in sorted(entries, key=str)}
 
     def items(self, most: int | None = None) -> list[Field] | None:
-        """Read a list. One that is too long is reported and not looked into, as on the server."""
+        """Read a list. A list that is too long is reported and not read, as on the server."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):

@@ -57,11 +57,11 @@ class Finding:
     severity: Severity
     object: ObjectReference
     path: Path
-    """Where it stands in the object; an absent field is named by the path at which it is missing."""
+    """Where it is in the object; an absent field is named by the path at which it is missing."""
     message: str
     """What is wrong, in a few words."""
     seen: str
-    """What stands there, as JSON of at most 80 characters; "nothing" if nothing does."""
+    """What was seen there, as JSON of at most 80 characters; "nothing" if it is absent."""
     expected: str
     cel: CelPosition | None = None
 

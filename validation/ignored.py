@@ -1,6 +1,6 @@
-"""Warns of what is accepted and surely does nothing: for requests that devices of this driver alone serve.
+"""Warns of what is accepted and certainly does nothing: for requests that only devices of this driver serve.
 
-The controller finds the same in a cluster (walk.ignored of its allocator) and tells it with the same words.
+The controller finds the same in a cluster (walk.ignored of its allocator) and reports it in the same words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHIPPED: Final = (
     *("", "nvlink.", "pcie-switch.", "mig.", "share.", "vfio.", "vgpu."),
     *("confidential.", "confidential-vfio."),
 )
-"""Before the driver's name: the classes that its chart makes."""
+"""Prefixes of the driver's name in the classes that its chart creates."""
 
 _NO_CONFIG: Final = "no configuration for another driver, or one for this driver"
 _CAPACITIES: Final = frozenset((*SHARED_GPU_CAPACITIES, *MIG_PLACE_CAPACITIES))
@@ -40,7 +40,7 @@ _PUBLISHED: Final = "what GPUs of this driver publish"
 def check_ignored(
     reference: ObjectReference, document: Mapping[str, Any], classes: Mapping[str, Any], driver: str
 ) -> list[Finding]:
-    """Warn of what a class, claim or template says in vain. `classes`: name → spec of each that is in the input."""
+    """Warn of what has no effect in a class, claim or template. `classes`: name → spec of each in the input."""
     report = Report(reference)
     whole = Field(document, (), report)
 
@@ -56,7 +56,7 @@ def check_ignored(
 
 
 def _check_class(spec: Field, driver: str) -> None:
-    """Check a class that means devices of this driver. It may mean those of another one, too."""
+    """Check a class that means devices of this driver. It may also mean those of another."""
     compiled = [selector_in(one.at("cel", "expression").value) for one in spec.at("selectors").objects()]
     selectors = [one for one in compiled if one is not None]
 

@@ -1,4 +1,4 @@
-"""Checks `metadata`, as far as authors write it: what the server writes (managedFields, uid, …) is not looked at."""
+"""Checks the part of `metadata` that authors write: what the server writes (managedFields, uid, …) is not checked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_metadata(field: Field, *, namespaced: bool) -> None:
     _check_name(metadata["name"], metadata["generateName"])
     namespace = metadata["namespace"]
     if namespaced:
-        if namespace.value != "":  # like an absent one it is filled in by whoever sends the object
+        if namespace.value != "":  # like an absent one it is filled in by the client that sends the object
             namespace.name(DNS_LABEL, optional=True)
     elif namespace.text():
         namespace.error("a namespace on an object that is in none", "no namespace")
@@ -58,7 +58,7 @@ def check_metadata(field: Field, *, namespaced: bool) -> None:
 
 
 def check_template_metadata(field: Field) -> None:
-    """Check the metadata that a template gives to its claims: labels and annotations alone."""
+    """Check the metadata that a template gives to its claims: only labels and annotations."""
     metadata = field.fields("labels", "annotations")
     if metadata is not None:
         _check_labels_and_annotations(metadata["labels"], metadata["annotations"])

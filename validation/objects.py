@@ -33,13 +33,13 @@ _RESOURCE_CHECKS: Final[Mapping[str, Callable[[Field, str], None]]] = {
 _VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DeviceTaintRule": tuple(f"{RESOURCE_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
 }
-"""Kind → versions that are checked, where it is more than v1: 1.36 has no v1 of it."""
+"""Kind → versions that are checked, if there are more than v1: 1.36 has no v1 of it."""
 _OTHER_RESOURCE_KINDS: Final = ("ResourcePoolStatusRequest",)
-"""Kinds of the group that are not checked, in whichever version."""
+"""Kinds of the group that are not checked, in any version."""
 
 
 def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NAME) -> tuple[Finding, ...]:
-    """Return what is wrong with one object by itself, in document order. Never raises for a value of JSON.
+    """Return what is wrong with one object alone, in document order. Never raises for a value of JSON.
 
     `driver` is the name of the driver whose opaque parameters are read and whose taint is known. An object of a kind
     that is not checked has no findings: ask is_checked.
@@ -60,7 +60,7 @@ def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NA
 def validate_all(
     documents: Sequence[Mapping[str, Any]], driver: str = DEFAULT_DRIVER_NAME
 ) -> tuple[tuple[Finding, ...], ...]:
-    """Return for each object what is wrong with it, first by itself, then against the other objects of the input."""
+    """Return for each object what is wrong with it, first alone, then compared with the other objects of the input."""
     references = [reference_to(document) for document in documents]
     inputs = Input(list(zip(references, documents, strict=True)))
     return tuple(
@@ -76,7 +76,7 @@ def is_checked(document: Mapping[str, Any]) -> bool:
 
 
 def reference_to(document: Mapping[str, Any]) -> ObjectReference:
-    """Return what identifies the object, as far as it says so itself."""
+    """Return what identifies the object, as far as it is written there."""
     metadata = document.get("metadata")
     fields = metadata if isinstance(metadata, dict) else {}
     return ObjectReference(
@@ -117,7 +117,7 @@ def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:
 
 
 def _is_resource_kind(group: str, kind: str) -> bool:
-    """Whether an object is of resource.k8s.io, or surely meant to be: no core kind has such a name."""
+    """Whether an object is of resource.k8s.io, or certainly meant to be: no core kind has such a name."""
     if group == RESOURCE_GROUP:
         return kind not in _OTHER_RESOURCE_KINDS
     return group == "" and kind in _RESOURCE_CHECKS

@@ -1,4 +1,4 @@
-"""Where objects hold pods, or templates of the pods that they make."""
+"""Where objects contain pods, or templates of the pods that they make."""
 
 from __future__ import annotations
 
