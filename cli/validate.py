@@ -62,12 +62,20 @@ def register(commands: Commands) -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
+    what = "YAML or JSON file, folder with such files, or - for standard input"
+    parser.add_argument("files", nargs="*", metavar="FILE", help=what)
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="YAML or JSON file, folder with such files, or - for standard input"
+        "-f",
+        "--filename",
+        dest="more",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the same, as kubectl and `dracaena simulate` take it; may be given several times",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
     add_driver_name(parser, "DRA driver whose configuration is read and whose taint is known")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, refuse=parser.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.manifests import load_manifests
     from dracaena.validation import Severity, is_checked, validate_all
 
-    manifests = load_manifests(arguments.files)
+    files = [*arguments.files, *arguments.more]
+    if not files:
+        arguments.refuse("name at least one FILE to check, or - for standard input")
+    manifests = load_manifests(files)
     for line in manifests.left_out:
         print(f"dracaena: left out: {shown(line)}", file=sys.stderr)
     verdicts = validate_all([manifest.object for manifest in manifests.objects], arguments.driver_name)

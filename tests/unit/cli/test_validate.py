@@ -179,7 +179,9 @@ def test_without_files_it_says_how_it_is_used(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         main(["validate"])
     assert ended.value.code == 2
-    assert "usage: dracaena validate" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: dracaena validate" in err
+    assert "error: name at least one FILE to check, or - for standard input" in err
 
 
 def test_standard_input_is_validated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,3 +230,11 @@ def test_the_demo_has_the_one_mistake_that_it_means_to_have(capsys: pytest.Captu
     (error,) = (each for each in json.loads(capsys.readouterr().out)["findings"] if each["severity"] == "error")
     assert Path(error["file"]).name == "07-typo.yaml"
     assert error["path"].endswith(".opaque.parameters.requirment")
+
+
+def test_files_may_be_named_as_kubectl_takes_them(run: Run) -> None:
+    Path("more.yaml").write_text(BAD, encoding="utf-8")
+    found = run(GOOD, options=("-f", "more.yaml", "--filename", "a.yaml"))
+    assert found.code == 1
+    assert "more.yaml:10:11: error" in found.out
+    assert run(options=("-f", "a.yaml")).code == 0
