@@ -181,7 +181,7 @@ def test_a_deployment_made_anew_takes_over_what_the_one_before_left(client: Kube
     create(client, replicas=2)
     use_image(client, "b")
     roll_out(client, 2)
-    assert {pod.metadata.uid for pod in client.list(Pod).items} == runs
+    wait_for(lambda: {pod.metadata.uid for pod in client.list(Pod).items} == runs, "the pods of the first image to go")
     mine = deployment(client).metadata.uid
     assert {one.metadata.uid for one in sets(client)} == {one.metadata.uid for one in left}
     assert [[owner.uid for owner in one.metadata.owner_references] for one in sets(client)] == [[mine], [mine]]

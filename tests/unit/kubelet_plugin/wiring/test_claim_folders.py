@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.cc_modes import journals as cc_mode_journals
@@ -15,10 +18,17 @@ from dracaena.kubelet_plugin.store.checkpoints import BOOT_MARK
 from dracaena.kubelet_plugin.upkeep import mps_fault_watch
 from dracaena.kubelet_plugin.wiring.claim_folders import claim_folders
 from support.plugin import DRIVER
+from support.sockets import short_folder
 
 
-def test_what_crashes_left_goes(tmp_path: Path) -> None:
-    paths = plugin_paths(str(tmp_path), DRIVER, "")
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as made:
+        yield made
+
+
+def test_what_a_crash_left_of_any_file_beside_the_checkpoints_is_found(folder: Path) -> None:
+    paths = plugin_paths(str(folder), DRIVER, "")
     paths.checkpoints.mkdir(parents=True)
     beside = (
         *(BOOT_MARK, mps_fault_watch.TOLD, f"{passthrough_device_name('0000:18:00.0')}.json"),
@@ -26,7 +36,7 @@ def test_what_crashes_left_goes(tmp_path: Path) -> None:
     )
     for name in beside:
         (paths.checkpoints.parent / f".{name}.tmp").write_bytes(b"half")
-    settings = PluginSettings(node_name="n1", kubelet_root=str(tmp_path), cdi_root=str(tmp_path / "cdi"))
+    settings = PluginSettings(node_name="n1", kubelet_root=str(folder), cdi_root=str(folder / "cdi"))
     removed = [
         name
         for folder, prefix in claim_folders(settings, paths).written(DRIVER)
