@@ -77,10 +77,12 @@ class DeploymentController(CachedStandIn):
     def _sync(self, seen: DeploymentDocument) -> None:
         """One step, from what the API says now; the write of each step wakes us for the next."""
         namespace = seen.metadata.namespace
+        # In this order: a replica set that was orphaned by then belongs to a deployment that is being deleted, or gone.
+        # Adopted after that, it would be garbage.
+        found = self._client.list(ReplicaSetDocument, namespace=namespace).items
         deployment = self._client.get(DeploymentDocument, seen.metadata.name, namespace=namespace)
         if deployment.metadata.deletion_timestamp is not None:
             return
-        found = self._client.list(ReplicaSetDocument, namespace=namespace).items
         sets = ReplicaSets.of(deployment, [self._adopted(deployment, one) for one in found])
         rollout = Rollout.of(deployment.spec)
         new = self._with_revision(deployment, sets, rollout)

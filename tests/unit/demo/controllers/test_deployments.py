@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,36 @@ def test_a_deployment_made_anew_takes_over_what_the_one_before_left(client: Kube
     mine = deployment(client).metadata.uid
     assert {one.metadata.uid for one in sets(client)} == {one.metadata.uid for one in left}
     assert [[owner.uid for owner in one.metadata.owner_references] for one in sets(client)] == [[mine], [mine]]
+
+
+class Interrupted:
+    """A client: right after its first read, something happens, once."""
+
+    def __init__(self, client: KubeClient, happens: Callable[[], object]) -> None:
+        self._client = client
+        self._happens = [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            answer = method(*arguments, **named)
+            while name in ("get", "list") and self._happens:
+                self._happens.pop()()
+            return answer
+
+        return call
+
+
+def test_a_replica_set_that_is_orphaned_during_a_look_is_not_adopted_by_who_is_gone(client: KubeClient) -> None:
+    create(client, replicas=1)
+    roll_out(client, 1)
+    seen = deployment(client)
+    interrupted: Any = Interrupted(client, lambda: orphan_all(client))
+    with suppress(NotFoundError):
+        DeploymentController(interrupted, SystemClock())._sync(seen)
+    (left,) = client.list(ReplicaSetDocument).items
+    assert left.metadata.owner_references == []
 
 
 def test_a_replica_set_made_by_hand_is_adopted_with_its_other_owners(client: KubeClient) -> None:
