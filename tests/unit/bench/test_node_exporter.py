@@ -19,7 +19,11 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_process_is_measured_that_serves_all_gpus(folder: Path) -> None:
-    with patch.object(exporter, "SCRAPES", 3), patch.object(exporter, "SLOW_SCRAPES", 2):
+    with (
+        patch.object(exporter, "WARM_SCRAPES", 1),
+        patch.object(exporter, "SCRAPES", 3),
+        patch.object(exporter, "SLOW_SCRAPES", 2),
+    ):
         costs = exporter.measure(folder, 0.1, lambda _: None)
     assert len(costs.scrapes_s) == len(costs.fixed_s) == 3
     assert costs.series > 24 * exporter.GPUS
