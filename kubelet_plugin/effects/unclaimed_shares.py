@@ -27,15 +27,15 @@ class UnclaimedShares:
         self,
         requests: DocumentStore,
         checkpoints: Checkpoints,
-        spec_is_gone: Callable[[ClaimUid], bool],
+        is_without_spec: Callable[[ClaimUid], bool],
         lock: NodeLock,
     ) -> None:
-        """`requests` is the folder of the supervisor's, `lock` that of the calls. `spec_is_gone` says, with it held,
-        whether a claim has no CDI spec (ClaimFiles).
+        """`requests` is the folder of the supervisor's, `lock` that of the calls. `is_without_spec` says, with it held,
+        whether a claim has no CDI spec of any driver (ClaimFiles): a second driver may have shares in the same folder.
         """
         self._requests = requests
         self._checkpoints = checkpoints
-        self._spec_is_gone = spec_is_gone
+        self._is_without_spec = is_without_spec
         self._lock = lock
 
     def withdraw(self) -> int:
@@ -61,4 +61,4 @@ class UnclaimedShares:
             uid = None if data is None else ClaimUid(decode_request(data).claim_uid)
         except BadInputError:
             return False  # whose it is nobody can tell, and the supervisor serves it to nobody
-        return uid is not None and uid not in known and self._spec_is_gone(uid)
+        return uid is not None and uid not in known and self._is_without_spec(uid)

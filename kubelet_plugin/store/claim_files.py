@@ -56,6 +56,11 @@ class ClaimFiles:
         """Whether there is no CDI spec."""
         return self._specs.read(spec_file_name(self._driver, uid)) is None
 
+    def is_without_spec(self, uid: ClaimUid) -> bool:
+        """Whether there is no CDI spec, of this driver or of another with the same names of files on this node."""
+        end = spec_file_name("", uid)
+        return not any(name.endswith(end) for name in self._specs.names(end))
+
     def spec_is_seen(self, uid: ClaimUid) -> bool:
         """Whether there is a CDI spec; a folder that cannot even be read holds none of ours."""
         try:

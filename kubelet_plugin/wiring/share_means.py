@@ -101,7 +101,7 @@ def unclaimed_shares(node: NodeParts, checkpoints: Checkpoints, files: ClaimFile
     if not node.settings.mps_root:
         return lambda: 0
     requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
-    return UnclaimedShares(requests, checkpoints, files.spec_is_gone, node.call_lock).withdraw
+    return UnclaimedShares(requests, checkpoints, files.is_without_spec, node.call_lock).withdraw
 
 
 def mps_fault_watch(

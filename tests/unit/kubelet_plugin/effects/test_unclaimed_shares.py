@@ -87,7 +87,7 @@ class Ground:
             withdraw_shares=self._withdraw,
         )
         self.unclaimed = UnclaimedShares(
-            requests, self.node.checkpoints, self.node.claim_files.spec_is_gone, self.node.lock
+            requests, self.node.checkpoints, self.node.claim_files.is_without_spec, self.node.lock
         )
 
     def _withdraw(self) -> int:
@@ -136,6 +136,21 @@ def test_a_share_whose_checkpoint_alone_was_lost_stays_for_its_containers(ground
     ground.node.sweeper.sweep()
     assert ground.checkpoint("one").exists()
     assert ground.shares() == ["one", "two"]
+
+
+def test_a_share_of_another_driver_stays_for_its_containers(ground: Ground) -> None:
+    """Two drivers of one node may have one supervisor; each knows its own checkpoints alone."""
+    requests = Path(ground.mps.places.root) / mps.REQUESTS
+    mine = next(path for path in requests.iterdir() if mps.decode_request(path.read_bytes()).claim_uid == "one-uid")
+    other = requests / f"s_0123456789abcdef{mps.SUFFIX}"
+    other.write_bytes(mine.read_bytes().replace(b"one-uid", b"other-uid"))
+    spec = ground.folder / "plugin" / "cdi" / "other.example.com-claim_other-uid.json"
+    spec.write_text("{}")
+    assert ground.unclaimed.withdraw() == 0
+    spec.unlink()
+    assert ground.unclaimed.withdraw() == 1
+    assert not other.exists()
+    assert mine.exists()
 
 
 def test_a_share_that_is_still_being_made_stays(ground: Ground) -> None:
