@@ -113,7 +113,7 @@ class Program:
         claims.state.enter_boot()
         self._parts.dra_server.start()
         if node.section is not None:
-            node.section.start(node.events.on_node, node.metrics, node.release.note_labels)
+            node.section.start(node.events.on_node, node.metrics, node.label_updates.publish)
         else:
             node.cache.start()
         for layouts in claims.layouts:

@@ -100,7 +100,7 @@ class ModePorts:
 
 
 class CcModes:
-    """Has a thread of its own; take() and read_again() are for the thread that reads."""
+    """Has a thread of its own; take() and read_again() are for the thread that reads, take_labels() for any."""
 
     def __init__(
         self, changes: CcModeChanges, journals: CcModeJournals, users: GpuUsers, ports: ModePorts, clock: Clock
@@ -137,6 +137,10 @@ class CcModes:
     def read_again(self) -> None:
         """Record that another reading found the same machine."""
         self._readings += 1
+        self._worker.notice()
+
+    def take_labels(self, _labels: Mapping[str, str]) -> None:
+        """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
         self._worker.notice()
 
     def _run(self) -> None:

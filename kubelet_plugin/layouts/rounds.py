@@ -77,7 +77,7 @@ class LayoutPorts:
 
 
 class LayoutRounds(ABC, Generic[G, L]):
-    """Has a thread of its own; read_again() is for any thread."""
+    """Has a thread of its own; read_again() and take_labels() are for any thread."""
 
     what: str
     """The kind of layouts, for the log."""
@@ -153,6 +153,10 @@ class LayoutRounds(ABC, Generic[G, L]):
     def read_again(self) -> None:
         """Record that another reading found the same machine."""
         self._readings += 1
+        self._worker.notice()
+
+    def take_labels(self, _labels: Mapping[str, str]) -> None:
+        """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
         self._worker.notice()
 
     def _run(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dracaena.api.objects import Node
 from dracaena.kube.client import KubeClient
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.process.clock import Clock
 
@@ -16,19 +16,18 @@ def node_cache(
     clock: Clock,
     metrics: PluginMetrics,
     view: KubeClient,
-    release: GpuDriverRelease,
+    updates: LabelUpdates,
     section: NodeSection | None,
 ) -> Reflector[Node]:
-    """Return the cache that follows this Node: a label on it may ask us to close the GPU driver."""
+    """Return the cache that follows this Node. Its labels go to `updates`, unless `section` passes them on."""
     if section is not None:
-        release.note_labels(section.labels)
         cache = section.cache
     else:
 
-        def note_labels(_old: Node | None, new: Node | None) -> None:
+        def node_changed(_old: Node | None, new: Node | None) -> None:
             if new is not None:
-                release.note_labels(new.metadata.labels)
+                updates.publish(new.metadata.labels)
 
-        cache = Reflector(view, Node, clock=clock, field_selector=f"metadata.name={name}", on_change=note_labels)
+        cache = Reflector(view, Node, clock=clock, field_selector=f"metadata.name={name}", on_change=node_changed)
     metrics.node.watch_troubles(cache.resource, cache.troubles)
     return cache

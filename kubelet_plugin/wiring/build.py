@@ -52,6 +52,7 @@ from dracaena.kubelet_plugin.node.cache import node_cache
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from dracaena.kubelet_plugin.node.events import NodeEvents
 from dracaena.kubelet_plugin.node.health_monitor import HealthSource, ask_at_once
+from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine, ReadingSource, as_read
 from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.node.publisher import Publisher
@@ -145,6 +146,10 @@ def _node(
     recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
     events = NodeEvents(recorder, settings.node_name)
     release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    label_updates = LabelUpdates()
+    label_updates.subscribe(release.note_labels)
+    if section is not None:
+        release.note_labels(section.labels)  # as read before the watch: the driver may be opened before that begins
     troubles = NodeTroubles(metrics, events.on_node)
     return NodeParts(
         settings=settings,
@@ -154,7 +159,8 @@ def _node(
         metrics=metrics,
         client=client,
         view=view,
-        cache=node_cache(settings.node_name, clock, metrics, view, release, section),
+        cache=node_cache(settings.node_name, clock, metrics, view, label_updates, section),
+        label_updates=label_updates,
         section=section,
         recorder=recorder,
         events=events,

@@ -34,6 +34,8 @@ class LayoutParts:
         context = LayoutContext(node, gpus, folders, checkpoints, files, pods)
         built = [each for each in (mig_layouts(context), vgpu_layouts_of(context)) if each is not None]
         self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
+        for each in self.rounds:
+            node.label_updates.subscribe(each.take_labels)
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
 
     def changing(self) -> Collection[str]:

@@ -26,6 +26,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from dracaena.kubelet_plugin.node.events import NodeEvents
 from dracaena.kubelet_plugin.node.health_monitor import HealthMonitor
+from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.node.publisher import Publisher
@@ -59,6 +60,8 @@ class NodeParts:
     """Reads pods and the Node."""
     cache: Reflector[Node]
     """Holds this Node. It belongs to `section` if there is one, which then starts and stops it."""
+    label_updates: LabelUpdates
+    """A label may ask us to close the GPU driver, or name a layout."""
     section: NodeSection | None
     recorder: EventRecorder
     events: NodeEvents

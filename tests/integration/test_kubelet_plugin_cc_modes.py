@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import Node
+from dracaena.api.objects import KubeObject, Node
 from dracaena.kubelet_plugin.adapters.programs.cc_mode_tool import CcModeTool
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -23,6 +23,7 @@ from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
+from support.late_watch import WATCHED, start_with_late_watch
 from support.nvml_world import NAMES, RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
 from support.plugin_world import DRIVER, NODE, World
 
@@ -83,6 +84,11 @@ def label(world: World, mode: str | None) -> None:
 
 def modes(node: NvmlNode) -> set[str | None]:
     return {device.attributes["ccMode"].string for page in node.world.slices() for device in page.spec.devices}
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
+def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
+    start_with_late_watch(node, kind)
 
 
 def test_a_label_switches_the_gpus_of_an_idle_node_and_claims_get_them_afterwards(

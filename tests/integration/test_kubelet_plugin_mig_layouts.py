@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
+from dracaena.api.objects import KubeObject
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.kube import wait_for
+from support.late_watch import WATCHED, start_with_late_watch
 from support.node_layouts import choose, layout_condition
 from support.nvml_mig_world import HOPPER as MACHINE
 from support.nvml_mig_world import put_capabilities
@@ -95,6 +97,11 @@ def part(profile: str, start: int) -> str:
 
 def parts(node: NvmlNode) -> list[str]:
     return [name for name in node.devices() if name.startswith("mig-")]
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
+def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
+    start_with_late_watch(node, kind)
 
 
 def test_a_label_divides_an_idle_gpu_and_claims_get_its_parts(node: NvmlNode, hardware: FakeMigHardware) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.api.objects import KubeObject
 from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
+from support.late_watch import WATCHED, start_with_late_watch
 from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import CALL_S, World, http, start_process
 
@@ -25,6 +27,11 @@ def world(server: ApiGround) -> Iterator[World]:
 def node(world: World) -> Iterator[NvmlNode]:
     with nvml_node(world) as made:
         yield made
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
+def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
+    start_with_late_watch(node, kind)
 
 
 def test_a_node_is_published_as_its_recording_would_be_and_a_claim_gets_gpus_and_driver(node: NvmlNode) -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import Node
+from dracaena.api.objects import KubeObject, Node
 from dracaena.api.vgpu import vgpu_device_name
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
 from dracaena.kubelet_plugin.ports import OpeningProcess
@@ -20,6 +20,7 @@ from support.fake_pci import FakePciBus
 from support.fake_vgpu import T4_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, put
 from support.kube import wait_for
+from support.late_watch import WATCHED, start_with_late_watch
 from support.node_layouts import NodeWithConditions
 from support.nvml_world import NvmlNode, node_events, nvml_world, taints
 from support.plugin_world import DRIVER, NODE, World, http
@@ -114,6 +115,11 @@ def until_told(node: NvmlNode, words: str) -> None:
 
 def vgpus(node: NvmlNode) -> list[str]:
     return [name for name in node.devices() if name.startswith("vgpu-")]
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
+def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
+    start_with_late_watch(node, kind)
 
 
 def test_a_label_makes_vgpus_and_another_one_waits_until_nobody_uses_them(node: NvmlNode, kernel: Kernel) -> None:
