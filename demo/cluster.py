@@ -26,7 +26,7 @@ from dracaena.demo.apiserver.version import NEWEST
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
 from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
-from dracaena.demo.programs import ProgramProcess
+from dracaena.demo.programs import Begin, ProgramProcess, begin_command
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
@@ -135,6 +135,7 @@ class DemoCluster:
         wipe_after_s: float = WIPE_AFTER_S,
         dra_versions: Sequence[str] = ("v1.DRAPlugin", "v1beta1.DRAPlugin"),
         kubernetes: str = NEWEST,
+        begin: Begin = begin_command,
     ) -> None:
         self.nodes = tuple(nodes)
         self._clock = clock or SystemClock()
@@ -142,6 +143,7 @@ class DemoCluster:
         self._wipe_after_s = wipe_after_s
         self._dra_versions = tuple(dra_versions)
         self._kubernetes = kubernetes
+        self._begin = begin
         self._cleanup = ExitStack()
         self._never = threading.Event()
         self.plugins: dict[str, ProgramProcess] = {}
@@ -216,6 +218,7 @@ class DemoCluster:
             "controller",
             ("controller", *connection, "--leader-elect=false", "--page-address=127.0.0.1:0", "--page-open=true"),
             log / "controller.log",
+            begin=self._begin,
         )
         for node in self.nodes:
             folders = self.folders[node.name]
@@ -223,10 +226,12 @@ class DemoCluster:
             places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
             sharing = ("--sharing", node.sharing) if node.sharing else ()
             mig = ("--mig", node.mig) if node.mig else ()
-            program = ProgramProcess(
-                f"plugin of {node.name}", (*arguments, *places, *sharing, *mig), log / f"plugin-{node.name}.log"
+            self.plugins[node.name] = ProgramProcess(
+                f"plugin of {node.name}",
+                (*arguments, *places, *sharing, *mig),
+                log / f"plugin-{node.name}.log",
+                begin=self._begin,
             )
-            self.plugins[node.name] = program
         self._cleanup.callback(self._stop_programs)
         for program in self.programs:
             program.start()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from dracaena.api.errors import TemporaryError
 
@@ -27,14 +28,57 @@ class ProgramEndedError(TemporaryError):
     """A program that should run has ended; str() holds the end of its log."""
 
 
+class Running(Protocol):
+    """A process that was started, as subprocess.Popen is one."""
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code as of the last poll() or wait(), negative for a signal."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
+
+
+Begin = Callable[[Sequence[str], Path, Mapping[str, str]], Running]
+"""Starts `dracaena` with these arguments in a session of its own, output to the end of a log, in this environment."""
+
+
+def begin_command(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Running:
+    """Run the command, tied to the life of this process."""
+    with log_path.open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - our own command, no shell
+            [*_TIED, str(os.getpid()), *_COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the demo; it then ends its programs in order
+        )
+
+
 class ProgramProcess:
     """One `dracaena` process whose output goes to a file. After its end the same arguments can be started again."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log_path: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], log_path: Path, *, begin: Begin = begin_command) -> None:
         self.name = name
         self.log_path = log_path
         self._arguments = tuple(arguments)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._begin = begin
+        self._process: Running | None = None
 
     @property
     def is_running(self) -> bool:
@@ -49,15 +93,7 @@ class ProgramProcess:
         """
         if self.is_running:
             raise AssertionError(f"{self.name} runs already")
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                [*_TIED, str(os.getpid()), *_COMMAND, *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_environment(os.environ),
-                start_new_session=True,  # Ctrl-C is for the demo; it then ends its programs in order
-            )
+        self._process = self._begin(self._arguments, self.log_path, _environment(os.environ))
 
     def request_stop(self) -> None:
         """Send SIGTERM and return at once."""

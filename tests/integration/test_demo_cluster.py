@@ -27,6 +27,7 @@ from support.embedded_cluster import (
     wait_observed,
     wait_settled,
 )
+from support.forked_programs import begin_forked
 from support.mig_nodes import mig_classes
 from support.page_cluster import divided_machine
 from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.xdist_group("one cluster for all tests of this file")
 
 @pytest.fixture(scope="module")
 def running_cluster() -> Iterator[DemoCluster]:
-    with DemoCluster(TWO_NODES) as cluster:
+    with DemoCluster(TWO_NODES, begin=begin_forked) as cluster:
         create_class(cluster.client)
         for count in (1, 2, 3, 4, 5, 6, 7, 8):
             create_template(cluster.client, f"gpus-{count}", count)
@@ -240,7 +241,7 @@ def test_a_rewritten_pod_gets_mig_devices_of_its_profile_from_a_template_made_fo
     machine = tmp_path / "divided.json"
     machine.write_bytes(encode_machine(divided_machine()))
     template = GpuTemplate(2, f"mig.{DEFAULT_DRIVER_NAME}", "1g.10gb")
-    with DemoCluster((DemoNode("mig", str(machine)),)) as cluster:
+    with DemoCluster((DemoNode("mig", str(machine)),), begin=begin_forked) as cluster:
         client = cluster.client
         (only_mig,) = (one.spec for one in mig_classes() if one.metadata.name == template.device_class)
         about = {"metadata": {"name": template.device_class}, "spec": msgspec.to_builtins(only_mig)}

@@ -17,6 +17,7 @@ from support.embedded_cluster import (
     wait_observed,
     wait_settled,
 )
+from support.forked_programs import begin_forked
 
 
 def some_run(observation: Observation) -> str | None:
@@ -56,7 +57,7 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
     """
     # Without the slices: whether a whole GPU or a part comes first decides who gets the only GPU that can be divided.
     manifests = [each for each in load_manifests() if each.file != "00-slices.yaml"]
-    with DemoCluster(NODES) as cluster:
+    with DemoCluster(NODES, begin=begin_forked) as cluster:
         broken_invariant = verify.settled(cluster, WAITING)
         apply(cluster.client, manifests)
         calm = wait_settled(cluster, WAITING, pods=9)

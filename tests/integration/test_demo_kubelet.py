@@ -9,13 +9,14 @@ from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.observation import Observation
 from dracaena.demo.programs import ProgramEndedError
 from support.embedded_cluster import wait_observed, wait_settled
+from support.forked_programs import begin_forked
 from support.workload import create_class, create_pod, create_template
 
 NODE = DemoNode("dgx-1v", "dgx-1v")
 
 
 def test_a_kubelet_that_knows_only_v1beta1_prepares_too() -> None:
-    with DemoCluster([NODE], dra_versions=["v1beta1.DRAPlugin"]) as cluster:
+    with DemoCluster([NODE], dra_versions=["v1beta1.DRAPlugin"], begin=begin_forked) as cluster:
         create_class(cluster.client)
         create_template(cluster.client, "t", count=2)
         create_pod(cluster.client, "p1", template="t")
@@ -23,7 +24,7 @@ def test_a_kubelet_that_knows_only_v1beta1_prepares_too() -> None:
 
 
 def test_slices_of_a_killed_plugin_are_wiped_and_come_back_with_it() -> None:
-    with DemoCluster([NODE], wipe_after_s=0.5) as cluster:
+    with DemoCluster([NODE], wipe_after_s=0.5, begin=begin_forked) as cluster:
         create_class(cluster.client)
         create_template(cluster.client, "t", count=1)
         create_pod(cluster.client, "p1", template="t")

@@ -10,6 +10,7 @@ from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.objects import NamespaceDocument
 from dracaena.kube.events import Event
 from support.embedded_cluster import TWO_NODES, wait_settled
+from support.forked_programs import begin_forked
 from support.workload import NAMESPACE, create_class, create_pod, create_template
 
 
@@ -27,7 +28,7 @@ def wait_told(cluster: DemoCluster, namespace: str, words: str) -> None:
 
 
 def test_a_pod_beyond_the_quota_waits_until_the_quota_grows_or_something_is_let_go() -> None:
-    with DemoCluster(TWO_NODES) as cluster:
+    with DemoCluster(TWO_NODES, begin=begin_forked) as cluster:
         create_class(cluster.client)
         for count in (1, 2):
             create_template(cluster.client, f"gpus-{count}", count)
