@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from dracaena.kube.lease import Lease
 from support.allocation import DRIVER, blocks, machine
 from support.api_ground import ApiGround
 from support.controller import NAMESPACE, allocated_all, ask, check_invariants, claims_by_name, publish, transport
+from support.forked_programs import ForkedProgram
 from support.kube import wait_for
 from support.proxy import Proxy
 from support.readiness import metric, readiness
@@ -40,7 +39,7 @@ class Replica:
     """A `dracaena controller` process."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: ForkedProgram
     log: Path
 
     def entries(self, event: str) -> list[dict[str, Any]]:
@@ -70,10 +69,8 @@ def replicas(folder: Path, **configs: dict[str, Any]) -> Iterator[list[Replica]]
         for name, config in configs.items():
             path, log = folder / f"{name}.kubeconfig", folder / f"{name}.log"
             path.write_text(yaml.safe_dump(config))
-            command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", f"--kubeconfig={path}"]
             options = [f"--lease-identity={name}", f"--lease-duration-s={DURATION_S}"]
-            with log.open("wb") as stream:
-                process = subprocess.Popen([*command, *options], stdout=stream, stderr=stream)
+            process = ForkedProgram(("controller", f"--kubeconfig={path}", *options), log=log)
             ends.callback(process.wait)
             ends.callback(process.kill)
             replica = Replica(name, process, log)

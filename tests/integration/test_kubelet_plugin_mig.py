@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
+from support.forked_programs import ForkedProgram
 from support.kube import wait_for
 from support.mig_node import access_minors
 from support.nvml_mig_world import HOPPER, put_capabilities
@@ -226,7 +226,7 @@ def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
     assert taints(node)[mig_device_name(MACHINE.gpus[1].uuid, "1g.10gb", 0)] == []
 
 
-def start_recorded(world: World) -> subprocess.Popen[str]:
+def start_recorded(world: World) -> ForkedProgram:
     """Start the plugin and wait for its socket: gRPC alone tries again after longer and longer pauses."""
     socket = world.kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
     socket.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from dracaena.kube.events import Event
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.mps.planning.state import ComputeMode, Role
 from support.api_ground import ApiGround
+from support.forked_programs import ForkedProgram
 from support.mps_model import OK
 from support.mps_process import SupervisedNode, wait_for
 from support.plugin import share_of, sharing_config
@@ -52,7 +52,7 @@ def node(tmp_path: Path, protocol: int) -> Iterator[SupervisedNode]:
 
 
 @pytest.fixture
-def plugin(world: World, node: SupervisedNode) -> Iterator[list[subprocess.Popen[str]]]:
+def plugin(world: World, node: SupervisedNode) -> Iterator[list[ForkedProgram]]:
     """The process that runs last; a test may start another one."""
     running = [started(world, node)]
     yield running
@@ -60,7 +60,7 @@ def plugin(world: World, node: SupervisedNode) -> Iterator[list[subprocess.Popen
     running[-1].communicate()
 
 
-def started(world: World, node: SupervisedNode) -> subprocess.Popen[str]:
+def started(world: World, node: SupervisedNode) -> ForkedProgram:
     return start_process(world, more=[f"--mps-root={node.places.root}"], machine=MACHINE)
 
 
@@ -121,7 +121,7 @@ def known(node: SupervisedNode) -> None:
 
 @BOTH
 def test_a_share_from_prepare_to_unprepare(
-    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+    world: World, node: SupervisedNode, plugin: list[ForkedProgram], protocol: int
 ) -> None:
     node.start()
     known(node)
@@ -152,7 +152,7 @@ def _status(node: SupervisedNode, claim: ResourceClaim) -> mps.MpsShareStatus:
 
 @EITHER
 def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
-    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+    world: World, node: SupervisedNode, plugin: list[ForkedProgram], protocol: int
 ) -> None:
     node.start()
     known(node)
@@ -179,7 +179,7 @@ def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
 
 @pytest.mark.parametrize("protocol", [3])
 def test_without_a_supervisor_mps_is_refused_by_name_unless_best_effort(
-    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+    world: World, node: SupervisedNode, plugin: list[ForkedProgram], protocol: int
 ) -> None:
     required, allowed = share(world, "required"), share(world, "allowed", gpu=1, enforcement="BestEffort")
     error = prepare(world, required)
@@ -197,7 +197,7 @@ def faults_told(world: World) -> list[tuple[str, str, str, int]]:
 
 @EITHER
 def test_what_hits_the_clients_of_a_server_is_told_once_on_their_pods(
-    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int
+    world: World, node: SupervisedNode, plugin: list[ForkedProgram], protocol: int
 ) -> None:
     node.start()
     known(node)
@@ -235,7 +235,7 @@ def test_what_hits_the_clients_of_a_server_is_told_once_on_their_pods(
     "cycles", [pytest.param(10, marks=pytest.mark.search), pytest.param(1_000, marks=pytest.mark.long)]
 )
 def test_cycles_of_a_share_leave_nothing(
-    world: World, node: SupervisedNode, plugin: list[subprocess.Popen[str]], protocol: int, cycles: int
+    world: World, node: SupervisedNode, plugin: list[ForkedProgram], protocol: int, cycles: int
 ) -> None:
     """One GPU keeps its server, because another share stays there, and one starts and stops it each time."""
     node.start()
@@ -271,7 +271,7 @@ SLACK = {"descriptors of the plugin": 4, "threads of the plugin": 4}
 when two things are done at once."""
 
 
-def used(world: World, node: SupervisedNode, plugin: subprocess.Popen[str]) -> dict[str, int]:
+def used(world: World, node: SupervisedNode, plugin: ForkedProgram) -> dict[str, int]:
     """What there is now: files, processes, and descriptors and threads of both programs."""
     assert node.process is not None
     folders = world.folder, Path(node.places.root)

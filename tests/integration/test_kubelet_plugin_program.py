@@ -20,7 +20,7 @@ from support.clock import FakeClock
 from support.gpu_driver_root import put_gpu_driver
 from support.kube import wait_for
 from support.plugin import files_below
-from support.plugin_world import CALL_S, DRIVER, GPUS, NODE, World, http, start_process
+from support.plugin_world import CALL_S, DRIVER, GPUS, NODE, World, http, start_command, start_process
 from support.sockets import short_folder
 
 
@@ -155,7 +155,7 @@ def test_stopping_removes_the_sockets_and_leaves_slices_and_claims(world: World)
 
 
 def test_the_same_instance_is_not_started_twice(world: World, plugin: Program) -> None:
-    again = start_process(world)
+    again = start_command(world)
     _, text = again.communicate(timeout=CALL_S)
     assert again.returncode == 2
     assert "this instance of the plugin runs already" in text
@@ -166,7 +166,7 @@ def test_the_same_instance_is_not_started_twice(world: World, plugin: Program) -
 
 
 def test_two_instances_of_an_upgrade_share_the_nodes_state(world: World) -> None:
-    old, new = (start_process(world, pod_uid=uid) for uid in ("uid-old", "uid-new"))
+    old, new = (start_command(world, pod_uid=uid) for uid in ("uid-old", "uid-new"))
     try:
         for uid in ("uid-old", "uid-new"):
             world.register(uid)

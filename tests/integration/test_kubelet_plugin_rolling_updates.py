@@ -8,7 +8,6 @@ tests/unit/kubelet_plugin/node/test_publisher_rolling_updates.py.
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import SystemClock
 from support.api_ground import ApiGround
+from support.forked_programs import ForkedProgram
 from support.kube import wait_for
 from support.plugin_world import CALL_S, World, start_process
 from support.seeds import in_tiers
@@ -79,7 +79,7 @@ def update(world: World, count: int, seed: int) -> list[str]:
     away for a moment between the two.
     """
     rng, reader = random.Random(seed), Reader(world)
-    running: list[subprocess.Popen[str]] = []
+    running: list[ForkedProgram] = []
     with reader.reading():
         try:
             for number in range(count):
@@ -98,7 +98,7 @@ def update(world: World, count: int, seed: int) -> list[str]:
     return reader.seen
 
 
-def end(process: subprocess.Popen[str], *, by_force: bool) -> None:
+def end(process: ForkedProgram, *, by_force: bool) -> None:
     if by_force:
         process.kill()
     else:

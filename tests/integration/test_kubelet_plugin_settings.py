@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,7 +210,7 @@ def test_the_process_ends_orderly_when_its_label_changes_and_takes_the_section_a
 
 def test_a_mistake_in_a_section_of_other_nodes_ends_in_one_line(world: World) -> None:
     (world.folder / "settings.yaml").write_text("sections: {other: {podlist-gpus: colour}}\n")
-    process: subprocess.Popen[str] = start_process(world, more=["--config", str(world.folder / "settings.yaml")])
+    process = start_process(world, more=["--config", str(world.folder / "settings.yaml")])
     _, text = process.communicate(timeout=CALL_S)
     assert process.returncode == 2
     assert "section other: podlist-gpus: 'colour' is not one of uuid, index, minor, device-name" in text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +16,7 @@ from support.api_ground import ApiGround
 from support.controller import ask, publish, transport
 from support.exporting_node import entry, exporting_node, gpu_uuid, pod_uid
 from support.exporting_nvml import FakeProcess
+from support.forked_programs import ForkedProgram
 from support.http_probe import connect, get
 from support.kube import wait_for
 from support.sockets import short_folder
@@ -85,12 +84,11 @@ def test_a_pod_is_followed_from_waiting_to_running(server: ApiGround, tmp_path: 
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"n": FOUR})
     log = tmp_path / "log"
-    command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--leader-elect=false"]
-    flags = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--page-address=127.0.0.1:0", "--page-open=true"]
+    flags = ["--leader-elect=false", f"--kubeconfig={tmp_path}/kubeconfig"]
+    flags += ["--page-address=127.0.0.1:0", "--page-open=true"]
     with (
         contextlib.ExitStack() as closing,
-        log.open("wb") as stream,
-        subprocess.Popen([*command, *flags], stdout=stream, stderr=stream) as started,
+        ForkedProgram(("controller", *flags), log=log) as started,
     ):
         try:
             reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))
@@ -130,16 +128,15 @@ def test_the_page_asks_the_exporter_of_a_node_and_says_where_it_gives_no_figures
     publish(client, {"n": FOUR, "without": FOUR})
     run_exporter_pod(client, "of-n", "n")
     log = tmp_path / "log"
-    command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--leader-elect=false"]
-    flags = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--page-address=127.0.0.1:0", "--page-open=true"]
+    flags = ["--leader-elect=false", f"--kubeconfig={tmp_path}/kubeconfig"]
+    flags += ["--page-address=127.0.0.1:0", "--page-open=true"]
     with short_folder() as folder, contextlib.ExitStack() as closing:
         node = closing.enter_context(exporting_node(folder, node_name="n"))
         node.list(entry("a", gpu_uuid(0), number=1))
         node.nvml.activity[0].processes = [FakeProcess(1, 100, sm_percent=40)]
         node.run(1, pod_uid(1))
         flags += [f"--page-exporters={NAMESPACE}/app=exporter", f"--page-exporters-port={node.program.http_port}"]
-        stream = closing.enter_context(log.open("wb"))
-        started = closing.enter_context(subprocess.Popen([*command, *flags], stdout=stream, stderr=stream))
+        started = closing.enter_context(ForkedProgram(("controller", *flags), log=log))
         closing.callback(started.kill)
         reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))
         closing.callback(reader.close)

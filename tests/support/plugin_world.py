@@ -25,6 +25,7 @@ from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from support.api_ground import ApiGround
+from support.forked_programs import ForkedProgram
 from support.kube import client_from
 
 DRIVER = "gpu.dracaena.dev"
@@ -202,8 +203,13 @@ def http(program: Program, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def start_process(world: World, *, more: Sequence[str] = (), **changes: Any) -> subprocess.Popen[str]:
+def start_process(world: World, *, more: Sequence[str] = (), **changes: Any) -> ForkedProgram:
     """Start the plugin as a process. `more`: further arguments."""
+    return ForkedProgram(("kubelet-plugin", *world.arguments(**changes), *more))
+
+
+def start_command(world: World, *, more: Sequence[str] = (), **changes: Any) -> subprocess.Popen[str]:
+    """The same as on a node: by its command, in an interpreter of its own."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin", *world.arguments(**changes), *more],
         stdin=subprocess.DEVNULL,
