@@ -17,11 +17,9 @@ STOP_S = 5.0
 TAIL_LINES = 15
 """Lines of a log that an error quotes: enough for the last words of a program and the lines before them."""
 
-_COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main")
-"""-P: the working folder is not searched for modules, whatever lies there."""
-
-_TIED = (sys.executable, "-P", "-m", "dracaena.demo.tied")
-"""Runs a command that ends with its parent."""
+_COMMAND = (sys.executable, "-P", "-m", "dracaena.demo.tied")
+"""Runs `dracaena` so that it ends with its parent. -P: the working folder is not searched for modules, whatever lies
+there."""
 
 
 class ProgramEndedError(TemporaryError):
@@ -61,7 +59,7 @@ def begin_command(arguments: Sequence[str], log_path: Path, environment: Mapping
     """Run the command, tied to the life of this process."""
     with log_path.open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - our own command, no shell
-            [*_TIED, str(os.getpid()), *_COMMAND, *arguments],
+            [*_COMMAND, str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

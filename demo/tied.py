@@ -1,13 +1,14 @@
-"""`python -m dracaena.demo.tied PARENT_PID COMMAND...`: becomes the command, and the kernel kills it with its parent.
+"""`python -m dracaena.demo.tied PARENT_PID ARGUMENTS...`: runs `dracaena`, and the kernel kills it with its parent.
 
 The demo's programs have sessions of their own, so nothing of a terminal reaches them: without this they would stay when
-the demo is killed. Linux only (prctl(2), PR_SET_PDEATHSIG; it outlives execve(2)); elsewhere just the command.
+the demo is killed. Linux only (prctl(2), PR_SET_PDEATHSIG); elsewhere just the command.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
 from typing import Final
@@ -32,5 +33,6 @@ def tie_to(parent_pid: int) -> None:
 
 
 if __name__ == "__main__":
-    tie_to(int(sys.argv[1]))
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - the command of our own caller, no shell
+    tie_to(int(sys.argv.pop(1)))
+    # By name, as on a command line: the command is made of this package, not the other way round.
+    runpy.run_module("dracaena.cli.main", run_name="__main__", alter_sys=True)
