@@ -84,7 +84,7 @@ def read_cluster_objects(
         item = decode_object(kind, manifest)
         earlier, first = found[kind].setdefault(item.key, (item, manifest))
         if earlier != item:
-            raise _error(manifest, f"another {kind.KIND} {item.key} stands in the input already: {first.source}")
+            raise _error(manifest, f"another {kind.KIND} {item.key} is already in the input: {first.source}")
     return ClusterObjects(
         nodes=_all(found, Node),
         slices=_all(found, ResourceSlice),
@@ -101,7 +101,7 @@ def read_cluster_objects(
 
 def _left_out(kind: str, manifests: Sequence[Manifest]) -> str:
     count = f"{len(manifests)} of kind {kind}, the first at {manifests[0].source}"
-    return f"left out: {count}: plays no part in decisions"
+    return f"left out: {count}: not used in decisions"
 
 
 def _kind_of(manifest: Manifest) -> type[KubeObject] | None:

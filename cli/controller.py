@@ -15,7 +15,7 @@ examples:
   From a shell, on the cluster that kubectl reaches
       dracaena controller --log-format text
 
-  With settings from a file, and another port for one try
+  With settings from a file, but another port
       dracaena controller --config controller.yaml --http-address 127.0.0.1:8080
 """
 
@@ -26,7 +26,8 @@ def register(commands: Commands) -> None:
         "controller",
         help="run the program that allocates the GPUs of the cluster",
         description="Decide for each pending pod which GPUs of which node its claims get, and write the allocations. "
-        "One instance works at a time. A flag wins over the environment, that over --config, that over the default.",
+        "One replica works at a time. Flags override the environment, which overrides --config, which overrides the "
+        "defaults.",
         epilog=_EXAMPLES,
     )
     add_arguments(parser, ControllerSettings)

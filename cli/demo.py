@@ -13,16 +13,16 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "demo",
-        help="see pods get their GPUs on recorded machines: no cluster, no GPU",
+        help="watch pods get their GPUs on recorded machines: no cluster, no GPU",
         description="Start an in-memory Kubernetes API, the controller and one plugin for each of several recorded "
         "machines, create pods and show what each got, where, by which links and why.",
     )
-    parser.add_argument("--keep", action="store_true", help="keep it running and say how to reach it with kubectl")
+    parser.add_argument("--keep", action="store_true", help="keep running and say how to reach it with kubectl")
     parser.add_argument(
         "--kubernetes",
         choices=("1.37", "1.36"),
         default="1.37",
-        help="the version that the API server answers as (%(default)s)",
+        help="version of the API server (default: %(default)s)",
     )
     parser.add_argument("--plain", action="store_true", help="plain lines even on a terminal")
     parser.set_defaults(run=_run)
@@ -33,5 +33,5 @@ def _run(arguments: argparse.Namespace) -> int:
         with loading():
             from dracaena.demo.program import run
     except ModuleNotFoundError as error:
-        raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' brings it") from error
+        raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' installs it") from error
     return run(keep=arguments.keep, plain=arguments.plain, kubernetes=arguments.kubernetes)

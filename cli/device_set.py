@@ -30,7 +30,7 @@ def read_devices(text: str, machine: Machine, option: str) -> tuple[int, ...]:
         ordinal = known.get(name.strip().lower())
         if ordinal is None:
             numbers = ", ".join(str(gpu.index) for gpu in machine.gpus)
-            raise BadInputError(f"{option}: {name.strip()!r} is no GPU of {machine.name}, expected some of {numbers}")
+            raise BadInputError(f"{option}: {name.strip()!r} is not a GPU of {machine.name}, expected {numbers}")
         if ordinal in found:
             raise BadInputError(f"{option}: {name.strip()!r} is named twice")
         found.append(ordinal)

@@ -155,9 +155,9 @@ class _Reader:
                     yield self._value(next(self._events), MOST_DEPTH)
         except yaml.MarkedYAMLError as error:
             position = self._position(error.problem_mark or error.context_mark)
-            raise DocumentError(*position, f"no YAML: {error.problem or error.context}") from error
+            raise DocumentError(*position, f"not YAML: {error.problem or error.context}") from error
         except yaml.YAMLError as error:
-            raise DocumentError(None, None, f"no YAML: {error}") from error
+            raise DocumentError(None, None, f"not YAML: {error}") from error
 
     def _value(self, event: yaml.Event, depth: int) -> Document:
         if isinstance(event, yaml.AliasEvent):
@@ -201,7 +201,7 @@ class _Reader:
                 continue
             if key in own:
                 first = places[key].line
-                raise self._error(event, f"key {key!r} stands twice (first on line {first}), expected once")
+                raise self._error(event, f"key {key!r} appears twice (first on line {first}), expected once")
             own[key] = value.value
             places[key] = self._place(event, value.place.children)
         for source in merged:
@@ -214,7 +214,7 @@ class _Reader:
             return [value]
         if isinstance(value.value, list) and all(isinstance(item, dict) for item in value.value):
             return [Document(item, value.place.at((index,))) for index, item in enumerate(value.value)]
-        raise self._error(event, "merge key <<, expected a mapping or a list of mappings behind it")
+        raise self._error(event, "merge key <<, expected a mapping or a list of mappings after it")
 
     def _key(self, event: yaml.Event) -> str:
         if isinstance(event, yaml.AliasEvent):
@@ -222,7 +222,7 @@ class _Reader:
         else:
             key = event.value if isinstance(event, yaml.ScalarEvent) else None
         if not isinstance(key, str):
-            raise self._error(event, "a key that is no text, expected the name of a field")
+            raise self._error(event, "a key that is not text, expected the name of a field")
         return key
 
     def _list(self, start: yaml.SequenceStartEvent, depth: int) -> Document:
@@ -317,5 +317,5 @@ def _plain(text: str) -> Any:
         if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
             return number
     if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
-        raise ValueError(f"{text[:40]} is beyond what JSON has, expected quotes or a smaller number")
+        raise ValueError(f"{text[:40]} is beyond what JSON allows, expected quotes or a smaller number")
     return text

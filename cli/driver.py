@@ -1,4 +1,4 @@
-"""`dracaena driver`: make the plugin of this node release the NVIDIA driver, and take it back."""
+"""`dracaena driver`: make the plugin of this node release the NVIDIA driver, and use it again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TIMEOUT_S = 60
 more if the driver initialises each GPU, without persistence mode."""
 
 _DESCRIPTION = """\
-The plugin keeps NVML open to hear of errors. Before the driver is updated, a GPU reset or a MIG mode changed, make it
-let go: pods that run go on, pods that end are cleaned up, and no new claim is prepared on this node until `resume`.
-Run this on the node, or in the plugin's pod with kubectl exec.
+The plugin keeps NVML open to hear of errors. Make it release the driver before the driver is updated, a GPU is reset or
+a MIG mode is changed: running pods continue, pods that end are cleaned up, and no new claim is prepared on this node
+until `resume`. Run this on the node, or in the plugin's pod with kubectl exec.
 """
 
 _EXAMPLES = """\
@@ -35,20 +35,20 @@ def register(commands: Commands) -> None:
     """Add the command and its verbs."""
     parser = commands.add_parser(
         "driver",
-        help="make the plugin of this node let go of the NVIDIA driver, and take it again",
+        help="make the plugin of this node release the NVIDIA driver, and use it again",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     release = verbs.add_parser(
-        "release", help="let go of the driver until `resume`, also over a restart of the plugin or of the node"
+        "release", help="release the driver until `resume`, even if the plugin or the node restarts"
     )
-    release.add_argument("--reason", default="no reason was given", metavar="TEXT", help="goes into the node's Events")
+    release.add_argument("--reason", default="no reason was given", metavar="TEXT", help="text for the node's Events")
     release.add_argument(
         "--timeout", type=_seconds, default=TIMEOUT_S, metavar="SECONDS", help="longest wait (default: %(default)s)"
     )
     release.set_defaults(run=run_release)
-    resume = verbs.add_parser("resume", help="take the driver again")
+    resume = verbs.add_parser("resume", help="let the plugin use the driver again")
     resume.set_defaults(run=run_resume)
     status = verbs.add_parser("status", help="say whether the driver is released, and whether a plugin has it open")
     status.set_defaults(run=run_status)
@@ -72,18 +72,18 @@ def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> in
     if not wait_until_let_go(paths.gpu_driver_lock, clock or SystemClock(), arguments.timeout):
         raise TemporaryError(
             f"a plugin of this node still has the driver open after {arguments.timeout} s: a call into the driver may "
-            "hang, /readyz of the plugin names it. The request stands; take it back with `dracaena driver resume`"
+            "hang, which /readyz of the plugin shows. The request stays; withdraw it with `dracaena driver resume`"
         )
-    print("the driver is let go of: no plugin of this node has it open until `dracaena driver resume`")
+    print("the driver is released: no plugin of this node has it open until `dracaena driver resume`")
     return 0
 
 
 def run_resume(arguments: argparse.Namespace) -> int:
-    """Take the request back. Raises DracaenaError."""
+    """Withdraw the request. Raises DracaenaError."""
     from dracaena.kubelet_plugin.adapters.gpu_driver.use import withdraw
 
     was_released = withdraw(_paths(arguments).release_request)
-    print("the plugin takes the driver again" if was_released else "the driver was not released by this command")
+    print("the plugin uses the driver again" if was_released else "the driver was not released by this command")
     return 0
 
 
@@ -114,5 +114,5 @@ def _paths(arguments: argparse.Namespace) -> PluginPaths:
 
 def _seconds(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return int(text)

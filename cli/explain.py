@@ -35,17 +35,17 @@ MIG_DEVICE: Final = "mig-"
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
 
-What was chosen stands in an annotation of the claim: the links of the set, the best other choice, and the part of the
-score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates and
-the controller's Events; what is missing (a claim, a template, a class) is named. A GPU that is cut on demand is drawn
-with its memory slices.
+The choice is explained from an annotation of the claim: the links of the set, the second-best choice, and the part of
+the score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates
+and the controller's Events; a missing claim, template or class is named. A GPU that is divided on demand is drawn with
+its memory slices.
 """
 _EXAMPLES: Final = """\
 examples:
   Why does my pod not start? Why did it get these GPUs?
       dracaena explain pod train -n research
 
-  The same for a claim, also one that several pods share
+  The same for a claim, which several pods may share
       dracaena explain claim shared-gpus
 
   With all parts of the score
@@ -64,7 +64,7 @@ def register(commands: Commands) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    parser.add_argument("kind", choices=("pod", "claim"), help="what is asked about")
+    parser.add_argument("kind", choices=("pod", "claim"), help="what to explain")
     parser.add_argument("name", metavar="NAME", help="its name")
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the context's)")
     parser.add_argument(
@@ -72,7 +72,7 @@ def register(commands: Commands) -> None:
         "--output",
         choices=("text", "wide", "json"),
         default="text",
-        help="form; wide: text with all parts of the score (default: %(default)s)",
+        help="output format; wide: text with all parts of the score (default: %(default)s)",
     )
     add_connection_options(parser)
     parser.set_defaults(run=_run)
@@ -136,7 +136,7 @@ class _Reader:
         ]
         answer = self._explain_claim(claim)
         if answer.state == "waiting" and not pods:
-            why = "no pod names it: claims get devices when a pod needs them"
+            why = "no pod uses it: claims get devices when a pod needs them"
             answer = ClaimAnswer(answer.name, answer.state, reasons=(*answer.reasons, why))
         return answer, tuple(self._explain_pod(pod) for pod in sorted(pods, key=lambda pod: pod.key))
 
@@ -309,7 +309,7 @@ def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple
 
     text = claim.metadata.annotations.get(decision_annotation(driver))
     if text is None:
-        return None, ("it was allocated by somebody else: no decision of Dracaena is noted on it",)
+        return None, ("it was not allocated by Dracaena: no decision is recorded on it",)
     try:
         decision = decode_decision(text)
     except BadInputError as error:
@@ -317,7 +317,7 @@ def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple
     assert claim.status.allocation is not None
     got = sorted(result.device for result in claim.status.allocation.devices.results if result.driver == driver)
     if decision.devices and sorted(decision.devices) != got:
-        return None, ("it was allocated by somebody else: the decision noted on it names other devices",)
+        return None, ("it was not allocated by Dracaena: the decision recorded on it names other devices",)
     return decision, ()
 
 
@@ -338,7 +338,7 @@ def _pod_reasons(
 ) -> Iterator[str]:
     yield from _extended_resource_reasons(pod, state, driver)
     if state == "no-claims":
-        yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
+        yield "it names no ResourceClaims, so Dracaena does not handle it"
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)
     if state == "allocated" and told is not None and told.warning:
@@ -355,11 +355,11 @@ def _pod_reasons(
     if told is not None and told.warning:
         yield _in_words(told)
     elif not may_read_events:
-        yield f"why it waits stands in its Events, which may not be read here: {_describe(pod)} shows them"
+        yield f"why it waits is in its Events, which you may not read: {_describe(pod)} shows them"
     elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
         yield (
-            "the controller has told nothing about it in the last hour: if it has waited for more than some seconds, "
-            "see whether a controller runs and leads (its /readyz says so)"
+            "the controller has said nothing about it in the last hour: if it has waited for more than a few seconds, "
+            "check whether a controller runs and leads (its /readyz says so)"
         )
 
 

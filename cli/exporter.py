@@ -11,20 +11,20 @@ from dracaena.process.loading import loading
 from dracaena.process.settings import add_arguments, load
 
 _DESCRIPTION = """\
-Serve what the GPUs of this node do, and which container has them, as Prometheus metrics: under the names of
-dcgm-exporter's default counters, and some of our own. NVML tells what GPUs do, podlist.json of the kubelet plugin who
-has them, and the cgroups of processes who uses them. It asks the API server for nothing.
+Serve Prometheus metrics about the GPUs of this node: what they do and which containers have them, under the names of
+dcgm-exporter's default counters and some of our own. What GPUs do comes from NVML, who has them from the kubelet
+plugin's podlist.json, and who uses them from the cgroups of processes. It asks the API server for nothing.
 
-A flag wins over the environment, that over --config, that over the default.
+Flags override the environment, which overrides --config, which overrides the defaults.
 """
 
 _EXAMPLES = """\
 examples:
-  On a node, as root, in the host's process id namespace
+  On a node, as root, in the host's PID namespace
       dracaena exporter --node-name worker-1 --log-format text
       curl http://127.0.0.1:9400/metrics
 
-  With the fields of a file in dcgm-exporter's form
+  With the fields listed in a file of dcgm-exporter's format
       dracaena exporter --node-name worker-1 --collectors default-counters.csv
 """
 

@@ -12,10 +12,10 @@ from dracaena.process.settings import add_arguments, read_layers
 
 _EXAMPLES = """\
 examples:
-  On a node, with the GPUs that its driver shows
+  On a node, with its own GPUs
       dracaena kubelet-plugin --node-name worker-1 --log-format text
 
-  On a machine without GPUs, with those of a recorded one
+  On a machine without GPUs, with those of a recorded machine
       dracaena kubelet-plugin --node-name worker-1 --machine hgx-h100
 """
 
@@ -25,9 +25,9 @@ def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "kubelet-plugin",
         help="run the program that serves the GPUs of one node",
-        description="Publish the GPUs of this node and prepare them for kubelet. A flag wins over the environment, "
-        "that over the section of --config that the node's label <driver-name>/settings names, that over the rest of "
-        "--config, that over the default.",
+        description="Publish the GPUs of this node and prepare them for kubelet. Flags override the environment, which "
+        "overrides the section of --config that the node's label <driver-name>/settings names, which overrides the "
+        "rest of --config, which overrides the defaults.",
         epilog=_EXAMPLES,
     )
     add_arguments(parser, PluginSettings)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 """Something outside failed that may work later."""
 EXIT_BAD_INPUT = 2
-"""Somebody must change what was given; argparse ends with the same code."""
+"""The input must be changed; argparse ends with the same code."""
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
 EXIT_BROKEN_PIPE = 141
@@ -25,7 +25,7 @@ COMMANDS = (
     *("explain", "status", "topology", "simulate", "validate", "schema", "demo"),
     *("controller", "kubelet-plugin", "exporter", "mps", "node-labels", "driver", "version"),
 )
-"""Those for users first. Each is a module beside this one, with _ for -, whose register() adds it."""
+"""Those for users first. Each is a module next to this one, with _ for -, whose register() adds it."""
 
 _ADVICE = {
     401: " (the cluster does not take these credentials: log in again, or name others with --kubeconfig)",
@@ -67,9 +67,10 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. A wrong command line ends in SystemExit(2): argparse's way.
+    """Run the command line and return the exit code. A wrong command line ends in SystemExit(2), as argparse does it.
 
-    All else is imported in here: that is most of a short command's time, and an interrupt in it ends as any other.
+    Everything else is imported in here: imports are most of a short command's time, and an interrupt during them then
+    ends the command like any other.
     """
     try:
         return _run(argv)
@@ -114,15 +115,15 @@ def _silence_stdout() -> None:
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the whole command; a chosen sub-command leaves its function in `run`.
 
-    With the name of a sub-command it knows that one alone: to load and build the others is most of the CPU time of a
-    short one. Any other word gives the whole, whose errors and help name all of them.
+    With the name of a sub-command it knows only that one: loading and building the others is most of the CPU time of a
+    short command. Any other word gives the whole parser, whose errors and help name all sub-commands.
     """
     from dracaena import __version__
     from dracaena.cli.commands import CommandParser
 
     parser = CommandParser(
         prog="dracaena",
-        description="Kubernetes DRA driver for NVIDIA GPUs that gives each pod the GPUs that are linked best.",
+        description="Kubernetes DRA driver for NVIDIA GPUs that gives each pod the best-linked GPUs.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")

@@ -81,8 +81,8 @@ def load_manifests(paths: Sequence[str]) -> Manifests:
     objects: list[Manifest] = []
     left_out: list[str] = []
     for path in dict.fromkeys(paths):
-        if not path:  # "$VARIABLE" that is not set; Path takes it for the folder we stand in
-            raise ManifestError("''", None, None, "is no path, expected a file or folder")
+        if not path:  # "$VARIABLE" that is not set; Path takes it for the current folder
+            raise ManifestError("''", None, None, "is not a path, expected a file or folder")
         if path != STDIN and _is_folder(path):
             found = _read_folder(Path(path))
             objects += found.objects
@@ -104,13 +104,13 @@ def _read_folder(folder: Path) -> Manifests:
     left_out: list[str] = []
     for path in _walk(folder):
         if path.is_dir():
-            left_out.append(f"{path}: a Helm chart; what it renders can be read: helm template {path} | dracaena … -")
+            left_out.append(f"{path}: a Helm chart; read what it renders instead: helm template {path} | dracaena … -")
             continue
         documents = _documents(str(path))
         if any(_is_object(document.value) for document in documents):
             objects += _objects(str(path), documents)
         else:
-            left_out.append(f"{path}: holds no Kubernetes object")
+            left_out.append(f"{path}: contains no Kubernetes object")
     if not objects:
         kinds = ", ".join(SUFFIXES)
         raise ManifestError(str(folder), None, None, f"no Kubernetes objects in this folder, expected files ({kinds})")
@@ -138,7 +138,7 @@ def _read_file(path: str) -> list[Manifest]:
     name = _display(path)
     objects = _objects(name, _documents(path))
     if not objects:
-        raise ManifestError(name, None, None, "holds nothing, expected Kubernetes objects in YAML or JSON")
+        raise ManifestError(name, None, None, "is empty, expected Kubernetes objects in YAML or JSON")
     return objects
 
 
@@ -156,7 +156,7 @@ def _read(path: str) -> bytes:
         if path != STDIN:
             with Path(path).open("rb") as source:
                 content = source.read(MOST_BYTES + 1)
-        elif sys.stdin is None:  # so it is when a shell closed it: <&-
+        elif sys.stdin is None:  # a shell closed it: <&-
             raise ManifestError(name, None, None, "is closed, expected Kubernetes objects in YAML or JSON")
         else:
             content = sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -164,7 +164,7 @@ def _read(path: str) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ManifestError(name, None, None, f"cannot be read: {reason}, expected a file or folder") from error
     if len(content) > MOST_BYTES:
-        raise ManifestError(name, None, None, f"holds more than {MOST_BYTES >> 20} MiB, expected manifests")
+        raise ManifestError(name, None, None, f"is larger than {MOST_BYTES >> 20} MiB, expected manifests")
     return content
 
 
@@ -195,7 +195,7 @@ def _unpacked(file: str, number: int, value: Any, place: Place) -> Iterator[Mani
 
 
 def _typed(item: Any, of: Mapping[str, Any]) -> Any:
-    """Return an item with the type that only its list states: so the API answers."""
+    """Return an item with the type that only its list states, for so the API answers."""
     if of["kind"] == "List" or not isinstance(item, dict) or "kind" in item:
         return item
     return {"apiVersion": of["apiVersion"], "kind": of["kind"].removesuffix("List"), **item}
@@ -216,7 +216,7 @@ def _check_object(file: str, value: Any, place: Place) -> None:
             raise _error(file, place, f"no {key}, expected a Kubernetes object with apiVersion and kind")
         if not value[key] or not isinstance(value[key], str):
             raise _error(
-                file, place.at((key,)), f"{key} is {_shown(value[key])}, expected a text such as {_EXAMPLE[key]}"
+                file, place.at((key,)), f"{key} is {_shown(value[key])}, expected text such as {_EXAMPLE[key]}"
             )
 
 

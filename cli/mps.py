@@ -11,29 +11,29 @@ from dracaena.process.loading import loading
 from dracaena.process.settings import add_arguments, load
 
 _DESCRIPTION = """\
-Run the GPU driver's Multi-Process Service (MPS) for the shares of this node's GPUs: one MPS server a GPU, started \
-with the GPU's first share and stopped after its last. The kubelet plugin asks for shares by files below --root and \
-reads there what became of them; no pod needs to know of this program.
+Run the GPU driver's Multi-Process Service (MPS) for the shares of this node's GPUs: one MPS server per GPU, started \
+with the GPU's first share and stopped after its last. The kubelet plugin requests shares through files below --root \
+and reads their state there; pods need not know about this program.
 
-It sets the compute mode of a GPU with shares to EXCLUSIVE_PROCESS, so that no program gets past MPS, and puts it \
-back. It restarts a daemon that died and says which clients were hit. A flag wins over the environment, that over \
---config, that over the default.
+It sets the compute mode of a GPU with shares to EXCLUSIVE_PROCESS, so that no program can bypass MPS, and restores it \
+afterwards. It restarts a daemon that died and says which clients were affected. Flags override the environment, which \
+overrides --config, which overrides the defaults.
 """
 
 _EXAMPLES = """\
 examples:
-  On a node, as root, in the host's process id namespace
+  On a node, as root, in the host's PID namespace
       dracaena mps --log-format text
 
-  What is asked for, what became of it, and what the driver's programs say
+  See what is requested, what became of it, and what the driver's programs say
       cat /run/dracaena/mps/requests/*.json
       cat /run/dracaena/mps/status/*.json
       tail /run/dracaena/mps/log/control.log /run/dracaena/mps/log/*/*.log
 
-  The same of the daemon itself: with protocol 3 one a node
+  Ask the daemon itself: with protocol 3 there is one per node
       CUDA_MPS_PIPE_DIRECTORY=/run/dracaena/mps/pipe nvidia-cuda-mps-control server list
 
-  With protocol 2 (drivers before R615) one a GPU
+  With protocol 2 (drivers before R615) there is one per GPU
       echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/dracaena/mps/pipe/gpu_... nvidia-cuda-mps-control
 """
 

@@ -28,22 +28,23 @@ _STRATEGIES = ("none", "single", "mixed")
 """MIG_STRATEGIES of dracaena.kubelet_plugin.discovery.publish.node_labels, which is not loaded for --help."""
 
 _DESCRIPTION = """\
-Say by labels which GPUs this node has: the names and values of NVIDIA's GPU feature discovery, and how the GPUs are
-linked. With --output-file they go into a feature file that node-feature-discovery makes labels of, so this command
-needs no right in the cluster. With --interval the file is written again when something changed, and removed at the end.
-With --patch-node the command gives the Node its labels itself, and takes away those that it gave before and no longer
-says; at the end the labels stay, until --remove takes them away. Labels of others are left alone.
+Describe the GPUs of this node in labels: those of NVIDIA's GPU feature discovery, by the same names and values, and
+some that say how the GPUs are linked. With --output-file the labels go into a feature file that node-feature-discovery
+turns into labels, so this command needs no rights in the cluster. With --interval the file is written again whenever
+something has changed, and removed at the end. With --patch-node the command labels the Node itself, and removes labels
+that it set before and that no longer apply; at the end the labels stay until --remove removes them. Labels of others
+are left alone.
 """
 _EXAMPLES = """\
 examples:
-  What would a recorded machine be called
+  Which labels would a recorded machine get?
       dracaena node-labels --machine hgx-h100
 
-  Labels of this node through node-feature-discovery, until it is ended
+  Label this node through node-feature-discovery until the command is ended
       dracaena node-labels --nvml --interval 60 \\
           --output-file /etc/kubernetes/node-feature-discovery/features.d/dracaena
 
-  Take away the labels that a node got from this command
+  Remove the labels that this command gave to a node
       dracaena node-labels --remove --patch-node gpu-node-1
 """
 
@@ -52,15 +53,15 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "node-labels",
-        help="say by labels of GPU feature discovery which GPUs a node has",
+        help="describe the GPUs of a node in the labels of GPU feature discovery",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
     sources = parser.add_mutually_exclusive_group(required=True)
     sources.add_argument("--machine", metavar="NAME|FILE", help="a recorded machine, see `dracaena topology machines`")
     add_nvml(sources, parser)
-    sources.add_argument("--remove", action="store_true", help="of the --patch-node, take away what this command gave")
-    parser.add_argument("--mig-strategy", choices=_STRATEGIES, default="none", help="how MIG devices count")
+    sources.add_argument("--remove", action="store_true", help="remove what this command set on the --patch-node")
+    parser.add_argument("--mig-strategy", choices=_STRATEGIES, default="none", help="how MIG devices are counted")
     parser.add_argument("--no-timestamp", action="store_true", help="leave nvidia.com/gfd.timestamp out")
     parser.add_argument(
         "--machine-type-file",
@@ -70,13 +71,13 @@ def register(commands: Commands) -> None:
     )
     outputs = parser.add_mutually_exclusive_group()
     outputs.add_argument("--output-file", metavar="FILE", default="", help="file to write (default: standard output)")
-    outputs.add_argument("--patch-node", metavar="NAME", default="", help="Node of the cluster that gets the labels")
-    parser.add_argument("--interval", metavar="SECONDS", type=_seconds, help="look again and again, until ended")
+    outputs.add_argument("--patch-node", metavar="NAME", default="", help="Node of the cluster to label")
+    parser.add_argument("--interval", metavar="SECONDS", type=_seconds, help="repeat at this interval until ended")
     parser.add_argument(
         "--kubelet-root",
         default="",
         metavar="FOLDER",
-        help="kubelet's folder: with it, the driver is left alone while `dracaena driver release` asks for that",
+        help="kubelet's folder; if given, the driver is not used while it is released by `dracaena driver release`",
     )
     add_connection_options(parser)
     parser.set_defaults(run=run)
@@ -91,7 +92,7 @@ def run(
     """Write the labels once, or until `wait` returns that the program has to end. Raises DracaenaError."""
     if arguments.remove and (not arguments.patch_node or arguments.interval is not None):
         raise BadInputError(
-            "--remove takes labels away from a Node once: name it with --patch-node, without --interval"
+            "--remove removes labels from a Node once: name the Node with --patch-node, and leave out --interval"
         )
     client = connect(arguments) if arguments.patch_node else None
     if arguments.interval is None:
@@ -99,7 +100,7 @@ def run(
             _put(arguments, client, _labels(arguments, look(), now_s))
         return 0
     if not arguments.output_file and client is None:
-        raise BadInputError("--interval writes again and again: say where to with --output-file or --patch-node")
+        raise BadInputError("--interval writes repeatedly: say where to with --output-file or --patch-node")
     wait = wait or _wait_for_signal()  # before there is a thread, which would take the signals and end us
     began_s = now_s()  # one timestamp for all of them, so that equal labels are not written again
     try:
@@ -113,12 +114,12 @@ def run(
                     return 0
     finally:
         if arguments.output_file:
-            Path(arguments.output_file).unlink(missing_ok=True)  # node-feature-discovery takes the labels away
+            Path(arguments.output_file).unlink(missing_ok=True)  # then node-feature-discovery removes the labels
 
 
 @contextmanager
 def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> Iterator[Callable[[], Machine | None]]:
-    """Yield a function that returns the machine as it is now; None: there is no machine, and the labels go."""
+    """Yield a function that returns the machine as it is now; None if there is none: then the labels are removed."""
     from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 
     if not arguments.nvml:
@@ -129,10 +130,10 @@ def _machines(arguments: argparse.Namespace, source: ReadingSource | None) -> It
 
 
 class _WholeReadings:
-    """Machines of the readings that labels may follow: half a reading would take labels away.
+    """The machine, from complete readings only: labels made from half a reading would be missing some.
 
-    One with open questions counts only once it has come again and again for POORER_S, so that a GPU that is lost does
-    not keep the labels of the others as they were.
+    A reading with open questions counts only once it has stayed the same for POORER_S, so that a lost GPU does not
+    freeze the labels of the others.
     """
 
     def __init__(self, read: Callable[[], Reading], interval_s: float | None) -> None:
@@ -142,7 +143,7 @@ class _WholeReadings:
         self._poorer: tuple[Reading, float] | None = None
 
     def look(self) -> Machine:
-        """Return the machine. Raises DracaenaError, also where the driver tells only a part of it."""
+        """Return the machine. Raises DracaenaError, also if the driver describes only part of it."""
         from dracaena.kubelet_plugin.discovery.publish.node_labels import open_questions
 
         reading = self._read()
@@ -166,10 +167,10 @@ def _incomplete(questions: Sequence[LeftOut], interval_s: float | None) -> Tempo
 
     seen = f"the NVIDIA driver left questions unanswered: {len(questions)} (first: {questions[0]})"
     if interval_s is not None:
-        return TemporaryError(f"{seen}; what it tells counts once that has been so for {POORER_S:.0f} s")
+        return TemporaryError(f"{seen}; its answers count once they have stayed like this for {POORER_S:.0f} s")
     return TemporaryError(
-        f"{seen}; labels would be missing or wrong, so none is written: try again. Where a GPU is lost, which "
-        f"`nvidia-smi` shows, those of the others are written with --interval, after {POORER_S:.0f} s"
+        f"{seen}; labels would be missing or wrong, so none is written: try again. If a GPU is lost, which "
+        f"`nvidia-smi` shows, --interval writes the labels of the others after {POORER_S:.0f} s"
     )
 
 
@@ -194,7 +195,7 @@ def _permission(arguments: argparse.Namespace) -> Permission | None:
 
 
 def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:
-    """Return what this node says; of a recorded machine nothing, for it is another one."""
+    """Return the facts about this node; none with a recorded machine, for that is another machine."""
     from dracaena.kubelet_plugin.discovery.publish.node_labels import MODES, UNKNOWN, LabelFacts
 
     timestamp_s = None if arguments.no_timestamp else int(now_s())
@@ -237,7 +238,7 @@ def _patch(client: KubeClient, name: str, labels: Mapping[str, str], driver: str
 
 
 def _wait_for_signal() -> Callable[[float], bool]:
-    """Hold the signals that end us from now on; return a function that waits for one and returns whether it came."""
+    """Block the signals that end us from now on; return a function that waits for one and returns whether it came."""
     import signal
 
     from dracaena.process.ending import END_SIGNALS, hold_end_signals
@@ -248,5 +249,5 @@ def _wait_for_signal() -> Callable[[float], bool]:
 
 def _seconds(text: str) -> float:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
     return float(text)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _DESCRIPTION = """\
-Read this machine's GPUs from the NVIDIA driver and write them as a recorded machine: JSON that can be given to
+Read this machine's GPUs from the NVIDIA driver and write them as a recorded machine: JSON that can be passed to
 `dracaena topology show --machine FILE` and `dracaena kubelet-plugin --machine FILE` anywhere. UUIDs and the like are
 replaced; products, driver version, links, PCI addresses and how GPUs can be divided by MIG stay.
 """
@@ -31,7 +31,7 @@ def register(verbs: Commands) -> None:
         description=_DESCRIPTION,
     )
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="file to write (default: standard output)")
-    parser.add_argument("--name", default="", help="name of the recorded machine (default: from count and product)")
+    parser.add_argument("--name", default="", help="name of the recorded machine (default: count and product)")
     add_driver_root(parser)
     parser.set_defaults(run=run)
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
     from dracaena.kubelet_plugin.discovery.recording import recording
 
     if arguments.name and not _NAME.fullmatch(arguments.name):
-        raise BadInputError(f"--name: {arguments.name!r} is no name, expected lower-case letters, digits and dashes")
+        raise BadInputError(f"--name: {arguments.name!r} is not a name, expected lower-case letters, digits and dashes")
     reading = read_this_machine(arguments, source, mig_profiles=True)
     document = encode_machine(recording(reading.machine, name=arguments.name))
     for left_out in reading.left_out:
@@ -60,5 +60,5 @@ def _write(output: str, document: bytes) -> None:
         return
     path = Path(output)
     if path.exists() and not path.is_file():
-        raise BadInputError(f"--output: {output} is no file that could be replaced")
+        raise BadInputError(f"--output: {output} is not a file that can be replaced")
     DocumentFolder(path.parent).write(path.name, document)

@@ -34,7 +34,7 @@ def register(commands: Commands) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("name", nargs="?", choices=NAMES, default=NAMES[0], help="which schema (default: %(default)s)")
-    add_driver_name(parser, "DRA driver whose parameters are looked at in a manifest")
+    add_driver_name(parser, "DRA driver whose parameters are checked in a manifest")
     parser.set_defaults(run=_run)
 
 

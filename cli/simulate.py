@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
-Read are Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods and what
-makes pods: Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets; and of Namespaces their
-quotas. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is not
-looked up), then by age, then as they stand in the files: one that was never created comes after those that were. At
-last come claims that no pod names, as if a pod without other needs used each.
+It reads Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods, the
+workloads that create pods (Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets), and
+Namespaces for their quotas. Allocated claims hold their devices. Pods are decided by priority (spec.priority: a
+PriorityClass is not looked up), then by age, then in the order of the files; a pod that was never created comes after
+those that were. Claims that no pod uses come last, each as if a pod without other needs used it.
 
-Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
+Exit code: 0 even if something gets no devices, 2 if something cannot be read. Remarks go to standard error.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -40,23 +40,23 @@ examples:
   How many more of my pods fit now?
       dracaena simulate -f cluster.yaml -f pod.yaml --what-fits
 
-  With no cluster at all: a recorded machine as the one node
+  With no cluster at all: a recorded machine as the only node
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
 _POD_S: Final = 10.0
-"""What one decision may take here: a hundred times what the controller gives it, for a person waits for the answer."""
+"""How long one decision may take here: a hundred times as long as in the controller, for a person waits for it."""
 
 _MISTAKES_SHOWN: Final = 10
-"""Mistakes of the input that are named: a cluster of a later version may have a field that we do not know a
-thousand times."""
+"""How many mistakes of the input are named: a cluster of a later version may have a field that we do not know in a
+thousand places."""
 
 
 def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "simulate",
-        help="say what the controller would do with the pods and claims of some files",
+        help="say what the controller would do with the pods and claims in some files",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
@@ -67,15 +67,15 @@ def register(commands: Commands) -> None:
         metavar="PATH",
         action="append",
         required=True,
-        help="file or folder with Kubernetes objects, - for standard input; may be given several times",
+        help="file or folder with Kubernetes objects, - for standard input; may be repeated",
     )
     parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="form of the output (default: table)"
+        "-o", "--output", choices=("table", "json"), default="table", help="output format (default: table)"
     )
     parser.add_argument(
         "--what-fits",
         action="store_true",
-        help="say how many pods of each pod, workload and claim template fit now, each asked of the cluster as it is",
+        help="say how many copies of each pod, workload and claim template fit into the cluster as it is now",
     )
     add_driver_name(parser)
     parser.set_defaults(run=_run)
@@ -132,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:
-    """Yield a bare node for each node that slices name and the input does not hold: slices alone are worth a look."""
+    """Yield a bare node for each node that slices name and the input lacks, so that slices alone can be simulated."""
     from dracaena.api.objects import Node, ObjectMeta
 
     known = {node.metadata.name for node in objects.nodes}
@@ -141,12 +141,12 @@ def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:
 
 
 def _refused(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
-    """Yield what the API server would refuse in what people write by hand: it would not come as far as a decision."""
+    """Yield what the API server would reject in objects that people write: they would never get to a decision."""
     mistakes = _mistakes(manifests, driver)
     yield from islice(mistakes, _MISTAKES_SHOWN)
     left = sum(1 for _ in mistakes)
     if left:
-        yield f"{left} more of such mistakes: dracaena validate names them all"
+        yield f"{left} more such mistakes: dracaena validate names them all"
 
 
 def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
@@ -171,9 +171,9 @@ def _remarks(objects: ClusterObjects, assumed: Sequence[Node], simulation: Simul
     if assumed:
         names = ", ".join(node.metadata.name for node in assumed[:NAMES_SHOWN])
         names += ", …" if len(assumed) > NAMES_SHOWN else ""
-        yield f"not in the input, so taken as without labels and taints: {len(assumed)} of the nodes ({names})"
+        yield f"not in the input, so assumed to have no labels and taints: {len(assumed)} of the nodes ({names})"
     if not objects.nodes and not assumed:
-        yield "the input holds neither Nodes nor ResourceSlices: nothing can fit"
+        yield "the input has neither Nodes nor ResourceSlices: nothing can fit"
     for problem in simulation.inventory.problems():
         device = f" device {problem.device}" if problem.device else ""
         yield f"pool {problem.pool}{device} is left out of the choice: {problem.text}"
@@ -193,11 +193,11 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _table(outcomes: Sequence[Outcome], simulation: Simulation, parts: CutParts) -> Iterator[str]:
-    """`parts` are those that claims have before the first outcome."""
+    """`parts` are those that claims hold before the first outcome."""
     from dracaena.cli.columns import aligned, wrapped
 
     if not outcomes:
-        yield "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
+        yield "nothing to decide: the input has no pending pod with claims, and no claim without devices"
         return
     rows = [("POD", "CLAIM", "NODE", "GPUS", "LINKS")]
     for outcome in outcomes:

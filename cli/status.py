@@ -23,7 +23,7 @@ MOST_TREES: Final = 3
 _DESCRIPTION: Final = """\
 Show the GPUs of a cluster, how they are linked, and which claim and pod has each.
 
-Read are Nodes, ResourceSlices, ResourceClaims, and Namespaces for their quotas; nothing is written. Up to 3 nodes are
+It reads Nodes, ResourceSlices, ResourceClaims, and Namespaces for their quotas; it writes nothing. Up to 3 nodes are
 drawn as trees: GPUs below PIX share a PCIe switch, below PXB several switches, below PHB a host bridge, below NODE a
 NUMA node, and SYS joins NUMA nodes. With more nodes there is one line for each; --node draws the trees of the nodes
 that it names.
@@ -50,9 +50,10 @@ def register(commands: Commands) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument(
-        "--node", dest="nodes", metavar="NAME", action="append", default=[], help="show this node; may be repeated"
+        "--node", dest="nodes", metavar="NAME", action="append", default=[], help="show only this node; may be repeated"
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
+    form = "output format (default: %(default)s)"
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=form)
     add_connection_options(parser)
     parser.set_defaults(run=_run)
 

@@ -21,7 +21,7 @@ def add_driver_root(parser: argparse.ArgumentParser) -> None:
         "--driver-root",
         default="/",
         metavar="FOLDER",
-        help="folder that holds the NVIDIA driver as / does, for example /run/nvidia/driver (default: %(default)s)",
+        help="root folder of the NVIDIA driver, for example /run/nvidia/driver (default: %(default)s)",
     )
 
 
@@ -40,7 +40,7 @@ def this_machine(
     mig_profiles: bool = False,
     passthrough: bool = False,
 ) -> Iterator[Callable[[], Reading]]:
-    """Give what returns this machine as its driver tells it now, with `mig_profiles` also how GPUs can be divided.
+    """Return a function that reads this machine from its driver, with `mig_profiles` also how GPUs can be divided.
 
     With `passthrough` also which GPUs a VFIO driver or the vGPU manager has: where these have all of them, no NVIDIA
     driver is needed.
@@ -86,5 +86,5 @@ def _read(driver: GpuDriverThread, source: ReadingSource) -> Reading:
         reason = str(error).removeprefix("waiting for the NVIDIA driver: ")  # a program waits, a command does not
         raise GpuDriverNotReadyError(
             f"the NVIDIA driver of this machine cannot be used: {reason}; "
-            f"--driver-root names the folder of a driver that is not installed in /"
+            f"if the driver is not installed in /, name its root folder with --driver-root"
         ) from error

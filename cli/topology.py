@@ -32,8 +32,8 @@ _DESCRIPTION = """\
 Read how GPUs are linked and show it as
 
   tree            GPUs below the PCIe level that joins them, with NUMA nodes and NVLinks
-  matrix          the matrix, link tokens as they were printed
-  json            the same for programs
+  matrix          the matrix, with the link tokens as printed
+  json            the matrix for programs
   resourceslices  the YAML that a node with these links would publish
 """
 _EXAMPLES = """\
@@ -41,10 +41,10 @@ examples:
   How are the GPUs of this machine linked?
       nvidia-smi topo -m | dracaena topology import -
 
-  What are GPUs 0 and 5 of a DGX-1 worth beside its best pair?
+  What are GPUs 0 and 5 of a DGX-1 worth, compared with its best pair?
       dracaena topology show --machine dgx-1v --devices 0,5
 
-  The links as a script reads them
+  The links, for a script
       dracaena topology show --machine dgx-1v -o json | jq .matrix[0]
 """
 
@@ -59,7 +59,7 @@ def register(commands: Commands) -> None:
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     importing = verbs.add_parser("import", help="read the text of `nvidia-smi topo -m`")
-    importing.add_argument("file", metavar="FILE", help="file with the text; - is standard input")
+    importing.add_argument("file", metavar="FILE", help="file with the text, - for standard input")
     _add_form(importing, f"name of the node in resourceslices (default: {_DEFAULT_NODE})")
     importing.set_defaults(run=_run_import)
     showing = verbs.add_parser("show", help="read a recorded machine, or this machine's own GPUs")
@@ -69,18 +69,18 @@ def register(commands: Commands) -> None:
     showing.add_argument(
         "--devices",
         metavar="LIST",
-        help="mark these GPUs in the tree and print what the set is worth: numbers, UUIDs or device names, as 0,3",
+        help="mark these GPUs in the tree and print the set's score: numbers, UUIDs or device names, such as 0,3",
     )
     showing.add_argument(
         "--sharing",
         metavar="LIST",
-        help="in resourceslices: GPUs that the node shares, as its setting of that name: all, or indices, UUIDs and "
-        "product names (default: none)",
+        help="in resourceslices: GPUs that the node shares, like its setting of the same name: all, or indices, UUIDs "
+        "and product names (default: none)",
     )
     showing.add_argument(
         "--partitions",
         action="store_true",
-        help="draw an HGX H100 whose Fabric Manager is in its shared NVSwitch mode: only whole partitions are linked",
+        help="show an HGX H100 whose Fabric Manager is in shared NVSwitch mode: only whole partitions are linked",
     )
     _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
     showing.set_defaults(run=_run_show)
@@ -90,14 +90,14 @@ def register(commands: Commands) -> None:
 
 
 def _add_form(parser: argparse.ArgumentParser, node_help: str) -> None:
-    parser.add_argument("-o", "--output", choices=_FORMS, default="tree", help="form of the output (default: tree)")
+    parser.add_argument("-o", "--output", choices=_FORMS, default="tree", help="output format (default: tree)")
     parser.add_argument("--node", metavar="NAME", help=node_help)
     add_driver_name(parser, "DRA driver name in resourceslices")
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What all forms are made of. `texts` holds what only a printed matrix has."""
+    """The input of all output formats. `texts` holds what only a printed matrix has."""
 
     machine: Machine
     texts: TopoMatrix | None
@@ -133,13 +133,13 @@ def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None
     marked: tuple[int, ...] = ()
     if arguments.devices is not None:
         if arguments.output != "tree":
-            raise BadInputError(f"--devices marks GPUs in the tree: it does not go with -o {arguments.output}")
+            raise BadInputError(f"--devices marks GPUs in the tree: it cannot be combined with -o {arguments.output}")
         marked = read_devices(arguments.devices, machine, "--devices")
     shared: frozenset[str] = frozenset()
     if arguments.sharing is not None:
         if arguments.output != "resourceslices":
             raise BadInputError(
-                f"--sharing says what a node publishes: it goes with -o resourceslices alone, not with "
+                f"--sharing says what a node publishes: it can only be combined with -o resourceslices, not with "
                 f"-o {arguments.output}"
             )
         shared = _shared(arguments.sharing, machine)
@@ -151,13 +151,13 @@ def _partitioned(machine: Machine) -> Machine:
     from dracaena.api.fabric import HGX_FABRIC
 
     if len(machine.gpus) != 8 or machine.topology.gpu_count != 8:
-        raise BadInputError(f"--partitions: a board of 8 GPUs has them, {machine.name} has {len(machine.gpus)} GPUs")
+        raise BadInputError(f"--partitions: only boards of 8 GPUs have them, {machine.name} has {len(machine.gpus)}")
     gpus = tuple(replace(gpu, module_id=place) for place, gpu in enumerate(machine.gpus, start=1))
     return replace(machine, gpus=gpus, fabric=HGX_FABRIC)
 
 
 def _shared(setting: str, machine: Machine) -> frozenset[str]:
-    """Return the UUIDs of the GPUs that a node's setting shares. Raises BadInputError for what it would share not."""
+    """Return the UUIDs of the GPUs that a node's setting shares. Raises BadInputError for what it would not share."""
     from dracaena.kubelet_plugin.discovery.publish.sharing import shared_gpus
 
     shared = shared_gpus(setting, machine)
@@ -183,11 +183,11 @@ def _run_machines(_: argparse.Namespace) -> int:
 def _read(file: str) -> bytes:
     try:
         if not file:
-            raise BadInputError("is no path, expected a file with the output of `nvidia-smi topo -m`")
+            raise BadInputError("is not a path, expected a file with the output of `nvidia-smi topo -m`")
         if file != _STDIN:
             with Path(file).open("rb") as source:
                 text = source.read(_MOST_BYTES + 1)
-        elif sys.stdin is None:  # so it is when a shell closed it: <&-
+        elif sys.stdin is None:  # a shell closed it: <&-
             raise BadInputError("is closed, expected the output of `nvidia-smi topo -m`")
         else:
             text = sys.stdin.buffer.read(_MOST_BYTES + 1)
@@ -197,7 +197,7 @@ def _read(file: str) -> bytes:
             f"cannot be read: {reason}, expected a file with the output of `nvidia-smi topo -m`"
         ) from error
     if len(text) > _MOST_BYTES:
-        raise BadInputError(f"holds more than {_MOST_BYTES >> 20} MiB, expected the output of `nvidia-smi topo -m`")
+        raise BadInputError(f"is larger than {_MOST_BYTES >> 20} MiB, expected the output of `nvidia-smi topo -m`")
     return text
 
 
@@ -243,7 +243,7 @@ def _document(shown: _Shown) -> dict[str, Any]:
 
 
 def _json_text(document: dict[str, Any]) -> str:
-    """Write one matrix row a line: read by people as well."""
+    """Write one matrix row per line, for people read it too."""
     return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_json_value(value)}" for key, value in document.items()) + "\n}"
 
 

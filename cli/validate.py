@@ -23,10 +23,10 @@ _DESCRIPTION = """\
 Check DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceTaintRules and the claims of pods
 (also in Deployments, Jobs and the like) without a cluster: fields and limits of resource.k8s.io/v1, CEL selectors,
 Dracaena's own configuration, quotas of Namespaces, and names that objects of the input use for each other. Objects of
-other kinds are passed over.
+other kinds are skipped.
 
-An error is what the API server would refuse, or what nobody can ever do. A warning is what it takes although it surely
-does something else than is wanted. Exit code: 0 no errors, 1 errors, 2 something cannot be read.
+An error is something that the API server would reject, or that nobody could ever fulfil. A warning is something that it
+accepts although it surely does not do what was intended. Exit code: 0 no errors, 1 errors, 2 unreadable input.
 """
 _EPILOG = """\
 example:
@@ -48,8 +48,8 @@ example:
   1 object checked in 1 file: 1 error, 0 warnings
 
 more:
-  dracaena validate deploy/                              all of a folder and below
-  helm template my-chart | dracaena validate -           what a chart renders
+  dracaena validate deploy/                              everything in a folder and below it
+  helm template my-chart | dracaena validate -           the output of a chart
   kubectl get deviceclasses -o yaml | dracaena validate - -o json
 """
 
@@ -71,10 +71,11 @@ def register(commands: Commands) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="the same, as kubectl and `dracaena simulate` take it; may be given several times",
+        help="the same, in the style of kubectl and `dracaena simulate`; may be repeated",
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
-    add_driver_name(parser, "DRA driver whose configuration is read and whose taint is known")
+    form = "output format (default: %(default)s)"
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=form)
+    add_driver_name(parser, "DRA driver whose configuration and taint are known")
     parser.set_defaults(run=_run, refuse=parser.error)
 
 

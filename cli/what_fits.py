@@ -174,7 +174,7 @@ def _bandwidth(outcome: Outcome) -> tuple[int, int]:
 def fit_table(found: Sequence[Fit]) -> Iterator[str]:
     """Yield the lines of the table: one per template, and below it why no more fit."""
     if not found:
-        yield "nothing to try: the input holds no pending pod, workload or template that asks for devices"
+        yield "nothing to try: the input has no pending pod, workload or template that asks for devices"
         return
     rows = [("TEMPLATE", "PODS", "NODES", "BEST", "LAST")]
     rows += [(fit.template, _pods(fit), _nodes(fit), _links(fit.best), _links(fit.last)) for fit in found]

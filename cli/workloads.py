@@ -156,7 +156,7 @@ def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Se
         present = [pod for pod in pods if each.meta.uid and _is_of(pod, each, by_uid)]
         found = tuple(islice(_MAKERS[_group_and_kind(each.manifest)](each, nodes, present), MOST_PODS + 1))
         if len(made) + len(found) > MOST_PODS:
-            raise each.error(("spec",), f"makes more than {MOST_PODS:,} pods, as many as a cluster can have")
+            raise each.error(("spec",), f"makes more than {MOST_PODS:,} pods, the most that a cluster can have")
         made += found
         if each.value("spec", "suspend") is True:
             remarks.append(f"{each} is suspended: simulated as if it were not")
@@ -175,7 +175,7 @@ def _distinct(workloads: Iterable[Workload]) -> list[Workload]:
         first = found.setdefault((each.kind, each.meta.namespace, each.meta.name), each)
         if first.manifest.object != each.manifest.object:
             source = first.manifest.source
-            raise BadInputError(f"{each.manifest.source}: another {each} stands in the input already: {source}")
+            raise BadInputError(f"{each.manifest.source}: another {each} is already in the input: {source}")
     return list(found.values())
 
 

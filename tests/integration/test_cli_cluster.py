@@ -257,9 +257,9 @@ def test_gates_claims_without_pods_and_pods_without_claims_are_told_as_such(run:
     plain = run("explain", "pod", "plain").out
     assert plain.splitlines() == [
         "pod default/plain asks for nothing that Dracaena gives",
-        "  it names no ResourceClaims, so Dracaena has nothing to do with it",
+        "  it names no ResourceClaims, so Dracaena does not handle it",
     ]
-    assert "no pod names it: claims get devices when a pod needs them" in run("explain", "claim", "lonely").out
+    assert "no pod uses it: claims get devices when a pod needs them" in run("explain", "claim", "lonely").out
 
 
 def test_what_holds_a_pod_at_our_gate_is_told_and_that_nobody_leads(run: Run, client: KubeClient) -> None:
@@ -329,7 +329,7 @@ def test_an_allocation_of_somebody_else_is_not_taken_for_a_decision(run: Run, cl
     client.merge_patch(ResourceClaim, "c", {"status": status}, namespace=NAMESPACE, subresource="status")
     found = document(run("explain", "claim", "c", "-o", "json"))
     assert (found["devices"], found["otherDevices"]) == ([f"b/{device_name(TWO, 1)}"], ["nic.example.com/b/nic-0"])
-    assert found["reasons"] == ["it was allocated by somebody else: no decision of Dracaena is noted on it"]
+    assert found["reasons"] == ["it was not allocated by Dracaena: no decision is recorded on it"]
 
 
 @pytest.mark.parametrize("kind", ["pod", "claim"])
@@ -429,7 +429,7 @@ def test_a_pod_whose_events_may_not_be_read_is_explained_without_them(
     answer = run("explain", "pod", "huge")
     assert (answer.code, answer.err) == (0, "")
     said = " ".join(answer.out.split())
-    assert "pod default/huge waits why it waits stands in its Events, which may not be read here" in said
+    assert "pod default/huge waits why it waits is in its Events, which you may not read" in said
     assert "kubectl describe pod huge --namespace default shows them" in said
     assert "has told nothing" not in said
 

@@ -27,8 +27,8 @@ def test_gpus_are_named_by_number_uuid_or_device_name(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0,8", "--devices: '8' is no GPU of dgx-1v, expected some of 0, 1, 2, 3, 4, 5, 6, 7"),
-        ("", "--devices: '' is no GPU of dgx-1v, expected some of 0, 1, 2, 3, 4, 5, 6, 7"),
+        ("0,8", "--devices: '8' is not a GPU of dgx-1v, expected 0, 1, 2, 3, 4, 5, 6, 7"),
+        ("", "--devices: '' is not a GPU of dgx-1v, expected 0, 1, 2, 3, 4, 5, 6, 7"),
         ("0,GPU0", "--devices: 'GPU0' is named twice"),
     ],
 )
@@ -58,4 +58,4 @@ def test_the_best_set_says_that_none_is_better() -> None:
 def test_devices_go_with_the_tree_alone(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, "--devices", "0,1", "-o", "matrix")
     assert (code, out) == (2, "")
-    assert err == "dracaena: --devices marks GPUs in the tree: it does not go with -o matrix\n"
+    assert err == "dracaena: --devices marks GPUs in the tree: it cannot be combined with -o matrix\n"

@@ -41,10 +41,10 @@ def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pyt
     assert run(root, "resume") == 0
     assert plugin.asked() is None
     assert capsys.readouterr().out.splitlines() == [
-        "the driver is let go of: no plugin of this node has it open until `dracaena driver resume`",
+        "the driver is released: no plugin of this node has it open until `dracaena driver resume`",
         "released: yes, a new driver",
         "open in a plugin: no",
-        "the plugin takes the driver again",
+        "the plugin uses the driver again",
         "the driver was not released by this command",
     ]
 

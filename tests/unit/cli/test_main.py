@@ -193,9 +193,7 @@ def test_a_closed_standard_input_is_one_line() -> None:
 def test_an_endless_input_is_refused_and_not_read_into_memory() -> None:
     done = run_to_end("topology", "import", "/dev/zero", stdout=subprocess.DEVNULL)
     assert done.returncode == 2
-    assert done.stderr == (
-        b"dracaena: /dev/zero: holds more than 16 MiB, expected the output of `nvidia-smi topo -m`\n"
-    )
+    assert done.stderr == (b"dracaena: /dev/zero: is larger than 16 MiB, expected the output of `nvidia-smi topo -m`\n")
 
 
 def test_a_driver_name_that_the_api_refuses_is_refused_here_too() -> None:

@@ -105,27 +105,27 @@ def test_a_chart_and_other_files_of_a_folder_are_left_out_and_told(tmp_path: Pat
     loaded = load_manifests([str(tmp_path)])
     assert [each.object["metadata"]["name"] for each in loaded.objects] == ["a"]
     assert loaded.left_out == (
-        f"{tmp_path}/chart: a Helm chart; what it renders can be read: helm template {tmp_path}/chart | dracaena … -",
-        f"{tmp_path}/dashboard.json: holds no Kubernetes object",
-        f"{tmp_path}/empty.yaml: holds no Kubernetes object",
+        f"{tmp_path}/chart: a Helm chart; read what it renders instead: helm template {tmp_path}/chart | dracaena … -",
+        f"{tmp_path}/dashboard.json: contains no Kubernetes object",
+        f"{tmp_path}/empty.yaml: contains no Kubernetes object",
     )
 
 
 BROKEN: list[tuple[str, str]] = [
-    ("a: 1\na: 2", ":2:1: key 'a' stands twice (first on line 1), expected once"),
+    ("a: 1\na: 2", ":2:1: key 'a' appears twice (first on line 1), expected once"),
     ("- a\n- b", ":1:1: a list, expected a Kubernetes object (a mapping with apiVersion and kind)"),
     ("just text", ":1:1: 'just text', expected a Kubernetes object"),
     ("5", ":1:1: 5, expected a Kubernetes object"),
     ("kind: X", ":1:1: no apiVersion, expected a Kubernetes object"),
-    ("apiVersion: v1\nkind: ''", ":2:1: kind is '', expected a text such as ResourceClaim"),
-    ("apiVersion: 1\nkind: X", ":1:1: apiVersion is 1, expected a text such as resource.k8s.io/v1"),
+    ("apiVersion: v1\nkind: ''", ":2:1: kind is '', expected text such as ResourceClaim"),
+    ("apiVersion: 1\nkind: X", ":1:1: apiVersion is 1, expected text such as resource.k8s.io/v1"),
     ("apiVersion: v1\nkind: List\nitems: {}", ":3:1: items is a mapping, expected a list of objects"),
     ("apiVersion: v1\nkind: List\nitems:\n- 5", ":4:3: 5, expected a Kubernetes object"),
     ("apiVersion: v1\nkind: List\nitems:\n- {kind: X}", ":4:3: no apiVersion, expected a Kubernetes object"),
-    (f"{CLAIM % 'a'}---\nx: [", ":6:1: no YAML"),
+    (f"{CLAIM % 'a'}---\nx: [", ":6:1: not YAML"),
     ("\x00\x01\x02", ":1:1: control character 0x00, expected text"),
-    ("", ": holds nothing, expected Kubernetes objects in YAML or JSON"),
-    ("# only a comment\n---\n", ": holds nothing"),
+    ("", ": is empty, expected Kubernetes objects in YAML or JSON"),
+    ("# only a comment\n---\n", ": is empty"),
     ("[" * 100_000, ":1:101: more than 100 levels"),
 ]
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_one_line_with_its_place(tmp_path: Path, text: st
     ("path", "message"),
     [
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory, expected a file or folder"),
-        ("/dev/null", "/dev/null: holds nothing, expected Kubernetes objects in YAML or JSON"),
+        ("/dev/null", "/dev/null: is empty, expected Kubernetes objects in YAML or JSON"),
         ("a\x00b", "cannot be read: embedded null byte"),
         ("x" * 5000, "cannot be read: File name too long"),
     ],
@@ -160,7 +160,7 @@ def test_a_folder_without_manifests_is_an_error(tmp_path: Path) -> None:
 
 def test_a_broken_file_in_a_folder_is_named(tmp_path: Path) -> None:
     write(tmp_path, a__yaml=CLAIM % "a", b___c__yaml="a: [")
-    assert error_of(tmp_path).startswith(f"{tmp_path}/b/c.yaml:2:1: no YAML")
+    assert error_of(tmp_path).startswith(f"{tmp_path}/b/c.yaml:2:1: not YAML")
 
 
 def test_a_binary_file_is_an_error() -> None:
@@ -171,7 +171,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path, m
     monkeypatch.setattr(manifests, "MOST_BYTES", 1 << 20)
     with (tmp_path / "a.yaml").open("wb") as file:
         file.truncate(1 << 40)
-    assert error_of(tmp_path / "a.yaml").endswith("a.yaml: holds more than 1 MiB, expected manifests")
+    assert error_of(tmp_path / "a.yaml").endswith("a.yaml: is larger than 1 MiB, expected manifests")
 
 
 def test_a_file_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,5 +190,5 @@ def test_our_own_manifests_are_read() -> None:
 
 
 def test_an_empty_path_is_not_the_folder_we_stand_in() -> None:
-    with pytest.raises(ManifestError, match="'': is no path, expected a file or folder"):
+    with pytest.raises(ManifestError, match="'': is not a path, expected a file or folder"):
         load_manifests([""])

@@ -13,7 +13,7 @@ def test_help_says_what_it_does_and_how_to_look_at_it(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["mps", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("one MPS server a GPU", "EXCLUSIVE_PROCESS", "status/*.json", "get_server_list", "--multi-user"):
+    for words in ("one MPS server per GPU", "EXCLUSIVE_PROCESS", "status/*.json", "get_server_list", "--multi-user"):
         assert words in text
 
 

@@ -94,7 +94,7 @@ def test_a_folder_that_is_no_folder_is_said_with_its_path(tmp_path: Path) -> Non
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(BadInputError, match="is no file"):
+    with pytest.raises(BadInputError, match="is not a file"):
         record.run(arguments("-o", str(pipe)), source(FakeNvml(DGX), tmp_path / "sys"))
     assert pipe.is_fifo()
 

@@ -16,7 +16,7 @@ from dracaena.api.reasons import foreign_config
 from support.page_cluster import node_divided_on_demand, page_cluster
 from support.simulated import CLASSES, Run, claim, devices, generated, named, outcomes, pod, template, written
 
-NOTHING = "nothing to decide: the input holds no pending pod with claims, and no claim without devices"
+NOTHING = "nothing to decide: the input has no pending pod with claims, and no claim without devices"
 
 
 def test_a_pod_gets_the_best_linked_pair_of_its_node(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_slices_without_their_node_are_taken_and_told(run: Run, node: Callable[.
     result = run("simulate", "-f", CLASSES, "-f", path, "-f", written(tmp_path / "c.yaml", claim("two", 2)))
     assert (result.code, "1 of 1 claims" in result.out) == (0, True)
     assert result.err == (
-        "dracaena: not in the input, so taken as without labels and taints: 1 of the nodes (worker-1)\n"
+        "dracaena: not in the input, so assumed to have no labels and taints: 1 of the nodes (worker-1)\n"
     )
 
 
@@ -228,9 +228,7 @@ def test_other_kinds_are_left_out_and_named(run: Run, node: Callable[..., Path],
     result = run("simulate", "-f", node("worker-1", "dgx-1v"), "-f", path)
     assert result.code == 0
     services_told, template_told = result.err.splitlines()
-    assert services_told == (
-        f"dracaena: left out: 2 of kind Service, the first at {path}:1: plays no part in decisions"
-    )
+    assert services_told == (f"dracaena: left out: 2 of kind Service, the first at {path}:1: not used in decisions")
     assert template_told.startswith(f"dracaena: left out: 1 of kind PodTemplate, the first at {path}:")
 
 

@@ -54,7 +54,7 @@ def test_of_many_mistakes_ten_are_named(run: Run, node: Callable[..., Path], tmp
     lines = result.err.splitlines()
     assert len(lines) == 11
     assert all("unknown field: 1" in line for line in lines[:10])
-    assert lines[10] == "dracaena: 3 more of such mistakes: dracaena validate names them all"
+    assert lines[10] == "dracaena: 3 more such mistakes: dracaena validate names them all"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_mistake_in_a_pod_template_is_told_with_its_path(run: Run, node: Calla
     ("objects", "said"),
     [
         ([{"apiVersion": "v1", "kind": "Pod", "metadata": {}}], "Pod does not decode: Object missing required field"),
-        ([claim("a", 1), claim("a", 2)], "another ResourceClaim default/a stands in the input already"),
+        ([claim("a", 1), claim("a", 2)], "another ResourceClaim default/a is already in the input"),
         (
             [claim("a", 1) | {"apiVersion": "resource.k8s.io/v1beta1"}],
             "ResourceClaim has apiVersion resource.k8s.io/v1beta1, expected resource.k8s.io/v1",

@@ -136,7 +136,7 @@ def test_a_machine_that_is_no_such_board_has_no_partitions(run: Run) -> None:
     done = run("topology", "show", "--machine", "dgx-2", "--partitions")
     assert (done.code, done.err) == (
         2,
-        "dracaena: --partitions: a board of 8 GPUs has them, dgx-2 has 16 GPUs\n",
+        "dracaena: --partitions: only boards of 8 GPUs have them, dgx-2 has 16\n",
     )
 
 
@@ -148,7 +148,8 @@ def test_sharing_that_names_no_gpu_is_refused_by_its_words(run: Run) -> None:
 def test_sharing_is_for_what_a_node_publishes(run: Run) -> None:
     result = run("topology", "show", "--machine", "hgx-h100", "--sharing", "all")
     assert result.err == (
-        "dracaena: --sharing says what a node publishes: it goes with -o resourceslices alone, not with -o tree\n"
+        "dracaena: --sharing says what a node publishes: it can only be combined with -o resourceslices, "
+        "not with -o tree\n"
     )
 
 
@@ -170,7 +171,7 @@ def test_a_broken_matrix_is_one_line_with_file_and_line(run: Run, name: str) -> 
     ("arguments", "message"),
     [
         (("topology", "import", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
-        (("topology", "import", ""), "'': is no path, expected a file with the output"),
+        (("topology", "import", ""), "'': is not a path, expected a file with the output"),
         (("topology", "import", "."), ".: cannot be read: Is a directory"),
         (("topology", "import", "a\0b"), "cannot be read: embedded null"),
         (

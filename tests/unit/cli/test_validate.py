@@ -157,9 +157,9 @@ def test_json_without_findings_is_a_document_too(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "dracaena: a.yaml:2:1: no YAML"),
+        ("a: [", "dracaena: a.yaml:2:1: not YAML"),
         ("- 1", "dracaena: a.yaml:1:1: a list, expected a Kubernetes object"),
-        ("", "dracaena: a.yaml: holds nothing"),
+        ("", "dracaena: a.yaml: is empty"),
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])

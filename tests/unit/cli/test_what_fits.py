@@ -207,5 +207,5 @@ def test_table_and_json_say_the_same(form: str) -> None:
 
 def test_nothing_to_try_is_said() -> None:
     assert list(fit_table([])) == [
-        "nothing to try: the input holds no pending pod, workload or template that asks for devices"
+        "nothing to try: the input has no pending pod, workload or template that asks for devices"
     ]

@@ -255,7 +255,7 @@ def test_what_cannot_be_read_is_told_with_its_place(kind: str, spec: dict[str, A
 def test_another_workload_of_the_same_name_is_an_error_and_the_same_one_is_not() -> None:
     one, other = ({"replicas": replicas, "template": TEMPLATE} for replicas in (1, 2))
     assert len(made(workload("Deployment", one), workload("Deployment", one), workload("StatefulSet", one))) == 2
-    with pytest.raises(BadInputError, match="another Deployment team/w stands in the input already"):
+    with pytest.raises(BadInputError, match="another Deployment team/w is already in the input"):
         made(workload("Deployment", one), workload("Deployment", other))
 
 
