@@ -23,120 +23,122 @@ class ControllerSettings:
     driver_name: str = option(
         DEFAULT_DRIVER_NAME, help="name of the DRA driver whose devices are allocated", form=DRIVER_NAME
     )
-    log_level: str = option("info", help="least severe log lines", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("json", help="form of log lines", choices=("json", "text"))
+    log_level: str = option(
+        "info", help="lowest severity that is logged", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = option("json", help="format of log lines", choices=("json", "text"))
     http_address: str = option(
-        "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free one; empty: off"
+        "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free port; empty: off"
     )
     web_config_file: str = option("", help=WEB_CONFIG_HELP)
     page_address: str = option(
         "",
-        help="host:port of a read-only page with the trees of the nodes, who has what and what waits; it asks for a "
-        "user of the web-config file or a bearer token of the cluster; port 0: any free one; empty: off",
+        help="host:port of a read-only page that shows the trees of the nodes, who has what and what waits; users log "
+        "in with a user of the web-config file or a bearer token of the cluster; port 0: any free port; empty: "
+        "off",
     )
     page_open: bool = option(
         False,
-        help="whether the page asks for no password and no token; only at an address of this machine, such as "
+        help="serve the page without password or token; only allowed at an address of this machine, such as "
         "127.0.0.1:8081",
     )
     page_exporters: str = option(
         "",
-        help="exporters that the page asks what GPUs do when somebody opens a node: NAMESPACE/SELECTOR of their pods, "
-        "for example gpu-system/app.kubernetes.io/component=exporter; empty: none is asked",
+        help="exporters that the page asks about the GPUs when somebody opens a node: NAMESPACE/SELECTOR of their "
+        "pods, for example gpu-system/app.kubernetes.io/component=exporter; empty: none",
     )
     page_exporters_port: int = option(9400, help="port of these exporters", least=1)
-    page_exporters_ca_file: str = option(
-        "", help="certificates of the authority that signed those of the exporters; empty: they are asked without TLS"
-    )
+    page_exporters_ca_file: str = option("", help="CA certificates of the exporters; empty: they are asked without TLS")
     page_exporters_server_name: str = option(
-        "", help="name in the exporters' certificates, as they are asked by address; empty: their address"
+        "", help="name in the exporters' certificates, because they are reached by address; empty: their address"
     )
     page_exporters_password_file: str = option(
-        "", help="file with USER:PASSWORD, a user of the exporters' web-config file; empty: they ask for none"
+        "", help="file with USER:PASSWORD, a user of the exporters' web-config file; empty: they need none"
     )
     leader_elect: bool = option(
         True,
-        help="whether replicas agree on one that writes, by a Lease; false only where one controller runs, and none is "
-        "started within 10 s after one was killed: until then a last write of that one may land",
+        help="elect one replica that writes, through a Lease; false only if a single controller runs, and none is "
+        "started within 10 s after one was killed: until then a last write of the old one may land",
     )
     lease_namespace: str = option(
-        "", help="namespace of the Lease, the same for all replicas; empty: the pod's own, outside of a pod: default"
+        "", help="namespace of the Lease, the same for all replicas; empty: the pod's own, outside a pod `default`"
     )
     lease_name: str = option(
         "", help="name of the Lease, the same for all replicas; empty: controller.<driver name>", form=LEASE_NAME
     )
     lease_identity: str = option(
-        "", help="name of this replica in the Lease, a random part is added; empty: the host's name"
+        "", help="name of this replica in the Lease, to which a random part is added; empty: the host's name"
     )
     # A leader that dies is replaced this long plus at most WRITE_TIMEOUT_S (10 s) after its last renewal. It writes
     # while its last renewal is younger than the duration less 10 s: two attempts that hang for 3 s must fit in, so 14 s
     # is the least, and 20 s ride out an API server that is slow for some seconds.
     lease_duration_s: int = option(
-        20, help="seconds after its last renewal for which a replica leads, the same for all replicas", least=14
+        20, help="seconds for which a replica leads after its last renewal, the same for all replicas", least=14
     )
     # Writes mostly wait for the API server, 100 ms and more each while it is busy; decisions are made one by one. With
     # 4 workers, pods wait for one and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100 nodes, a
     # busy machine: 12 pods bound per second; with 16: 33). Of the 32 connections the caches take about eight.
-    workers: int = option(16, help="pods whose claims are written at the same time", least=1)
+    workers: int = option(16, help="number of pods whose claims are written at the same time", least=1)
     # The latest message in which kube-scheduler did not know of a change yet came after 0.3 s, and 0.7 s on a busy
     # machine.
     unbound_wait_s: float = option(
         2.0,
-        help="seconds after which kube-scheduler has seen that a reservation was dropped: what it says of the pod "
-        "from then on proves that no earlier bind is under way, and the devices are taken back",
+        help="seconds after which kube-scheduler has certainly seen a dropped reservation: what it reports about the "
+        "pod after that proves that no earlier bind is under way, and the devices are taken back",
         least=0.5,
     )
     # kube-scheduler's own bounds: 15 minutes for a Permit plugin, then 10 minutes for volumes and for other drivers'
     # binding conditions side by side, and a minute for the rest.
     longest_bind_s: float = option(
         1560.0,
-        help="seconds that a bind takes at most, from kube-scheduler's look at the claims: devices that are taken "
-        "back rest so long if it says nothing about the pod",
+        help="longest time in seconds that a bind can take, from when kube-scheduler looks at the claims: if it "
+        "reports nothing about a pod, the pod's devices are held back this long before others get them",
         least=1,
     )
     # One refusal can be a race: another pod's CPU on the node was not released yet. kube-scheduler tries again within
     # its longest back-off, 10 s.
     refused_wait_s: float = option(
         10.0,
-        help="seconds for which kube-scheduler has to refuse a pod that has its devices, before they are taken back "
-        "and another node is tried",
+        help="seconds for which kube-scheduler must refuse a pod that has its devices before they are taken back and "
+        "another node is tried",
         least=1,
     )
     # We do not know that anything is wrong, so this may be long: 2,000 pods at 30 per second wait for up to 67 s. So
     # the time alone never suffices (docs/design/0011-take-back.md).
     passed_over_wait_s: float = option(
         60.0,
-        help="seconds after which devices of a pod are taken back about which kube-scheduler says nothing new, if it "
-        "has overtaken it or nothing is bound at all while others wait",
+        help="seconds after which a pod's devices are taken back if kube-scheduler reports nothing new about the pod, "
+        "and either has bound later pods or binds nothing at all while others wait",
         least=1,
     )
     exclusion_s: float = option(
         60.0,
-        help="seconds for which a node is not tried again for a pod whose devices there led nowhere; doubles each time",
+        help="seconds for which a node is not tried again for a pod that had devices there but was not bound; doubles "
+        "each time",
         least=1,
     )
-    longest_exclusion_s: float = option(1800.0, help="the longest of these times, in seconds", least=1)
+    longest_exclusion_s: float = option(1800.0, help="upper limit of the doubled exclusion, in seconds", least=1)
     # For one write of ours, the hint saves kube-scheduler the search for the node, which grows with the number of
     # nodes. From 1.35 on it also saves kube-scheduler the same write.
     nominate_above_nodes: int = option(
         500,
-        help="above so many nodes kube-scheduler is told by the pod's nominatedNodeName on which node the devices are; "
-        "0: always, -1: never",
+        help="number of nodes above which kube-scheduler is told the node of the devices in the pod's "
+        "nominatedNodeName; 0: always, -1: never",
         least=-1,
     )
     # Autoscalers look every 10 s or so. A pod that passes the gate but fits nowhere costs kube-scheduler an attempt
     # after each of its back-offs.
     gate_wait_s: float = option(
         20.0,
-        help="seconds for which a pod that fits nowhere stays at the scheduling gate of this driver: after that "
+        help="seconds for which a pod that fits nowhere is held at the scheduling gate of this driver; after that "
         "autoscalers and people see it as Unschedulable; 0: it passes at once",
         least=0,
     )
     # While it stays, the next pod of a Deployment or Job waits for one write less.
     unused_template_s: float = option(
         600.0,
-        help="seconds after which a ResourceClaimTemplate that was made for pods that ask for an extended resource is "
-        "deleted, once no pod names it",
+        help="seconds after which a ResourceClaimTemplate that was made for pods with an extended resource is deleted "
+        "once no pod uses it",
         least=10,
     )
     # Long compared with the seconds in which devices are ordinarily freed and given again, short compared with the
@@ -144,19 +146,19 @@ class ControllerSettings:
     # it.
     starvation_wait_s: float = option(
         300.0,
-        help="seconds after its creation from which one node is kept free for a pod that waits only because GPUs are "
-        "taken; 0: never",
+        help="age in seconds from which one node is kept free for a pod that waits only because GPUs are taken; 0: "
+        "never",
         least=0,
     )
     selection: str = option(
         "best",
-        help="which legal devices a pod gets: the best-linked, or the first in Kubernetes' own order",
+        help="which of the permitted devices a pod gets: the best-linked ones, or the first in Kubernetes' own order",
         choices=("best", "first-fit"),
     )
     # 100,000 looks at a device take at most two seconds; an ordinary pod needs a hundred.
-    search_steps: int = option(100_000, help="most steps of the search for one pod and node", least=1_000)
+    search_steps: int = option(100_000, help="maximum number of search steps per pod and node", least=1_000)
     allowed_drivers: str = option(
         "",
-        help="names of other DRA drivers, with commas, whose devices may be allocated in one claim with ours, although "
-        "kube-scheduler may take them at the same moment; empty: none",
+        help="comma-separated names of other DRA drivers whose devices may be allocated in one claim with ours, "
+        "although kube-scheduler may take them at the same moment; empty: none",
     )

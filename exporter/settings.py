@@ -12,7 +12,7 @@ from dracaena.process.settings import DRIVER_NAME, NODE_NAME, WEB_CONFIG_HELP, o
 class ExporterSettings:
     """Settings of `dracaena exporter`."""
 
-    node_name: str = option(help="name of this node, the label hostname of all series", form=NODE_NAME)
+    node_name: str = option(help="name of this node, and the label hostname of all series", form=NODE_NAME)
     driver_name: str = option(
         DEFAULT_DRIVER_NAME,
         help="DRA driver of this node's plugin, whose folder says when the GPU driver must be released",
@@ -20,18 +20,23 @@ class ExporterSettings:
     )
     kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder; podlist.json is in its pod-resources")
     driver_root_mount: str = option(
-        "/", help="where this process sees the folder that holds the NVIDIA driver as / does"
+        "/", help="where this process sees the root folder of the NVIDIA driver installation"
     )
     collectors: str = option(
-        "", help="file that chooses fields, in the form of dcgm-exporter: FIELD, type, help; empty: the default ones"
+        "",
+        help="file that selects fields, in the format of dcgm-exporter (FIELD, type, help); empty: the default fields",
     )
     deadline_s: float = option(
-        2.0, help="seconds that a scrape waits for the GPU driver; then it is answered without it", least=0.01
+        2.0, help="seconds that a scrape waits for the GPU driver before it is answered without it", least=0.01
     )
     idle_after_s: float = option(
         900.0, help="seconds without use after which an allocated GPU counts as idle", least=1.0
     )
-    http_address: str = option("127.0.0.1:9400", help="host:port of /metrics, /healthz and /readyz; port 0: any")
+    http_address: str = option(
+        "127.0.0.1:9400", help="host:port of /metrics, /healthz and /readyz; port 0: any free port"
+    )
     web_config_file: str = option("", help=WEB_CONFIG_HELP)
-    log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("json", help="form of log lines", choices=("json", "text"))
+    log_level: str = option(
+        "info", help="lowest severity that is logged", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = option("json", help="format of log lines", choices=("json", "text"))

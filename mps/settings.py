@@ -17,15 +17,15 @@ class MpsSettings:
 
     root: str = option(
         "/run/dracaena/mps",
-        help="folder that is shared with the kubelet plugin, at the same path on the host; on a tmpfs, and short: "
-        "sockets lie below it",
+        help="folder shared with the kubelet plugin, at the same path as on the host; must be on a tmpfs, and short "
+        "because of the sockets below it",
         form=ROOT,
     )
     driver_root_mount: str = option(
-        "/", help="where this process sees the folder that holds the NVIDIA driver as / does"
+        "/", help="where this process sees the root folder of the NVIDIA driver installation"
     )
     protocol: str = option(
-        AUTO, help="protocol of nvidia-cuda-mps-control; auto: 3 where the driver has it (R615), else 2",
+        AUTO, help="protocol of nvidia-cuda-mps-control; auto: 3 if the driver has it (R615), else 2",
         choices=(AUTO, "2", "3"),
     )  # fmt: skip
     multi_user: bool = option(
@@ -34,12 +34,16 @@ class MpsSettings:
         "must then know",
     )
     check_s: float = option(
-        5.0, help="seconds between two looks at servers that run; a process that dies is seen at once", least=0.1
+        5.0, help="seconds between two checks of running servers; a process that dies is noticed at once", least=0.1
     )
     poll_s: float = option(
         0.2, help="seconds between two looks for new requests and for processes that died", least=0.01
     )
-    http_address: str = option("127.0.0.1:0", help="host:port of /healthz, /readyz, /metrics; port 0: any; empty: off")
+    http_address: str = option(
+        "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free port; empty: off"
+    )
     web_config_file: str = option("", help=WEB_CONFIG_HELP)
-    log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("json", help="form of log lines", choices=("json", "text"))
+    log_level: str = option(
+        "info", help="lowest severity that is logged", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = option("json", help="format of log lines", choices=("json", "text"))

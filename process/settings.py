@@ -64,7 +64,7 @@ SECTION = TextForm(
     "the name of a section: a label value that is not empty",
 )
 WEB_CONFIG_HELP = (
-    "Prometheus web-config file, TLS and basic auth of the metrics, read again when it changes; empty: neither"
+    "Prometheus web-config file for TLS and basic auth of the metrics, reloaded when it changes; empty: neither"
 )
 
 UID = TextForm(r"[A-Za-z0-9-]{0,63}", "a UID: letters, digits and dashes, at most 63")
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
         "--config",
         metavar="FILE",
         default=None,
-        help=f"YAML file with any of the settings below, spelled as the flags without dashes in front "
+        help=f"YAML file with any of the settings below, named like the flags without the leading dashes "
         f"[{ENVIRONMENT_PREFIX}CONFIG]",
     )
     for field in dataclasses.fields(settings):
@@ -211,15 +211,15 @@ def _document(path: Path) -> dict[Any, Any]:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise BadInputError(
-                f"settings file {path} holds more than {_MOST_BYTES >> 20} MiB, expected a map of settings"
+                f"settings file {path} is larger than {_MOST_BYTES >> 20} MiB, expected a map of settings"
             )
         document = yaml.load(text.decode(), StrictLoader)  # noqa: S506 - a safe loader with one more check
     except OSError as error:
         raise BadInputError(f"settings file {path}: {error.strerror}") from error
     except RecursionError as error:
-        raise BadInputError(f"settings file {path} is nested too deep, expected a map of settings") from error
+        raise BadInputError(f"settings file {path} is nested too deeply, expected a map of settings") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a day or a number that there is not
-        raise BadInputError(f"settings file {path} is no YAML: {' '.join(str(error).split())}") from error
+        raise BadInputError(f"settings file {path} is not YAML: {' '.join(str(error).split())}") from error
     return _map({} if document is None else document, f"settings file {path}")
 
 
@@ -356,7 +356,7 @@ def _metavar(settings: type[Any], field: dataclasses.Field[Any]) -> str:
 def _help(field: dataclasses.Field[Any]) -> str:
     default = ""
     if field.default is dataclasses.MISSING:
-        default = "; must be given"
+        default = "; required"
     elif field.default not in ("", None):
         default = f"; default {str(field.default).lower() if isinstance(field.default, bool) else field.default}"
     return f"{field.metadata['help']}{default} [{_variable(field.name)}]".replace("%", "%%")

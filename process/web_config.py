@@ -227,7 +227,7 @@ def _headers(headers: Mapping[Any, Any], where: str) -> tuple[tuple[str, str], .
         name = _one_of(key, tuple(_HEADERS), f"{where}: http_server_config.headers")
         value = "" if given == "" else _text(given, f"{where}: http_server_config.headers.{name}")
         if not re.fullmatch(r"[ -~]*", value):
-            raise BadInputError(f"{where}: http_server_config.headers.{name} holds more than printable ASCII")
+            raise BadInputError(f"{where}: http_server_config.headers.{name} has more than printable ASCII")
         if value and _HEADERS[name]:
             _one_of(value, _HEADERS[name], f"{where}: http_server_config.headers.{name}")
         if value:
@@ -251,7 +251,7 @@ def _read(path: Path, where: str) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInputError(f"{where}: {path}: {reason}") from error
     if len(content) > _MOST_BYTES:
-        raise BadInputError(f"{where}: {path} holds more than {_MOST_BYTES >> 20} MiB")
+        raise BadInputError(f"{where}: {path} is larger than {_MOST_BYTES >> 20} MiB")
     return content
 
 
@@ -259,13 +259,13 @@ def _parse(document: bytes, path: Path) -> Mapping[Any, Any]:
     try:
         parsed = yaml.load(document.decode(), StrictLoader)  # noqa: S506 - a safe loader with one more check
     except RecursionError as error:
-        raise BadInputError(f"web-config file {path} is nested too deep") from error
+        raise BadInputError(f"web-config file {path} is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         # Without the line that it quotes: it may hold a key or a hash.
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise BadInputError(
-            f"web-config file {path} is no YAML{line}: {getattr(error, 'problem', None) or type(error).__name__}"
+            f"web-config file {path} is not YAML{line}: {getattr(error, 'problem', None) or type(error).__name__}"
         ) from error
     return _map(parsed, path, "")
 

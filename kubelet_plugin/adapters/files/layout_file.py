@@ -55,9 +55,9 @@ class LayoutFile(Generic[T]):
         try:
             document = yaml.load(text.decode(), _FlatLoader)  # noqa: S506 - a safe loader with two more checks
         except RecursionError as error:
-            raise BadInputError(f"{self._name}: nested too deep") from error
+            raise BadInputError(f"{self._name}: nested too deeply") from error
         except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date or number
-            raise BadInputError(f"{self._name}: no YAML: {' '.join(str(error).split())[:300]}") from error
+            raise BadInputError(f"{self._name}: not YAML: {' '.join(str(error).split())[:300]}") from error
         try:
             return self._read_layouts(document)
         except BadInputError as error:

@@ -57,7 +57,7 @@ def _decode(name: str, file: Traversable) -> Machine:
         with file.open("rb") as opened:
             text = opened.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
-            raise BadInputError(f"{name}: holds more than {_MOST_BYTES >> 20} MiB, expected a recorded machine")
+            raise BadInputError(f"{name}: is larger than {_MOST_BYTES >> 20} MiB, expected a recorded machine")
         return decode_machine(text)
     except OSError as error:
         raise BadInputError(f"{name}: cannot be read: {error.strerror or error}") from error

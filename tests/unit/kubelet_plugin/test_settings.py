@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "node.md"
 
 def default_of(field: dataclasses.Field[object]) -> str:
     if field.default is dataclasses.MISSING:
-        return "must be given"
+        return "required"
     text = str(field.default)
     return f"`{text.lower() if isinstance(field.default, bool) else text}`" if text else ""
 

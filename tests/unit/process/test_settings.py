@@ -77,16 +77,16 @@ def endless(first: str, form: str) -> str:
     [
         ("nodename: x\n", "unknown nodename; known are node-name, workers"),
         ("- a\n", "holds a list, expected a map"),
-        ("a: [\n", "is no YAML"),
+        ("a: [\n", "is not YAML"),
         ("workers: true\n", "workers: True is no whole number"),
         ("workers: [1]\n", "workers: [1] is no whole number"),
         ("workers: 1.9\n", "workers: 1.9 is no whole number"),
         ("wait-s: .nan\n", "wait-s: nan is no number"),
         ("workers: 1\nworkers: 2\n", "key 'workers' stands twice, expected once"),
-        ("workers: 2001-99-99\n", "is no YAML: month must be in 1..12"),
-        (f"workers: {'9' * 5_000}\n", "is no YAML: "),
-        ("? [a]\n: b\n", "is no YAML: "),
-        ("[\n" * 1_500, "is nested too deep"),
+        ("workers: 2001-99-99\n", "is not YAML: month must be in 1..12"),
+        (f"workers: {'9' * 5_000}\n", "is not YAML: "),
+        ("? [a]\n: b\n", "is not YAML: "),
+        ("[\n" * 1_500, "is nested too deeply"),
         (f"node-name: 0x{'f' * 5_000}\n", "node-name: a number beyond all bounds is no text"),
         (f"wait-s: 0x{'f' * 5_000}\n", "wait-s: a number beyond all bounds is no number"),
         (f"? 0x{'f' * 5_000}\n: a\n", "unknown a number beyond all bounds; known are"),
@@ -107,7 +107,7 @@ def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Pa
 
 
 def test_endless_file_is_refused_and_not_read_into_memory() -> None:
-    with pytest.raises(BadInputError, match="settings file /dev/zero holds more than 1 MiB"):
+    with pytest.raises(BadInputError, match="settings file /dev/zero is larger than 1 MiB"):
         resolve("--node-name", "n", "--config", "/dev/zero")
 
 
@@ -122,7 +122,7 @@ def test_help_shows_variable_default_and_choices() -> None:
     text = " ".join(parser.format_help().split())
     assert "threads; default 4 [DRACAENA_WORKERS]" in text
     assert "--form json|text" in text
-    assert "this node; must be given [DRACAENA_NODE_NAME]" in text
+    assert "this node; required [DRACAENA_NODE_NAME]" in text
     assert "at most 100 %" in text
     assert "--verbose true|false say more; default false [DRACAENA_VERBOSE]" in text
 

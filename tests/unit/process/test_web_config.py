@@ -187,9 +187,9 @@ def test_password_is_not_looked_at_where_it_came_over_plain_http(folder: Path) -
 
 BAD: dict[str, tuple[Any, str]] = {
     "no map": ("[]", "is a list, expected a map"),
-    "no YAML": ("a: [", "is no YAML, line 1: "),
+    "no YAML": ("a: [", "is not YAML, line 1: "),
     "twice": ("tls_server_config: {}\ntls_server_config: {}\n", "'tls_server_config' stands twice"),
-    "too deep": ("[\n" * 1_500, "is nested too deep|is no YAML"),
+    "too deep": ("[\n" * 1_500, "is nested too deeply|is not YAML"),
     "unknown": ({"tls": TLS}, "unknown tls; known are tls_server_config, http_server_config, basic_auth_users"),
     "unknown below": ({"tls_server_config": {**TLS, "certfile": "x"}}, "unknown tls_server_config.certfile; known"),
     "rate limit": ({"rate_limit": {"burst": 1}}, "rate_limit is not supported: .*; remove it"),
@@ -244,7 +244,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "header in two lines": (
         {"http_server_config": {"headers": {"X-XSS-Protection": "a\r\nSet-Cookie: b"}}},
-        "X-XSS-Protection holds more than printable ASCII",
+        "X-XSS-Protection has more than printable ASCII",
     ),
     "password in clear": ({"basic_auth_users": {"a": "right"}}, "what user 'a' has is no bcrypt hash"),
     "expensive hash": (

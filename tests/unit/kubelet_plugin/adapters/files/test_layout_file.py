@@ -50,16 +50,16 @@ def test_a_file_is_parsed_again_when_it_has_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe\xff", "no YAML"),
-        (b"version: [", "no YAML"),
+        (b"\xff\xfe\xff", "not YAML"),
+        (b"version: [", "not YAML"),
         (b"version: v1\nversion: v1\n", "stands twice"),
         (BOMB.encode(), "alias \\*a, expected each value written out"),
         (b"- &a [*a]", "alias \\*a"),
-        (b"[\n" * 1_500, "nested too deep"),
+        (b"[\n" * 1_500, "nested too deeply"),
         (b"version: v1\nmig-configs: 5\n", "mig-configs: a int, expected a map"),
         (b"version: v1 # " + b"x" * MOST_BYTES, "more than 1 MiB"),
-        (b"version: !!python/object/apply:os.getcwd []", "no YAML"),
-        (b"version: " + b"9" * 5_000, "no YAML|version"),
+        (b"version: !!python/object/apply:os.getcwd []", "not YAML"),
+        (b"version: " + b"9" * 5_000, "not YAML|version"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_short_line_with_its_name(tmp_path: Path, content: bytes, words: str) -> None:

@@ -61,7 +61,7 @@ def test_link_counts_of_gpus_agree_with_their_pairs(name: str) -> None:
 
 
 def test_an_endless_file_is_refused_and_not_read_into_memory() -> None:
-    with pytest.raises(BadInputError, match="/dev/zero: holds more than 1 MiB, expected a recorded machine"):
+    with pytest.raises(BadInputError, match="/dev/zero: is larger than 1 MiB, expected a recorded machine"):
         read_machine("/dev/zero")
 
 
