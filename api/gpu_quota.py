@@ -101,7 +101,7 @@ def read_leniently(text: str) -> tuple[Amounts, tuple[QuotaProblem, ...]]:
         document = json.loads(text, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError) as error:
         said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        return {}, (QuotaProblem((), f'no JSON ({said}), expected an object such as {{"gpus": 8}}'),)
+        return {}, (QuotaProblem((), f'not JSON ({said}), expected an object such as {{"gpus": 8}}'),)
     if not isinstance(document, _Pairs):
         return {}, (QuotaProblem((), f'{_shown(document)}, expected an object such as {{"gpus": 8}}'),)
     limits: dict[QuotaItem, int] = {}

@@ -40,7 +40,7 @@ class LinkLevel(IntEnum):
         try:
             return cls[token]
         except KeyError:
-            raise ValueError(f"{token!r} is no PCIe link level") from None
+            raise ValueError(f"{token!r} is not a PCIe link level") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,11 @@ def _device(document: dict[str, Any], type_: type[D], path: str) -> D:
 def _mig(document: dict[str, Any], path: str) -> MigDevice:
     mig = _device(document, MigDevice, path)
     if not _MIG_UUID.fullmatch(mig.uuid):
-        raise MachineJsonError(f"not a recorded machine: {mig.uuid!r} is no UUID of a MIG device - at `{path}.uuid`")
+        raise MachineJsonError(
+            f"not a recorded machine: {mig.uuid!r} is not the UUID of a MIG device - at `{path}.uuid`"
+        )
     if not _DNS_LABEL.fullmatch(mig.device_name):
-        raise MachineJsonError(f"not a recorded machine: {mig.profile!r} is no profile - at `{path}.profile`")
+        raise MachineJsonError(f"not a recorded machine: {mig.profile!r} is not a profile - at `{path}.profile`")
     numbers = (mig.gpu_instance_id, mig.compute_instance_id, mig.start, mig.size, *(mig.access_minors or ()))
     if min(*numbers, mig.memory_bytes or 0, mig.multiprocessors or 0) < 0:
         raise MachineJsonError(f"not a recorded machine: a number is negative - at `{path}`")
@@ -151,9 +153,11 @@ def _mig(document: dict[str, Any], path: str) -> MigDevice:
 def _gpu(document: dict[str, Any], path: str) -> Gpu:
     gpu = _device(document, Gpu, path)
     if not _UUID.fullmatch(gpu.uuid):
-        raise MachineJsonError(f"not a recorded machine: {gpu.uuid!r} is no UUID of a GPU - at `{path}.uuid`")
+        raise MachineJsonError(f"not a recorded machine: {gpu.uuid!r} is not the UUID of a GPU - at `{path}.uuid`")
     if gpu.pci_bus_id is not None and not _PCI_BUS_ID.fullmatch(gpu.pci_bus_id):
-        raise MachineJsonError(f"not a recorded machine: {gpu.pci_bus_id!r} is no PCI address - at `{path}.pci_bus_id`")
+        raise MachineJsonError(
+            f"not a recorded machine: {gpu.pci_bus_id!r} is not a PCI address - at `{path}.pci_bus_id`"
+        )
     if gpu.cc_mode is not None and gpu.cc_mode not in CC_MODES:
         raise MachineJsonError(
             f"not a recorded machine: {gpu.cc_mode!r} is none of {', '.join(CC_MODES)} - at `{path}.cc_mode`"
@@ -211,7 +215,7 @@ def _level(token: str, path: str) -> LinkLevel | None:
 
 def _count(token: str, path: str) -> int:
     if not (token.isascii() and token.isdigit() and len(token) < 3):
-        raise MachineJsonError(f"{token!r} is no number of NVLinks - at `{path}`")
+        raise MachineJsonError(f"{token!r} is not a number of NVLinks - at `{path}`")
     return int(token)
 
 

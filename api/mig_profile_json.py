@@ -42,7 +42,7 @@ def with_profiles(gpus: tuple[Gpu, ...], documents: Mapping[str, list[dict[str, 
         twice = len(set(ordinals)) != len(ordinals) or not found.keys().isdisjoint(ordinals)
         wrong = next((number for number in ordinals if number >= len(gpus) or twice), None)
         if wrong is not None:
-            raise MachineJsonError(f"not a recorded machine: {wrong} is no GPU, or one that stands twice - at `{path}`")
+            raise MachineJsonError(f"not a recorded machine: {wrong} is not a GPU, or is listed twice - at `{path}`")
         read = tuple(_profile(each, f"{path}[{at}]") for at, each in enumerate(profiles))
         if len({profile.name for profile in read}) != len(read):
             raise MachineJsonError(f"not a recorded machine: two profiles share one name - at `{path}`")
@@ -73,7 +73,7 @@ def _profile(document: dict[str, Any], path: str) -> MigProfile:
         raise MachineJsonError(f"not a recorded machine: {error} - at `{path}`") from error
     longest = max(len(MigPlace("0" * 36, profile, place).device_name) for place in profile.placements)
     if not _NAME.fullmatch(profile.name) or longest > DNS_LABEL_BYTES:
-        raise MachineJsonError(f"not a recorded machine: {profile.name!r} is no profile - at `{path}.name`")
+        raise MachineJsonError(f"not a recorded machine: {profile.name!r} is not a profile - at `{path}.name`")
     return profile
 
 
@@ -82,7 +82,7 @@ def _placements(text: str, path: str) -> Iterable[MigPlacement]:
     for part in text.split():
         starts, colon, size = part.partition(":")
         if not colon or not size.isdecimal() or not 0 < int(size) < _MOST:
-            raise MachineJsonError(f"not a recorded machine: {part!r} is no `starts:size` - at `{path}`")
+            raise MachineJsonError(f"not a recorded machine: {part!r} is not `starts:size` - at `{path}`")
         found += [MigPlacement(start, int(size)) for start in _numbers(starts, path)]
     return sorted(found)
 
@@ -96,7 +96,7 @@ def _numbers(text: str, path: str) -> list[int]:
         first, _, last = part.partition("-")
         numbers = range(int(first), int(last or first) + 1)
         if not numbers or numbers[-1] >= _MOST:
-            raise MachineJsonError(f"not a recorded machine: {part!r} is no range below {_MOST} - at `{path}`")
+            raise MachineJsonError(f"not a recorded machine: {part!r} is not a range below {_MOST} - at `{path}`")
         found += numbers
     return found
 

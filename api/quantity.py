@@ -93,7 +93,7 @@ def read_quantity(text: str) -> StoredQuantity:
     """Read any quantity as Kubernetes does, exactly.
 
     Amounts finer than a billionth are rounded up to one (away from zero); binary amounts above 2^63-1 become that. A
-    suffix alone is 0. Raises QuantityError for a text that is no quantity, and for one beyond MAX_DIGITS or
+    suffix alone is 0. Raises QuantityError for a text that is not a quantity, and for one beyond MAX_DIGITS or
     MAX_EXPONENT. Cost: one pass over the text; the arithmetic is bounded by these two.
     """
     match = _FORM.fullmatch(text) if text else None
@@ -129,11 +129,11 @@ def parse_quantity(text: str) -> Quantity:
     Raises ValueError for anything else. Rounding and cost are those of `read_quantity`.
     """
     if len(text) > _MAX_LENGTH or _WITH_DIGIT.match(text) is None:
-        raise ValueError(f"{text[:64]!r} is no quantity")
+        raise ValueError(f"{text[:64]!r} is not a quantity")
     try:
         quantity = read_quantity(text).quantity
     except QuantityError:
-        raise ValueError(f"{text[:64]!r} is no quantity") from None
+        raise ValueError(f"{text[:64]!r} is not a quantity") from None
     if abs(quantity.nano) > _MAX_AMOUNT * NANO:
         raise ValueError(f"{text[:64]!r} is more than any quantity: above 1e60")
     return quantity
@@ -147,7 +147,7 @@ def format_bytes(count: int) -> str:
 def parse_bytes(text: str) -> int:
     """Return the bytes of a quantity that is a whole number with a suffix. Raises ValueError for anything else."""
     if _WHOLE_BYTES.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no whole number of bytes")
+        raise ValueError(f"{text!r} is not a whole number of bytes")
     return parse_quantity(text).whole()
 
 

@@ -24,12 +24,12 @@ MOST_COMPARED: Final = 50
 """Names that are compared letter by letter with an unknown one, 60 µs each: those whose beginning and end are most like
 it. A misspelt name begins and ends like the right one."""
 
-MADE_BY_SOMEBODY: Final = "somebody has to make it"
+MADE_BY_SOMEBODY: Final = "somebody has to create it"
 
 
 def no_class(name: str, known: Iterable[str]) -> str:
     """Say that a DeviceClass does not exist; `known` are the existing ones."""
-    return f"DeviceClass {name} does not exist: {_meant(name, known) or 'an admin has to make it'}"
+    return f"DeviceClass {name} does not exist: {_meant(name, known) or 'an admin has to create it'}"
 
 
 def no_template(key: str, known: Iterable[str]) -> str:
@@ -123,7 +123,7 @@ def unknown_name(read: ReadName, known: Collection[str]) -> str:
     """Say that no GPU has what is read. `known` are the names that GPUs have in this group."""
     if read.name is None:
         domains = sorted({name.partition("/")[0] for name in known})
-        theirs = f": theirs are of {', '.join(domains)}" if domains else ""
+        theirs = f": their domains are {', '.join(domains)}" if domains else ""
         return f"{_NO_ATTRIBUTES if read.group == 'attributes' else _NO_CAPACITIES} {read.domain}{theirs}"
     # Domains are long: most letters of two names with the same domain would be alike, whatever the names.
     by_name = {name.rpartition("/")[2]: name for name in sorted(known, reverse=True)}

@@ -231,7 +231,7 @@ def _mig_device(machine: Machine, parent: Gpu, mig: MigDevice) -> Device:
 
 def _checked_name(machine: Machine, name: DeviceName, identity: str) -> DeviceName:
     if not _DNS_LABEL.fullmatch(name):
-        raise TopologyError(f"{machine.name}: {identity!r} makes no device name: {name!r} is no DNS label")
+        raise TopologyError(f"{machine.name}: {identity!r} makes no device name: {name!r} is not a DNS label")
     return name
 
 

@@ -39,13 +39,13 @@ class DecisionMetrics:
             "dracaena_controller_decisions",
             "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled, too-long (stopped at "
             "its deadline); and without a look at the nodes: behind (an equal pod waits before it), in-progress (a "
-            "claim is just being allocated or taken back).",
+            "claim is being allocated or taken back).",
             ["result"],
             registry=registry,
         )
         self.seconds = Histogram(
             "dracaena_controller_decision_seconds",
-            "Seconds of one decision that looked at the nodes, with the wait for the books, without any write.",
+            "Seconds of one decision that looked at the nodes, including the wait for the lock, without any write.",
             # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs with no two pairs alike.
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
             registry=registry,
@@ -57,7 +57,7 @@ class DecisionMetrics:
         )
         self.lost = Counter(
             "dracaena_controller_lost_writes",
-            "Decisions that could not be written whole, because somebody else allocated or deleted a claim.",
+            "Decisions that could not be written in full, because somebody else allocated or deleted a claim.",
             registry=registry,
         )
         self.take_backs = Counter(
@@ -95,7 +95,7 @@ class QueueMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.length = Gauge(
             "dracaena_controller_queue_length",
-            "Pods and claims that are to be looked at, now or after a wait; not those that only a change can help.",
+            "Pods and claims queued for processing, now or after a delay; not those that only a change can help.",
             registry=registry,
         )
         self.waiting_pods = Gauge(
@@ -117,7 +117,7 @@ class QueueMetrics:
         )
         self.most_free_gpus = Gauge(
             "dracaena_controller_most_free_gpus",
-            "The same on the node that has most of them.",
+            "The same on the node that has the most of them.",
             registry=registry,
         )
         self.kept_nodes = Gauge(
@@ -181,13 +181,13 @@ class WatchMetrics:
         self.silence_seconds = Gauge(
             "dracaena_controller_watch_silence_seconds",
             "Seconds since the API server last sent something of a resource: a list, a change, or a bookmark. "
-            "After 80 s of silence all is listed anew, so more than 90 means that the cache may be behind.",
+            "After 80 s of silence everything is listed again, so more than 90 means that the cache may be behind.",
             ["resource"],
             registry=registry,
         )
         self.unreadable_objects = Gauge(
             "dracaena_controller_unreadable_objects",
-            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them.",
+            "Objects of a resource that cannot be read, or whose last change was not applied; the log names them.",
             ["resource"],
             registry=registry,
         )
@@ -198,13 +198,13 @@ class WatchMetrics:
         )
         self.not_understood_slices = Gauge(
             "dracaena_controller_not_understood_slices",
-            "ResourceSlices with fields that this version does not know, by driver: what has them is left alone.",
+            "ResourceSlices with fields that this version does not know, by driver: whatever has them is left alone.",
             ["driver"],
             registry=registry,
         )
         self.updating_pools = Gauge(
             "dracaena_controller_updating_pools",
-            "Pools whose slices are not all there: ordinary while a plugin writes them, a fault when it lasts.",
+            "Pools with missing slices: normal while a plugin writes them, a fault if it lasts.",
             registry=registry,
         )
 
@@ -229,13 +229,13 @@ class QuotaMetrics:
         )
         self.held = Gauge(
             "dracaena_controller_quota_held",
-            "What a namespace holds of each of its limits, with what is being allocated or taken back.",
+            "What a namespace holds of each of its limits, including what is being allocated or taken back.",
             labels,
             registry=registry,
         )
         self.unread = Gauge(
             "dracaena_controller_unread_quotas",
-            "Namespaces whose quota cannot be read: the last one that could be stays in force.",
+            "Namespaces whose quota cannot be read: the last valid one stays in force.",
             registry=registry,
         )
 
@@ -246,14 +246,14 @@ class FaultMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.records = Counter(
             "dracaena_controller_record_faults",
-            "Events that a claim's record met in a phase in which they cannot happen, by phase and event: faults of "
-            "the controller. The devices stay the claim's own.",
+            "Events of a claim's record that cannot happen in its phase, by phase and event: faults of the controller. "
+            "The claim keeps its devices.",
             ["phase", "event"],
             registry=registry,
         )
         self.collisions = Counter(
             "dracaena_controller_collisions",
-            "Devices seen in the hands of two claims, by kind: own (a device of ours), other (of another driver).",
+            "Devices seen allocated to two claims, by kind: own (a device of ours), other (of another driver).",
             ["kind"],
             registry=registry,
         )

@@ -229,7 +229,7 @@ class Reconciler:
             return self._write(step, decision)
         self._waiting.forget(step.pod.key)
         if isinstance(decision, InProgress):
-            log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated or taken back")
+            log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is being allocated or taken back")
         if isinstance(decision, Settled):
             self._attend(step.pod)
         return True
@@ -314,7 +314,7 @@ class Reconciler:
         finally:
             self._cluster.ended(step.claims, step.decision_id, end)
         if isinstance(outcome, Lost):
-            log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
+            log.warning("decision could not be written in full", claim=outcome.claim_key, why=outcome.why)
             if outcome.refused:
                 why = f"claim {outcome.claim_key} {outcome.why}"
                 self._waiting.report(step.pod, "refused-write", why, tell=True)

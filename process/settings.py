@@ -254,7 +254,7 @@ def _from_map(
     fields = {_key(field.name): field for field in dataclasses.fields(settings)}
     unknown = sorted(key if isinstance(key, str) else _seen(key) for key in document if key not in fields)
     if unknown:
-        raise BadInputError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join((*fields, *further))}")
+        raise BadInputError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join((*fields, *further))}")
     return {
         fields[key].name: _convert(settings, fields[key], value, f"{where}: {key}") for key, value in document.items()
     }

@@ -284,7 +284,7 @@ def _known(document: Mapping[Any, Any], known: tuple[str, ...], where: str, pref
         if f"{prefix}{key}" in _NOT_HELD:
             raise BadInputError(f"{where}: {prefix}{key} is not supported: {_NOT_HELD[f'{prefix}{key}']}; remove it")
         if key not in known:
-            raise BadInputError(f"{where}: unknown {prefix}{key}; known are {', '.join(known)}")
+            raise BadInputError(f"{where}: unknown {prefix}{key}; known: {', '.join(known)}")
 
 
 def _text(value: Any, where: str) -> str:

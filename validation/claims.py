@@ -185,7 +185,7 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
             _check_cores(amount, wanted)
     if is_ours and CORES_CAPACITY in entries and MEMORY_CAPACITY not in entries:
         entries[CORES_CAPACITY].warn(
-            "without memory beside it, the whole memory is taken, and so the whole GPU", "memory, too"
+            "without memory next to it, all memory is taken, and so the whole GPU", "memory, too"
         )
 
 
@@ -233,7 +233,7 @@ def _check_constraint(field: Field, names: RequestNames, counts: Mapping[str, in
         field.error("neither matchAttribute nor distinctAttribute", "one of them; a newer constraint is not known")
         return
     if not match.absent and not distinct.absent:
-        distinct.warn("ignored beside matchAttribute", "a constraint of its own for each attribute")
+        distinct.warn("ignored next to matchAttribute", "a constraint of its own for each attribute")
         distinct.text()
     _check_attribute(distinct if match.absent else match)
     if match.value == f"{driver}/{UUID.name}":
@@ -246,7 +246,7 @@ def _check_same_gpu(match: Field, references: object, counts: Mapping[str, int])
     for name, count in counts.items():
         if count > 1 and (not meant or name in meant):
             match.warn(
-                f"no two devices have the same {UUID.name}, and request {name} asks for {count}, so it waits in vain",
+                f"no two devices have the same {UUID.name}, and request {name} asks for {count}, so it waits forever",
                 "a request for each share of one GPU",
             )
 

@@ -34,7 +34,7 @@ def check_class(field: Field, driver: str) -> None:
     if spec["extendedResourceName"].value and is_ours:
         spec["extendedResourceName"].warn(
             "pods that ask by this name get devices of nodes left to kube-scheduler alone, chosen without their links",
-            "none on a class of this driver, unless a quota by this name is to count its claims",
+            "none on a class of this driver, unless a quota of this name is to count its claims",
         )
 
 

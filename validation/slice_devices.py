@@ -222,7 +222,7 @@ def _check_node_resources(field: Field, capacities: object) -> None:
 
 def _check_resource_name(name: str, field: Field) -> None:
     if "/" in name and "kubernetes.io/" not in name:
-        field.error("the key is no resource of nodes", "cpu, memory or the like")
+        field.error("the key is not a resource of nodes", "cpu, memory or the like")
 
 
 def _check_multiplier(field: Field) -> None:

@@ -88,7 +88,7 @@ class HttpExporters:
         with each byte. What it took to connect counts."""
         timeout_s = self._timeout_s
         deadline_s = self._clock.monotonic() + timeout_s
-        late = f"not all of it came within {timeout_s:g} s"
+        late = f"it did not arrive in full within {timeout_s:g} s"
         with socket.create_connection(target, timeout=timeout_s) as plain, plain.dup() as handle:
             was_cut = threading.Event()
 
@@ -135,7 +135,7 @@ def _refusal(status: int, access: ExporterAccess) -> str:
             return "refuses the user and password of the controller"
         return "asks for a password: set page-exporters-password-file"
     if status == http.client.FORBIDDEN:
-        return "answered with status 403: it may ask for a client certificate, and the controller shows none"
+        return "answered with status 403: it may require a client certificate, which the controller does not have"
     if status == http.client.BAD_REQUEST and access.tls is None:  # what HTTPS servers answer to HTTP
         return "expects HTTPS: set page-exporters-ca-file"
     return f"answered with status {status}"

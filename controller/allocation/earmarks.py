@@ -40,7 +40,7 @@ class Earmark:
     def reason(self) -> str:
         """Why pods must not use the node, in words that follow a count of nodes. Users of any namespace may read them,
         so they reveal only the pod's priority."""
-        return f"kept for a pod of priority {-self.turn[0]} that comes before this one and has waited for long"
+        return f"kept for a pod of priority {-self.turn[0]} that comes before this one and has waited long"
 
 
 def node_to_keep(

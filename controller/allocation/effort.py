@@ -56,8 +56,8 @@ class Work(Enum):
     CLAIMS = "reading the claims"
     SELECTOR = "selector"
     NODES = "comparing node selector, affinity and tolerations of the pod with the nodes"
-    DEVICES = "looking one by one at nodes that offer more than whole GPUs"
-    SEARCH = "the search for devices that hold to all requests, alternatives and constraints"
+    DEVICES = "examining nodes that offer more than whole GPUs one by one"
+    SEARCH = "the search for devices that satisfy all requests, alternatives and constraints"
     SETS = "comparing the sets of GPUs that the requests accept"
 
     # Members are singletons; Enum's own hash runs Python code, and charges come by the thousand.

@@ -53,4 +53,4 @@ class ClaimReports:
         """Report a fault of ours. The step is not taken, and the claim keeps its devices until the server shows
         something new."""
         self._metrics.faults.records.labels(error.phase.value, error.event.value).inc()
-        log.error("record met what it cannot", claim=record.key, claim_uid=record.uid, error=str(error))
+        log.error("impossible event in a claim's record", claim=record.key, claim_uid=record.uid, error=str(error))

@@ -47,7 +47,7 @@ class QuotaReports:
         self._metrics.unread.set(len(problems))
         for name, problem in problems.items():
             if self._logged.get(name) != problem:
-                log.warning("quota cannot be read, the last one stays in force", namespace=name, problem=problem)
+                log.warning("quota cannot be read, the last valid one stays in force", namespace=name, problem=problem)
         self._logged = problems
         if self._is_leading():
             for name, problem in problems.items():
@@ -59,7 +59,7 @@ class QuotaReports:
         try:
             subject = self._namespace(name)
             if subject is not None:
-                text = f"The annotation with the quota cannot be read; the last one stays in force. {problem}"
+                text = f"The quota annotation cannot be read; the last valid quota stays in force. {problem}"
                 self._events.record(subject, "Warning", EVENT_REASON, text)
         except Exception:  # one namespace's trouble must not keep the others from being reported
             log.exception("fault in the controller, the mistake in a quota is not told", namespace=name)

@@ -287,11 +287,13 @@ class Election:
             self._take(seen, wait_s=self._duration_s + WRITE_TIMEOUT_S, why="it names no holder")
         elif spec.holder_identity == self._identity:
             # Our request landed after we had given up on it. We no longer know who led before.
-            self._take(seen, wait_s=self._duration_s + WRITE_TIMEOUT_S, why="a request without answer took it")
+            self._take(
+                seen, wait_s=self._duration_s + WRITE_TIMEOUT_S, why="it was taken by a request that got no answer"
+            )
         elif spec != self._seen:
             self._seen, self._seen_s = spec, now_s
         elif now_s - self._seen_s >= max(self._duration_s, spec.lease_duration_seconds or 0):
-            self._take(seen, wait_s=WRITE_TIMEOUT_S, why=f"{spec.holder_identity} let it run out")
+            self._take(seen, wait_s=WRITE_TIMEOUT_S, why=f"{spec.holder_identity} let it expire")
 
     def _make(self) -> None:
         if self._is_unfit_to_take():
@@ -357,7 +359,7 @@ class Election:
         it is not renewed."""
         with self._lock:
             self._lost = why
-        log.error("leadership let go", identity=self._identity, why=why)
+        log.error("leadership given up", identity=self._identity, why=why)
         self._on_lost(why)
 
     def _look_who_holds(self, held: _Held) -> None:

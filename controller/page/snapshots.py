@@ -117,7 +117,7 @@ class Snapshots:
             try:
                 self._make()
             except Exception:  # outermost on this thread: the page stands still, and decisions go on
-                log.exception("the page cannot be made anew, will try again")
+                log.exception("the page cannot be refreshed, will try again")
             took_s = self._clock.monotonic() - began_s
             self._clock.sleep_until_set(self._stopping, max(EVERY_S, REST_PER_WORK * took_s))
 

@@ -38,8 +38,8 @@ from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
 TRIED: Final = "tried before without success"
-ELSEWHERE: Final = "where another pod with one of its claims is not"
-OFFERED_FIRST: Final = "that just changed, and are first offered to pods before this one"
+ELSEWHERE: Final = "where a pod that shares one of its claims is not"
+OFFERED_FIRST: Final = "that just changed, and are offered to earlier pods first"
 """Why nodes are left out for a pod, in words that follow a count."""
 
 
@@ -188,7 +188,7 @@ class Decisions:
             self._starvation.created_before = created_before
             mark = self._starvation.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
-                self._starvation.clear("the pod waits no more")
+                self._starvation.clear("the pod no longer waits")
                 self.may_help(frozenset((mark.node,)))
             questions = 0
             self._allocator.effort.begin(is_over)

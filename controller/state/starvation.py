@@ -92,5 +92,5 @@ class StarvationGuard:
     def clear(self, why: str) -> None:
         """Stop keeping the node."""
         if self.earmark is not None:
-            log.info("node is kept no more", pod=self.earmark.pod_key, node=self.earmark.node, why=why)
+            log.info("node is no longer kept", pod=self.earmark.pod_key, node=self.earmark.node, why=why)
             self.earmark = None

@@ -90,7 +90,7 @@ def read_usage(node: str, data: bytes) -> NodeUses:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(f"its exporter's answer cannot be read: {error}") from error
     if found.node != node:
-        raise BadInputError(f"its exporter says that it is that of node {shown_text(found.node)}")
+        raise BadInputError(f"its exporter says that it belongs to node {shown_text(found.node)}")
     if not found.driver:
         raise BadInputError("the GPU driver does not answer its exporter")
     _check_size(found)
@@ -153,11 +153,13 @@ def _check_size(found: _Usage) -> None:
     pods = found.pods
     count = sum(len(each) for pod in pods for each in pod.containers.values()) + len(found.unowned)
     if count > MOST_USES:
-        raise BadInputError(f"its exporter tells of {count} uses of GPUs; no node has more than {MOST_USES}")
+        raise BadInputError(f"its exporter reports {count} uses of GPUs; no node has more than {MOST_USES}")
     names = [name for pod in pods for name in (pod.namespace, pod.pod, *pod.containers)]
     longest = max((len(name) for name in (*names, *(each.profile or "" for each in found.unowned))), default=0)
     if longest > DNS_SUBDOMAIN_BYTES:
-        raise BadInputError(f"its exporter tells a name of {longest} letters; none has more than {DNS_SUBDOMAIN_BYTES}")
+        raise BadInputError(
+            f"its exporter reports a name of {longest} characters; none has more than {DNS_SUBDOMAIN_BYTES}"
+        )
 
 
 def _use(use: GpuUse, sight: Sight) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class ClaimTender:
         elif isinstance(step, Keep):
             self._count(record, "kept")
         elif isinstance(step, Release):
-            log.info("devices rest no longer", claim=record.key, claim_uid=record.uid)
+            log.info("devices are no longer held back", claim=record.key, claim_uid=record.uid)
         return None
 
     def _write(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> float | None:

@@ -171,6 +171,6 @@ class Gatekeeper:
         if isinstance(error, ForbiddenError | InvalidError):
             text = (
                 f"the controller may not remove its scheduling gate {allocation_gate(self._driver)}: an admin has to "
-                f"give it the right to patch pods, or to mend the policy that refuses it. The API server says: {error}"
+                f"give it the right to patch pods, or to fix the policy that denies it. The API server says: {error}"
             )
             self._events.record(pod, "Warning", EVENT_REASON, text, latest=True)

@@ -94,7 +94,7 @@ class ApiServer:
         version: str = NEWEST,
     ) -> None:
         if version not in RELEASES:
-            raise ValueError(f"Kubernetes {version!r} is not known; known are {', '.join(RELEASES)}")
+            raise ValueError(f"Kubernetes {version!r} is not supported, expected one of {', '.join(RELEASES)}")
         self.faults = faults if faults is not None else Faults()
         self._port = port
         self._clock = clock

@@ -212,10 +212,10 @@ def test_what_is_missing_is_named_with_who_must_make_it(run: Run, client: KubeCl
     found = document(run("explain", "pod", "p", "-o", "json"))
     assert found["state"] == "waiting"
     assert found["reasons"] == [
-        "claim default/absent: it does not exist: somebody has to make it",
+        "claim default/absent: it does not exist: somebody has to create it",
         "claim two: ResourceClaimTemplate default/no-template does not exist: did you mean template?",
         "claim three: kube-controller-manager has not generated it from ResourceClaimTemplate template yet",
-        "claim default/no-class: DeviceClass tpyo does not exist: an admin has to make it",
+        "claim default/no-class: DeviceClass tpyo does not exist: an admin has to create it",
     ]
     assert [claim["state"] for claim in found["claims"]] == ["missing", "missing", "missing", "waiting"]
 

@@ -186,7 +186,7 @@ def test_a_node_is_kept_for_a_pod_that_has_waited_too_long_and_then_given_to_it(
         wait_for(lambda: registry.get_sample_value(kept) == 1, "the node to be kept")
         free(client, "a", "of-a")
         ask(client, "late", {"of-late": 1})
-        told = "0/1 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited for long (n)"
+        told = "0/1 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited long (n)"
         wait_for(lambda: told in messages(client, "late"), "the late pod to be told")
         assert not devices_of(claims_by_name(client)["of-late"])
         counts = ("dracaena_controller_free_gpus", "dracaena_controller_most_free_gpus")

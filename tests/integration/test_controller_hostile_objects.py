@@ -109,7 +109,7 @@ def test_deep_parameters_of_ours_are_a_reason_that_the_pod_is_told(
     post_claim(connection, "deep", deep(LEVELS), driver=DRIVER)
     with running_controller(connection):
         create_pod(client, "p", "deep")
-        wait_for(lambda: "nested deeper than 32 levels" in messages(client, "p"), "the reason")
+        wait_for(lambda: "more than 32 levels deep" in messages(client, "p"), "the reason")
         ask(client, "other", {"of-other": 1})
         wait_for(lambda: got(client, "of-other"), "another pod's GPU")
 

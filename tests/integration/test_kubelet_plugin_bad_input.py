@@ -74,7 +74,7 @@ def allocated(world: World, result: dict[str, Any], parameters: dict[str, Any] |
         (
             RESULT,
             {"apiVersion": GROUP, "kind": "GpuConfig", "colour": True},
-            f"{CONFIG}$.colour: True, expected no such field (known are apiVersion, confidential, kind, sharing)",
+            f"{CONFIG}$.colour: True, expected no such field (known: apiVersion, confidential, kind, sharing)",
         ),
         (
             RESULT,

@@ -39,7 +39,7 @@ def test_a_pod_beyond_the_quota_waits_until_the_quota_grows_or_something_is_let_
         wait_told(cluster, NAMESPACE, f"namespace {NAMESPACE} may have 2 GPUs, holds 2, the pod wants 1")
         wait_settled(cluster, waiting=("second",), pods=2)
         set_quota(cluster, "{gpus: 3}")
-        wait_told(cluster, "default", "cannot be read; the last one stays in force. no JSON")
+        wait_told(cluster, "default", "cannot be read; the last valid quota stays in force. not JSON")
         wait_settled(cluster, waiting=("second",), pods=2)
         set_quota(cluster, json.dumps({"gpus": 3}))
         wait_settled(cluster, pods=2)

@@ -149,7 +149,7 @@ CASES = {
     ),
     "sharing as NVIDIA's driver writes it": Case(
         one(),
-        "expected no such field (known are enforcement,",
+        "expected no such field (known: enforcement,",
         more={"config": opaque(DRIVER, {**TIME_SLICING, "apiVersion": f"{DRIVER}/v1alpha1"})},
     ),
     "a kind of configuration that only NVIDIA's driver has": Case(

@@ -70,7 +70,7 @@ def features_of(gates: Iterable[str], version: KubernetesVersion = (1, 36)) -> F
     names = {gate.partition("+")[0] for gate in gates}
     unknown = sorted(names - GATES.keys())
     if unknown:
-        raise ValueError(f"feature gate {unknown[0]!r} is not known; known are {', '.join(sorted(GATES))}")
+        raise ValueError(f"feature gate {unknown[0]!r} is not known; known: {', '.join(sorted(GATES))}")
     switched_on = {GATES[name] for name in names} | (UNGATED if version >= V1_37 else frozenset())
     return Features(**{field.name: field.name in switched_on for field in fields(Features)})
 

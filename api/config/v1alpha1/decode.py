@@ -65,7 +65,7 @@ def decode_config(parameters: msgspec.Raw | Mapping[str, Any]) -> Config:
 
 
 def _too_deep() -> ConfigError:
-    return UnreadableTextError(f"nested deeper than {MOST_LEVELS} levels", "lists and objects that a person can read")
+    return UnreadableTextError(f"more than {MOST_LEVELS} levels deep", "lists and objects that a person can read")
 
 
 def _document(text: bytes) -> Mapping[str, Any]:
@@ -168,7 +168,7 @@ def _config_error(problem: ValidationError) -> ConfigError:
         known = sorted(schema["properties"])
         unknown = min(str(key) for key in problem.instance if key not in known)
         seen = next(value for key, value in problem.instance.items() if str(key) == unknown)
-        expected = f"no such field (known are {', '.join(known)})"
+        expected = f"no such field (known: {', '.join(known)})"
         return ConfigError(f"{problem.json_path}.{unknown}", seen, expected)
     return ConfigError(problem.json_path, problem.instance, _expected(str(problem.validator), rule, problem.message))
 

@@ -22,13 +22,13 @@ class DeviceRule(Enum):
     CLASS_SELECTOR = "not matching the device class"
     REQUEST_SELECTOR = "not matching the request's selectors"
     NODE = "not for this node"
-    NODE_OPERATIONS = "of a driver whose calls are to be skipped, which the node's kubelet cannot"
-    NO_CAPACITY = "that have no such capacity, or never as much as is asked for"
-    CAPACITY = "with too little left of the capacity that is asked for"
+    NODE_OPERATIONS = "of a driver whose calls must be skipped, which the node's kubelet cannot do"
+    NO_CAPACITY = "that lack such a capacity, or never have as much as requested"
+    CAPACITY = "with too little of the requested capacity left"
     MODE = "shared in another mode"
     COUNTERS_OFF = "that consume counters, which the cluster has switched off"
     COUNTERS = "for which the pool's counters do not suffice"
-    COMPATIBILITY = "that share no compatibility group with what is in use of their counter sets"
+    COMPATIBILITY = "that share no compatibility group with the devices in use of their counter sets"
     TAINT = "with a taint that is not tolerated"
     CONSTRAINT = "against a constraint of the claim"
 
@@ -78,7 +78,7 @@ class DoesNotFit:
         parts = [self.note, *map(str, self.reasons), *map(str, self.pools)]
         if self.cut_off:
             parts.append(f"the search was cut off after {self.steps} steps")
-        return "; ".join(part for part in parts if part) or "there are fewer devices than are asked for"
+        return "; ".join(part for part in parts if part) or "there are fewer devices than requested"
 
 
 class Mistake(Enum):

@@ -395,7 +395,7 @@ class _Crowded:
 
     @property
     def text(self) -> str:
-        return f"{self.devices} devices are asked for, a claim can hold {MAX_DEVICES}"
+        return f"{self.devices} devices are requested, a claim can hold {MAX_DEVICES}"
 
 
 def _candidates(pools: Sequence[Pool]) -> tuple[Candidate, ...]:

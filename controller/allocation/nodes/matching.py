@@ -64,7 +64,7 @@ def read_node_selector(document: Any, effort: Effort | None = None) -> NodeSelec
         return NodeSelector((), (f"a {type(document).__name__}, expected an object",))
     raw = document.get("nodeSelectorTerms") or ()
     if not _is_list_of_objects(raw):
-        return NodeSelector((), ("nodeSelectorTerms is no list of objects",))
+        return NodeSelector((), ("nodeSelectorTerms is not a list of objects",))
     terms, problems = [], []
     for entry in raw:
         if effort is not None:
@@ -89,17 +89,17 @@ class _UnreadableError(Exception):
 def _rules(value: Any, part: str) -> tuple[SelectorRequirement, ...]:
     entries = value or ()
     if not _is_list_of_objects(entries):
-        raise _UnreadableError(f"{part} is no list of objects")
+        raise _UnreadableError(f"{part} is not a list of objects")
     return tuple(_rule(entry, part) for entry in entries)
 
 
 def _rule(entry: Mapping[str, Any], part: str) -> SelectorRequirement:
     values = entry.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise _UnreadableError(f"{part}: values are no list of texts")
+        raise _UnreadableError(f"{part}: values are not a list of strings")
     key, operator = entry.get("key"), entry.get("operator")
     if not isinstance(key, str) or not isinstance(operator, str):
-        raise _UnreadableError(f"{part}: key or operator is no text")
+        raise _UnreadableError(f"{part}: key or operator is not a string")
     rule = SelectorRequirement(key, operator, tuple(values))
     problem = _label_problem(rule) if part == "matchExpressions" else _field_problem(rule)
     if problem:
@@ -111,7 +111,7 @@ def _label_problem(rule: SelectorRequirement) -> str:
     if rule.operator not in _LABEL_OPERATORS:
         return f"operator {rule.operator!r} is not known"
     if not _is_label_key(rule.key):
-        return "no valid label key"
+        return "not a valid label key"
     if rule.operator in ("In", "NotIn") and not rule.values:
         return f"{rule.operator} needs a value"
     if rule.operator in ("Exists", "DoesNotExist") and rule.values:
@@ -119,7 +119,7 @@ def _label_problem(rule: SelectorRequirement) -> str:
     if rule.operator in ("Gt", "Lt") and (len(rule.values) != 1 or integer(rule.values[0]) is None):
         return f"{rule.operator} needs one whole number"
     wrong = _first_wrong(rule.values)
-    return f"{wrong!r} is no label value" if wrong is not None else ""
+    return f"{wrong!r} is not a label value" if wrong is not None else ""
 
 
 def _field_problem(rule: SelectorRequirement) -> str:
@@ -177,7 +177,7 @@ def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | 
     if node_affinity is None:
         return None
     if not isinstance(node_affinity, Mapping):
-        return NodeSelector((), ("nodeAffinity is no object",))
+        return NodeSelector((), ("nodeAffinity is not an object",))
     required = unpacked(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
     return None if required is None else read_node_selector(required, effort)
 

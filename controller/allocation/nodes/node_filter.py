@@ -239,7 +239,7 @@ class PlacementRules(Protocol):
 
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
-NOT_TRIED_AGAIN: Final = "that were not asked again"
+NOT_TRIED_AGAIN: Final = "that were not examined again"
 
 
 class NodeFilter:

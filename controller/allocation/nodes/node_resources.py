@@ -333,7 +333,7 @@ def _lacking(
 
 def _in_words(lacking: list[str], has: Mapping[str, int], wanted: PodResources) -> str:
     if lacking == [PODS]:
-        return "that run as many pods as they may"
+        return "that already run as many pods as they may"
     amounts = dict(wanted.amounts)
     never = [resource for resource in lacking if resource != PODS and has.get(resource, 0) < amounts[resource]]
     if never:

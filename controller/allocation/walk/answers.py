@@ -230,7 +230,7 @@ class KindAnswers:
                 return NodeAnswer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
         if not found:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
-            lack = f" that hold to the constraints on {names}" if names else ""
+            lack = f" that satisfy the constraints on {names}" if names else ""
             return NodeAnswer(None, reason=f"without {self._question.count} free GPUs{lack}")
         return _answer(*found)
 

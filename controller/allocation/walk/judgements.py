@@ -86,8 +86,8 @@ class Judged(NamedTuple):
     judgement: Judgement
 
 
-WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
-WORSE_FOR_PARTS: Final = "where GPUs could be cut into less afterwards"
+WORSE_FOR_SHARES: Final = "where its shares would leave more unused or break into a free GPU"
+WORSE_FOR_PARTS: Final = "where less could be cut from the GPUs afterwards"
 
 
 def worse_in(winner: NodeChoice, other: Judged | NodeChoice, seen: Callable[[Score], Score] | None) -> str:

@@ -243,7 +243,7 @@ class NodeRules:
             for left in most_memory(kind, self._inventory.state(names[0]), names[0])
         ]
         if not wanted or not lefts:
-            return "no GPU of the cluster is given in shares" if wanted else ""
+            return "no GPU of the cluster is available in shares" if wanted else ""
         most, (left, node) = max(one for one, _, _ in lefts), max((left, node) for _, left, node in lefts)
         if max(wanted) > most:
             return too_small_gpus(f"{size_in_words(max(wanted))} of memory", size_in_words(most))

@@ -21,7 +21,9 @@ def too_long(
     """Return the answer to a pod whose decision was stopped, most of whose steps went into this work."""
     waiting = [claim for claim in claims if claim.status.allocation is None]
     what = _what(inventory, pod, waiting, work, name)
-    text = f"no decision within the time that one pod may take; it is tried again behind others. Most went into {what}"
+    text = (
+        f"no decision within the time allowed for one pod; it is tried again after others. Most of it went into {what}"
+    )
     return Refused(RefusalKind.TOO_LONG, text, inventory.requests.concerns_us(waiting), goes_on)
 
 
@@ -31,10 +33,10 @@ def _what(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work:
         shown = repr(name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}…")
         return f"selector {shown} of {_owner(inventory, claims, name)}: its author can make it cheaper"
     if work is Work.NODES:
-        return f"{work.value}: pod {pod.key} can do with fewer terms"
+        return f"{work.value}: use fewer terms in pod {pod.key}"
     if work is Work.DEVICES:
-        return f"{work.value}, and goes on where it stopped; nobody has to act"
-    return f"{work.value}: claim {keys} can do with less"
+        return f"{work.value}, which continues where it stopped; nobody has to act"
+    return f"{work.value}: simplify claim {keys}"
 
 
 def _owner(inventory: Inventory, claims: Sequence[ResourceClaim], expression: str) -> str:

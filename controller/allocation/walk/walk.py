@@ -32,10 +32,10 @@ from dracaena.controller.allocation.walk.judgements import (
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
-NOT_BETTER: Final = "that can give nothing better, and were not asked"
-BY_NAME: Final = "that come later by name, and were not asked"
-NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
-TRIED_BEFORE: Final = "asked in vain by an earlier try"
+NOT_BETTER: Final = "that can offer nothing better, and were not examined"
+BY_NAME: Final = "that come later by name, and were not examined"
+NOT_IN_TIME: Final = "that were not examined in the time allowed for one pod"
+TRIED_BEFORE: Final = "already examined in an earlier attempt"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
 PATIENCE: Final = 64

@@ -68,7 +68,7 @@ class RecordedFaults:
                 expected = str(_STATES[name]).removesuffix(" | None")
                 right = type(value) is _WORDS[expected]
             else:
-                raise BadInputError(f"{where}: unknown {name}; known are {', '.join((*_STATES, _XIDS))}")
+                raise BadInputError(f"{where}: unknown {name}; known: {', '.join((*_STATES, _XIDS))}")
             if not right:
                 raise BadInputError(f"{where}: {name} is {value!r}, expected {expected}")
 

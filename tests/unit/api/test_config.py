@@ -139,7 +139,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             policy(requirment="NVLink"),
             "$.requirment",
-            "$.requirment: 'NVLink', expected no such field (known are apiVersion, kind, linkBandwidth,",
+            "$.requirment: 'NVLink', expected no such field (known: apiVersion, kind, linkBandwidth,",
         ),
         (policy(minBandwidth=0), "$.minBandwidth", "$.minBandwidth: 0, expected more than 0"),
         (policy(minBandwidth=-1), "$.minBandwidth", "$.minBandwidth: -1, expected more than 0"),
@@ -158,7 +158,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             policy(linkBandwidth={"NVLINK": 1}),
             "$.linkBandwidth.NVLINK",
-            "$.linkBandwidth.NVLINK: 1, expected no such field (known are NODE, NVLink, PHB, PIX, PSB, PXB, SYS)",
+            "$.linkBandwidth.NVLINK: 1, expected no such field (known: NODE, NVLink, PHB, PIX, PSB, PXB, SYS)",
         ),
         (
             policy(requirement="NVLink", linkBandwidth={"NVLink": 0}),
@@ -180,7 +180,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "colour": "red"},
             "$.colour",
-            "$.colour: 'red', expected no such field (known are apiVersion, confidential, kind, sharing)",
+            "$.colour: 'red', expected no such field (known: apiVersion, confidential, kind, sharing)",
         ),
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "mps"}},
@@ -200,7 +200,7 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"mpsConfig": {}}},
             "$.sharing.mpsConfig",
-            "$.sharing.mpsConfig: {}, expected no such field (known are enforcement, interval, strategy)",
+            "$.sharing.mpsConfig: {}, expected no such field (known: enforcement, interval, strategy)",
         ),
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": "MPS"},
@@ -279,8 +279,8 @@ def deep(levels: int) -> bytes:
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        (deep(33), "nested deeper than 32 levels"),
-        (deep(4_000), "nested deeper than 32 levels"),
+        (deep(33), "more than 32 levels deep"),
+        (deep(4_000), "more than 32 levels deep"),
         (b'{"a":"' + b"x" * 70_000 + b'"}', "70008 bytes"),
         (rb'{"a":"\ud800"}', "truncated"),
         (b'{"a":"\xff"}', "can't decode byte 0xff"),
@@ -309,7 +309,7 @@ def test_a_value_that_is_nested_too_deep_is_refused_like_its_text() -> None:
     value: Any = 0
     for _ in range(4_000):
         value = [value]
-    with pytest.raises(ConfigError, match="nested deeper than 32 levels"):
+    with pytest.raises(ConfigError, match="more than 32 levels deep"):
         decode_config(policy(requirement=value))
 
 

@@ -52,9 +52,9 @@ def test_each_limit_is_read_in_its_unit() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no JSON (Expecting value: line 1 column 1 (char 0)), expected an object such as"),
-        ("[" * 5_000, "no JSON ("),
-        ('{"gpus": ' + "9" * 5_000 + "}", "no JSON ("),
+        ("", "not JSON (Expecting value: line 1 column 1 (char 0)), expected an object such as"),
+        ("[" * 5_000, "not JSON ("),
+        ('{"gpus": ' + "9" * 5_000 + "}", "not JSON ("),
         ("8", "8, expected an object such as"),
         ('{"gpu": 8}', "gpu: unknown, expected one of gpus, gpusByProduct, shareMemory"),
         ('{"gpus": -1}', "gpus: -1, expected a whole number of at least 0"),

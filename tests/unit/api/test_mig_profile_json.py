@@ -48,17 +48,17 @@ def replace_profiles(machine: Machine) -> Machine:
     [
         ({"colour": "red"}, r"unknown key 'colour' - at `\$\.mig_profiles\['0'\]\[0\]`"),
         ({"placements": [0]}, "expected placements such as"),
-        ({"placements": "0-6"}, r"'0-6' is no `starts:size` - at `\$\.mig_profiles\['0'\]\[0\]\.placements`"),
+        ({"placements": "0-6"}, r"'0-6' is not `starts:size` - at `\$\.mig_profiles\['0'\]\[0\]\.placements`"),
         ({"placements": "0-6:0"}, "'0-6:0'"),
-        ({"placements": "6-0:1"}, "'6-0' is no range"),
-        ({"placements": "0-999:1"}, "'0-999' is no range"),
+        ({"placements": "6-0:1"}, "'6-0' is not a range"),
+        ({"placements": "0-999:1"}, "'0-999' is not a range"),
         ({"placements": "x:1"}, "'x', expected numbers"),
         ({"placements": "0,0:1"}, "each once"),
         ({"placements": ""}, "ascending order"),
         ({"compute_slices": 0}, "too small"),
         ({"memory_bytes": "1Gi"}, "memory_bytes"),
-        ({"name": "large"}, "'large' is no profile"),
-        ({"name": "1g.10gb+aVeryLongOne"}, "is no profile"),
+        ({"name": "large"}, "'large' is not a profile"),
+        ({"name": "1g.10gb+aVeryLongOne"}, "is not a profile"),
     ],
 )
 def test_what_is_wrong_with_a_profile_is_named_with_its_place(changes: dict[str, Any], place: str) -> None:

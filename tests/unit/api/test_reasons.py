@@ -22,7 +22,7 @@ CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 )
 def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
     assert nearest(name, CLASSES) == meant
-    hint = "an admin has to make it" if meant is None else f"did you mean {meant}?"
+    hint = "an admin has to create it" if meant is None else f"did you mean {meant}?"
     assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
 
 
@@ -30,7 +30,7 @@ def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str
 def test_a_template_that_is_not_there_is_told_with_the_one_of_its_namespace_that_was_meant(
     name: str, meant: str | None
 ) -> None:
-    hint = "somebody has to make it" if meant is None else f"did you mean {meant}?"
+    hint = "somebody has to create it" if meant is None else f"did you mean {meant}?"
     told = no_template(f"team/{name}", ("two-gpus", "eight-gpus"))
     assert told == f"ResourceClaimTemplate team/{name} does not exist: {hint}"
 

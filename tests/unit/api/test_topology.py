@@ -76,10 +76,10 @@ def test_levels_are_nvml_numbers_from_near_to_far() -> None:
         ([["X", "PIX"], ["PIX"]], "row 1 has 1 cells, expected 2"),
         ([["PIX", "PIX"], ["PIX", "X"]], "row 0 has 'PIX' on the diagonal, expected 'X'"),
         ([["X", "PIX"], ["PHB", "X"]], "GPU0 says PIX to GPU1, but GPU1 says PHB to GPU0"),
-        ([["X", "FAR"], ["FAR", "X"]], "GPU0 to GPU1: 'FAR' is no PCIe link level"),
+        ([["X", "FAR"], ["FAR", "X"]], "GPU0 to GPU1: 'FAR' is not a PCIe link level"),
         ([["X", "NV0"], ["NV0", "X"]], "has 0 NVLinks, expected 1 to 61"),
         ([["X", f"NV{MAX_NVLINKS + 1}"], [f"NV{MAX_NVLINKS + 1}", "X"]], "has 62 NVLinks"),
-        ([["X", "X"], ["X", "X"]], "'X' is no PCIe link level"),
+        ([["X", "X"], ["X", "X"]], "'X' is not a PCIe link level"),
     ],
 )
 def test_contradictory_matrix_is_refused_with_the_pair(rows: list[list[str]], message: str) -> None:

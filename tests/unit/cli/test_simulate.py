@@ -174,8 +174,8 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
     assert [(outcome["pod"], outcome["reason"]) for outcome in decided] == [
         ("default/gated", "the pod waits at its scheduling gate example.com/later"),
-        ("default/lost", "claim default/missing does not exist: somebody has to make it"),
-        ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to make it"),
+        ("default/lost", "claim default/missing does not exist: somebody has to create it"),
+        ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to create it"),
         ("default/near", "ResourceClaimTemplate default/two-gpsu does not exist: did you mean two-gpus?"),
     ]
 
@@ -328,7 +328,7 @@ def test_cpu_that_nodes_have_and_pods_take_counts_where_the_input_tells_it(
     decided = outcomes(run, slices, written(tmp_path / "x.yaml", worker, running, template("one", 1), *waiting))
     assert [outcome["node"] for outcome in decided] == ["worker-1", None, None]
     assert decided[1]["reason"] == "0/1 nodes fit: 1 with too little free cpu (worker-1)"
-    assert decided[2]["reason"] == "pod default/c: request for cpu: 'much' is no quantity"
+    assert decided[2]["reason"] == "pod default/c: request for cpu: 'much' is not a quantity"
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])

@@ -82,7 +82,7 @@ def test_mode_all_against_a_constraint_is_an_error() -> None:
 
 
 def test_mode_all_over_more_devices_than_a_claim_can_hold_is_an_error() -> None:
-    with pytest.raises(SchedulerError, match="33 devices are asked for, a claim can hold 32"):
+    with pytest.raises(SchedulerError, match="33 devices are requested, a claim can hold 32"):
         picks(World(gpus(33)), claim(everything()))
 
 

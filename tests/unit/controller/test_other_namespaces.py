@@ -79,4 +79,4 @@ def test_a_capacity_that_no_device_has_is_not_said_to_be_taken() -> None:
         asked = claim("c", request(capacity={"requests": amounts}))
         text = bench.cluster.explain(pod("p", "c"), [asked], now_s=0.0)
         assert text is not None
-        assert "7 that have no such capacity, or never as much as is asked for" in text
+        assert "7 that lack such a capacity, or never have as much as requested" in text

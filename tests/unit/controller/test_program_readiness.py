@@ -94,7 +94,7 @@ def test_a_field_of_a_slice_that_is_not_known_is_counted_and_told_by_who_leads(t
             wait_for(lambda: client.list(Event, namespace="default").items, "the Event")
             (event,) = client.list(Event, namespace="default").items
             assert (event.reason, event.involved_object.name) == ("SliceNotUnderstood", "slice-1")
-            assert "laterField: not known to this version" in event.message
+            assert "laterField: unknown to this version" in event.message
         finally:
             controller.stop()
 

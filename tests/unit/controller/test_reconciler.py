@@ -107,8 +107,8 @@ def test_a_generated_claim_is_waited_for_without_noise() -> None:
 @pytest.mark.parametrize(
     ("waiting", "text"),
     [
-        (pod("p", "typo"), "claim default/typo does not exist: somebody has to make it"),
-        (generated("p"), "ResourceClaimTemplate default/t does not exist: somebody has to make it"),
+        (pod("p", "typo"), "claim default/typo does not exist: somebody has to create it"),
+        (generated("p"), "ResourceClaimTemplate default/t does not exist: somebody has to create it"),
     ],
 )
 def test_a_claim_that_is_not_there_is_told_within_a_second_and_once(waiting: Pod, text: str) -> None:
@@ -150,7 +150,7 @@ def test_a_namespace_whose_templates_cannot_be_listed_gives_no_hint() -> None:
     bench.add(generated("p"))
     bench.run()
     bench.advance(0.9)
-    assert bench.told() == ["ResourceClaimTemplate default/t does not exist: somebody has to make it"]
+    assert bench.told() == ["ResourceClaimTemplate default/t does not exist: somebody has to create it"]
 
 
 def test_a_claim_that_is_slow_to_be_made_from_its_template_is_told_after_some_seconds() -> None:
@@ -279,7 +279,7 @@ def test_a_pod_waits_for_a_class_and_is_told_at_once_whose_ever_it_is() -> None:
     bench.run()
     assert bench.told() == [
         f"claim default/c: DeviceClass {DRIVER}-big does not exist: did you mean {DRIVER}?",
-        "claim default/d: DeviceClass nic.example.com does not exist: an admin has to make it",
+        "claim default/d: DeviceClass nic.example.com does not exist: an admin has to create it",
         f"claim default/e: DeviceClass gpu.dracaena.dve does not exist: did you mean {DRIVER}?",
     ]
     assert bench.metric("waiting_pods", reason="class-missing") == 3

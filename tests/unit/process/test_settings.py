@@ -75,7 +75,7 @@ def endless(first: str, form: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodename: x\n", "unknown nodename; known are node-name, workers"),
+        ("nodename: x\n", "unknown nodename; known: node-name, workers"),
         ("- a\n", "holds a list, expected a map"),
         ("a: [\n", "is not YAML"),
         ("workers: true\n", "workers: True is no whole number"),
@@ -173,14 +173,14 @@ def test_environment_and_flags_hold_above_a_section_which_says_so(tmp_path: Path
     [
         ("sections: [few]\n", "sections holds a list, expected a map"),
         ("sections: {few: 3}\n", "section few holds a int, expected a map"),
-        ("sections: {few: {werkers: 3}}\n", "section few: unknown werkers; known are node-name, workers, form"),
+        ("sections: {few: {werkers: 3}}\n", "section few: unknown werkers; known: node-name, workers, form"),
         ("sections: {few: {workers: many}}\n", "section few: workers: 'many' is no whole number"),
         ("sections: {few: {form: xml}}\n", "section few: form: 'xml' is not one of json, text"),
         ("sections: {few: {node-name: x}}\n", "section few: node-name cannot stand in a section"),
         ("sections: {12: {}}\n", "sections: 12 is not the name of a section"),
         ("sections: {a/b: {}}\n", "sections: 'a/b' is not the name of a section"),
         ("sections: {few: {sections: {}}}\n", "section few: unknown sections"),
-        ("werkers: 3\n", "unknown werkers; known are node-name, workers, form, sections"),
+        ("werkers: 3\n", "unknown werkers; known: node-name, workers, form, sections"),
     ],
 )
 def test_a_mistake_in_any_section_is_told_at_once(tmp_path: Path, text: str, message: str) -> None:

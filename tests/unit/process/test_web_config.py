@@ -190,7 +190,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no YAML": ("a: [", "is not YAML, line 1: "),
     "twice": ("tls_server_config: {}\ntls_server_config: {}\n", "'tls_server_config' stands twice"),
     "too deep": ("[\n" * 1_500, "is nested too deeply|is not YAML"),
-    "unknown": ({"tls": TLS}, "unknown tls; known are tls_server_config, http_server_config, basic_auth_users"),
+    "unknown": ({"tls": TLS}, "unknown tls; known: tls_server_config, http_server_config, basic_auth_users"),
     "unknown below": ({"tls_server_config": {**TLS, "certfile": "x"}}, "unknown tls_server_config.certfile; known"),
     "rate limit": ({"rate_limit": {"burst": 1}}, "rate_limit is not supported: .*; remove it"),
     "curves": (

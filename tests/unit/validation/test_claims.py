@@ -173,7 +173,7 @@ MISTAKES = [
     (f"{TOLERATION}.key", "", "key: an empty key with operator Equal tolerates this value of every taint"),
     (f"{TOLERATION}.tolerationSeconds", 5, "tolerationSeconds: ignored with effect left out"),
     (f"{EXACTLY}.capacity.requests", {"a/b/c": "1"}, "the key is not a qualified name, no device has such a capacity"),
-    (f"{DEVICES}.constraints[0].distinctAttribute", "a.b/c", "distinctAttribute: ignored beside matchAttribute"),
+    (f"{DEVICES}.constraints[0].distinctAttribute", "a.b/c", "distinctAttribute: ignored next to matchAttribute"),
     (f"{DEVICES}.constraints[0].matchAttribute", "a/b/c", "more than one '/', no device has such an attribute"),
 ]
 
@@ -190,7 +190,7 @@ OF_SHARES = [
     ({"memory": "10G"}, "rounded up to whole MiB"),
     ({"memory": "1Gi", "cores": "101"}, "no GPU has more than 100 percent of its cores"),
     ({"memory": "1Gi", "cores": "500m"}, "rounded up to whole percent"),
-    ({"cores": "30"}, "without memory beside it, the whole memory is taken, and so the whole GPU"),
+    ({"cores": "30"}, "without memory next to it, all memory is taken, and so the whole GPU"),
 ]
 
 

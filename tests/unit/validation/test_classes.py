@@ -116,7 +116,7 @@ def test_selectors_of_requests_and_alternatives_are_compiled_too() -> None:
     ("parameters", "path", "seen", "expected"),
     [
         (policy(requirement="nvlink"), "requirement", '"nvlink"', "'NVLink'"),
-        (policy(speed=5), "speed", "5", "known are"),
+        (policy(speed=5), "speed", "5", "known: "),
         ({"apiVersion": "gpu.dracaena.dev/v1", "kind": "GpuConfig"}, "apiVersion", '"gpu.dracaena.dev/v1"', "v1alpha1"),
         ({"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "MigConfig"}, "kind", '"MigConfig"', "TopologyPolicy"),
         ({}, "apiVersion", "nothing", "v1alpha1"),
@@ -157,7 +157,7 @@ def test_parameters_of_any_depth_are_judged(driver: str) -> None:
         assert found == []
     else:
         (error,) = found
-        assert error.startswith(f"{PARAMETERS}: not understood by the driver: nested deeper than 32 levels")
+        assert error.startswith(f"{PARAMETERS}: not understood by the driver: more than 32 levels deep")
 
 
 @pytest.mark.parametrize("levels", [5_000, 50_000])
@@ -208,7 +208,7 @@ def test_a_class_of_somebody_else_may_match_every_device() -> None:
 def test_an_extended_resource_of_a_class_of_ours_is_warned_of() -> None:
     (warning,) = warnings(edited(device_class(), "spec.extendedResourceName", "example.com/gpu"))
     assert "get devices of nodes left to kube-scheduler alone" in warning
-    assert "unless a quota by this name is to count its claims" in warning
+    assert "unless a quota of this name is to count its claims" in warning
     of_another = {
         "selectors": [{"cel": {"expression": 'device.driver == "nic.example.com"'}}],
         "extendedResourceName": "a.b/c",

@@ -90,7 +90,7 @@ IGNORED: dict[str, tuple[dict[str, Any], str, str]] = {
     "guarded selector with a wrong domain": (
         claim(exactly(**cel(f'"productName" in device.attributes["{NVIDIA}"]'))),
         f"{REQUESTS}[0].exactly.selectors[0].cel.expression",
-        f"no GPU has attributes of the domain {NVIDIA}: theirs are of {DRIVER}, resource.kubernetes.io",
+        f"no GPU has attributes of the domain {NVIDIA}: their domains are {DRIVER}, resource.kubernetes.io",
     ),
     "misspelt attribute": (
         claim(exactly(**cel(f'device.attributes["{DRIVER}"].productname == "H100"'))),

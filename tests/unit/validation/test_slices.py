@@ -119,10 +119,10 @@ BAD = [
     (f"{DEVICE}.bindingFailureConditions", ["Ready"], "bindingFailureConditions[0]: also a binding condition"),
     (f"{DEVICE}.bindingConditions", ["a", "a"], f"{DEVICE}.bindingConditions[1]: named twice"),
     (f"{DEVICE}.nodeName", "node-1", f"{DEVICE}: nodeName"),
-    (f"{DEVICE}.nodeAllocatableResourceMappings", {"a.b/c": {"allocationMultiplier": 1}}, "the key is no resource"),
+    (f"{DEVICE}.nodeAllocatableResourceMappings", {"a.b/c": {"allocationMultiplier": 1}}, "the key is not a resource"),
     (f"{DEVICE}.nodeAllocatableResourceMappings", {"cpu": {"capacityKey": "cores"}}, "no capacity of this device"),
     (f"{DEVICE}.nodeAllocatableResourceMappings", {"cpu": {"allocationMultiplier": "0"}}, "not positive"),
-    (f"{DEVICE}.nodeAllocatableResources", {"a.b/c": {}}, "the key is no resource"),
+    (f"{DEVICE}.nodeAllocatableResources", {"a.b/c": {}}, "the key is not a resource"),
     (
         f"{DEVICE}.nodeAllocatableResources",
         {"cpu": {"mapping": {"capacityKey": "cores"}}},

@@ -16,7 +16,7 @@ from dracaena.api.quantity import Quantity, parse_quantity
 
 MAX_DEVICES: Final = limits.CLAIM_DEVICES
 
-UNKNOWN: Final = "not known to this version: the claim is left alone"
+UNKNOWN: Final = "unknown to this version: the claim is left alone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ def read_device(driver: str, device: resource_objects.Device) -> PublishedDevice
 
 def unknown_fields(names: str, what: str) -> str:
     """Say that fields are not known, and what follows."""
-    return f"{names}: not known to this version: {what} is left alone"
+    return f"{names}: unknown to this version: {what} is left alone"
 
 
 def not_understood(spec: resource_objects.ResourceSliceSpec) -> str:

@@ -43,7 +43,7 @@ def read_label_selector(document: Any) -> LabelSelector | None:
     labels = document.get("matchLabels") or {}
     expressions = document.get("matchExpressions") or ()
     if not isinstance(labels, Mapping) or not isinstance(expressions, list | tuple):
-        raise UnreadableSelectorError("matchLabels is no object or matchExpressions no list")
+        raise UnreadableSelectorError("matchLabels is not an object or matchExpressions not a list")
     rules = {SelectorRequirement(str(key), "In", (str(value),)) for key, value in labels.items()}
     rules.update(map(_rule, expressions))
     return LabelSelector(tuple(sorted(rules, key=lambda rule: (rule.key, rule.operator, rule.values))))
@@ -51,7 +51,7 @@ def read_label_selector(document: Any) -> LabelSelector | None:
 
 def _rule(entry: Any) -> SelectorRequirement:
     if not isinstance(entry, Mapping):
-        raise UnreadableSelectorError("an entry of matchExpressions is no object")
+        raise UnreadableSelectorError("an entry of matchExpressions is not an object")
     key, operator, values = entry.get("key"), entry.get("operator"), entry.get("values") or ()
     if not isinstance(key, str) or operator not in _OPERATORS or not isinstance(values, list | tuple):
         raise UnreadableSelectorError(f"matchExpressions: key {key!r} with operator {operator!r} cannot be read")
@@ -96,14 +96,14 @@ def read_terms(affinity: Mapping[str, Any], kind: str, namespace: str) -> tuple[
         return ()
     entries = unpacked(part.get(REQUIRED)) or () if isinstance(part, Mapping) else None
     if not isinstance(entries, list | tuple) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise UnreadableSelectorError(f"{kind} is no object with a list of terms")
+        raise UnreadableSelectorError(f"{kind} is not an object with a list of terms")
     return tuple(dict.fromkeys(_term(entry, namespace) for entry in entries))
 
 
 def _term(entry: Mapping[str, Any], namespace: str) -> PodTerm:
     names = entry.get("namespaces") or ()
     if not isinstance(names, list | tuple):
-        raise UnreadableSelectorError("namespaces of an affinity term are no list")
+        raise UnreadableSelectorError("namespaces of an affinity term are not a list")
     namespace_selector = read_label_selector(entry.get("namespaceSelector"))
     named = frozenset(map(str, names))
     if not named and namespace_selector is None:

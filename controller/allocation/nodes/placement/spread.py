@@ -194,7 +194,7 @@ def read_constraints(pod: Pod) -> tuple[SpreadConstraint, ...]:
     """Read the constraints of a pod that must hold, in the order of the document. Raises UnreadableSelectorError."""
     entries = unpacked(pod.spec.topology_spread_constraints)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise UnreadableSelectorError("topologySpreadConstraints is no list of objects")
+        raise UnreadableSelectorError("topologySpreadConstraints is not a list of objects")
     return tuple(_constraint(entry, pod.metadata.labels) for entry in entries if must_hold(entry))
 
 

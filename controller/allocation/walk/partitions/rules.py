@@ -81,8 +81,8 @@ class PartRules:
         counts = [self._most(kind) for kind in kinds]
         if self.elsewhere and not any(counts):
             parts = sum(self._asked.counts[place] for place in self.elsewhere)
-            what = "the part that is" if parts == 1 else f"the {parts} parts that are"
-            return f"no node has room for {what} asked for, even with all of its GPUs free"
+            what = "the requested part" if parts == 1 else f"the {parts} requested parts"
+            return f"no node has room for {what}, even with all of its GPUs free"
         return ""
 
     def _most(self, kind: NodeKind) -> bool:
@@ -133,8 +133,8 @@ class PartRules:
     def _refusal(self, question: PartQuestion) -> str:
         count = sum(self._asked.counts[place] for place in question.parts)
         if count == 1:
-            return "without room on a GPU for the part that is asked for"
-        return f"without room on their GPUs for the {count} parts that are asked for"
+            return "without room on a GPU for the requested part"
+        return f"without room on their GPUs for the {count} requested parts"
 
     def _places(self, question: PartQuestion, state: NodeState, held: int) -> PartPlaces:
         free = state.free & self._answers.of_kind(state.kind).present & ~held

@@ -150,8 +150,8 @@ class SharePlaces:
             found = self._engine.best_two(question.kind.box, self._free, self._demands(), self._held)
             return found.shortfall or f"without {wanted} free GPUs that the requests accept"
         if self.cut_off:
-            return "no room for all that the pod asks for at once was found"
-        return "without room for all that the pod asks for at once"
+            return "no room was found for everything that the pod requests at once"
+        return "without room for everything that the pod requests at once"
 
     # Whole GPUs
 
@@ -280,7 +280,7 @@ class SharePlaces:
         """Return why there is no share for a request alone; "" if there is one."""
         mask, words = self._masks[demand.place], str(demand)
         if not mask and not self.question.kind.shareable:
-            return "whose GPUs are not given in shares"
+            return "whose GPUs are not available in shares"
         if not any(self.question.taken[demand.place]):
             return f"whose GPUs never have {words}"
         if not mask:

@@ -159,7 +159,10 @@ def drip_headers(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("answer", [hang, drip, drip_headers])
 def test_one_that_is_slow_is_cut_off(answer: Callable[[socket.socket], None]) -> None:
-    with answering(answer) as port, pytest.raises(ExporterError, match=GAVE_NONE + r"not all of it came within 0.5 s$"):
+    with (
+        answering(answer) as port,
+        pytest.raises(ExporterError, match=GAVE_NONE + r"it did not arrive in full within 0.5 s$"),
+    ):
         access(port, timeout_s=0.5).usage(LOCAL)
 
 
@@ -179,7 +182,7 @@ def test_what_it_took_to_connect_counts(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(socket, "create_connection", connect_slowly)
     with (
         answering(answer_late) as port,
-        pytest.raises(ExporterError, match=GAVE_NONE + "not all of it came within 30 s$"),
+        pytest.raises(ExporterError, match=GAVE_NONE + "it did not arrive in full within 30 s$"),
     ):
         access(port, timeout_s=30, clock=clock).usage(LOCAL)
 
@@ -201,7 +204,7 @@ def says(answer: bytes) -> Callable[[socket.socket], None]:
     [
         (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (MOST_BYTES + 1), "answered with more than 4 MiB$"),
         (b"HTTP/1.1 500 Oh\r\n\r\n", "answered with status 500$"),
-        (b"HTTP/1.1 403 No\r\n\r\n", "answered with status 403: it may ask for a client certificate"),
+        (b"HTTP/1.1 403 No\r\n\r\n", "answered with status 403: it may require a client certificate"),
         (b"\x00\xff nonsense\r\n\r\n", "gave no answer: .*nonsense"),
         (b"", "gave no answer: Remote end closed connection without response$"),
     ],

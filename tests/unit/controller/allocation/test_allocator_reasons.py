@@ -423,7 +423,7 @@ def test_nodes_with_more_than_whole_gpus_are_counted_among_the_others() -> None:
     assert isinstance(found, Unsatisfied)
     told = {one.text: one.count for one in found.reasons}
     assert sum(told.values()) == 5
-    assert told["where there are fewer devices than are asked for"] == 2
+    assert told["where there are fewer devices than requested"] == 2
 
 
 def test_nodes_behind_the_winner_come_later_and_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

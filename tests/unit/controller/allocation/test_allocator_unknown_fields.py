@@ -101,7 +101,7 @@ def test_such_a_device_is_given_to_nobody_and_the_others_are() -> None:
     (problem,) = inventory.problems()
     assert (problem.device, problem.text) == (
         device_name(THREE, 0),
-        "newField: not known to this version: the device is left alone",
+        "newField: unknown to this version: the device is left alone",
     )
     assert inventory.problem_counts() == (1, 0)
     allocation = decide(inventory, 2)
@@ -116,7 +116,7 @@ def test_nothing_is_given_of_a_pool_with_a_slice_that_is_not_understood() -> Non
     item["spec"]["later"] = True
     inventory = world(item)
     (problem,) = inventory.problems()
-    assert problem.text == "slice n-1: later: not known to this version: the pool is left alone"
+    assert problem.text == "slice n-1: later: unknown to this version: the pool is left alone"
     assert isinstance(decide(inventory, 1), NoFit)
 
 

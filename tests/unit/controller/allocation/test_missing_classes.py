@@ -49,7 +49,7 @@ def test_classes_that_come_and_go_change_what_is_said(asked: list[str]) -> None:
     reader.set_class(device_class())  # the same name: nothing to look for
     assert refused(reader).endswith(f"did you mean {DRIVER}?")
     reader.remove_class(DRIVER)
-    assert refused(reader).endswith("an admin has to make it")
+    assert refused(reader).endswith("an admin has to create it")
     reader.set_class(device_class(f"{MISSPELT}v"))
     assert refused(reader).endswith(f"did you mean {MISSPELT}v?")
     assert asked == [MISSPELT] * 3

@@ -78,7 +78,7 @@ def test_a_missing_class_is_named() -> None:
     refused = refusal(claim("c", request("a", 1, "gone")))
     assert refused == Refused(
         RefusalKind.CLASS_MISSING,
-        "claim default/c: DeviceClass gone does not exist: an admin has to make it",
+        "claim default/c: DeviceClass gone does not exist: an admin has to create it",
         concerns_us=False,
     )
 
@@ -106,7 +106,7 @@ def test_a_claim_of_unknown_shape_is_left_alone_with_the_reason() -> None:
     assert refused.kind is RefusalKind.UNSUPPORTED
     assert refused.text == (
         "claim default/c: spec.devices.requests[0].someOf: field 'someOf': "
-        "not known to this version: the claim is left alone"
+        "unknown to this version: the claim is left alone"
     )
 
 

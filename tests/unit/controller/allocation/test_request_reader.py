@@ -82,7 +82,7 @@ def test_a_class_that_changes_changes_what_is_asked_for() -> None:
     reader.remove_class(DRIVER)
     gone = reader.read([claim("a")])
     assert isinstance(gone, Refused)
-    assert gone.text == f"claim default/a: DeviceClass {DRIVER} does not exist: an admin has to make it"
+    assert gone.text == f"claim default/a: DeviceClass {DRIVER} does not exist: an admin has to create it"
 
 
 def test_errors_name_the_claim_that_is_asked_about() -> None:

@@ -50,7 +50,7 @@ def test_parameters_of_ours_stay_and_those_of_others_are_only_counted() -> None:
 def test_ours_that_are_too_deep_are_a_reason() -> None:
     refused = requests_of([device_class()]).read([kept(own_config({"any": "@"}))])
     assert isinstance(refused, Refused)
-    assert "spec.devices.config[0].opaque.parameters: $: nested deeper than 32 levels" in refused.text
+    assert "spec.devices.config[0].opaque.parameters: $: more than 32 levels deep" in refused.text
 
 
 def test_annotations_labels_owners_and_device_status_that_nobody_reads_go() -> None:

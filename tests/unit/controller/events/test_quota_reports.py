@@ -96,7 +96,7 @@ def test_a_mistake_is_logged_and_told_once_by_the_leader_alone() -> None:
     bench.is_leading = True
     bench.reports.look()
     bench.reports.look()
-    told = "The annotation with the quota cannot be read; the last one stays in force. gpu: unknown"
+    told = "The quota annotation cannot be read; the last valid quota stays in force. gpu: unknown"
     assert bench.events.seen == [("Namespace research", "QuotaNotRead", told)]
     assert bench.registry.get_sample_value("dracaena_controller_unread_quotas") == 1
     bench.states = (STATE,)

@@ -38,7 +38,7 @@ class Bench:
 
 
 TEXT = (
-    "Dracaena allocates nothing that it does not understand. later: not known to this version: each such device is "
+    "Dracaena allocates nothing that it does not understand. later: unknown to this version: each such device is "
     "left alone. Upgrade Dracaena to use it"
 )
 
@@ -100,6 +100,6 @@ def test_it_says_what_is_left_alone() -> None:
     grouped = [one | {"later": 1} for one in consumes("set", c="1")]
     bench.reports.changed(None, slice_of("b", device("gpu", consumes_counters=grouped)))
     assert [text.split(". ")[1] for _, text in bench.told()] == [
-        "later: not known to this version: the pool is left alone",
-        "consumesCounters[0].later: not known to this version: the pool is left alone",
+        "later: unknown to this version: the pool is left alone",
+        "consumesCounters[0].later: unknown to this version: the pool is left alone",
     ]

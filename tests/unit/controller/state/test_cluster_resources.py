@@ -179,7 +179,7 @@ def test_a_pod_with_a_quantity_that_cannot_be_read_is_refused_by_name() -> None:
     bench = Bench(a="8")
     decision = bench.decide("p", cpu="much")
     assert isinstance(decision, Refused)
-    assert decision.text == "pod default/p: request for cpu: 'much' is no quantity"
+    assert decision.text == "pod default/p: request for cpu: 'much' is not a quantity"
 
 
 def test_a_pod_without_claims_that_comes_back_with_claims_is_known() -> None:

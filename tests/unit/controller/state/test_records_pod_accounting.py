@@ -124,7 +124,7 @@ def test_a_pod_with_a_quantity_that_no_server_lets_pass_still_takes_a_place() ->
     odd = asking("p", cpu="many", nodeName="a")
     known.places.pod_changed(None, odd)
     known.books.set_node("a", {"pods": 1, "cpu": 1000})
-    assert known.books.shortage("a", pod_resources(asking("q", cpu="1"))) == "that run as many pods as they may"
+    assert known.books.shortage("a", pod_resources(asking("q", cpu="1"))) == "that already run as many pods as they may"
 
 
 @pytest.mark.parametrize("seed", range(20))

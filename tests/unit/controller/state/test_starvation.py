@@ -71,7 +71,7 @@ def test_both_sides_are_told() -> None:
     )
     text = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
     assert text == (
-        "0/2 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited for long (n0); "
+        "0/2 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited long (n0); "
         "1 without a free GPU (n1)"
     )
 

@@ -43,7 +43,7 @@ def test_uses_come_by_gpu_and_names_only_to_those_who_may_see_them() -> None:
         (b"<html>", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (served(pods=[{"namespace": 1}]), "cannot be read"),
-        (served(node="m\n"), "it is that of node m\N{REPLACEMENT CHARACTER}"),
+        (served(node="m\n"), "it belongs to node m\N{REPLACEMENT CHARACTER}"),
         (served(driver=False, pods=[]), "the GPU driver does not answer"),
     ],
 )
@@ -74,7 +74,7 @@ def test_devices_that_no_container_has_are_told_where_something_runs_on_them() -
 def test_more_devices_than_a_node_has_and_long_profiles_are_refused() -> None:
     with pytest.raises(BadInputError, match="no node has more"):
         read_usage("n", served(unowned=[{"gpu": 0}] * (MOST_USES + 1)))
-    with pytest.raises(BadInputError, match="tells a name of"):
+    with pytest.raises(BadInputError, match="reports a name of"):
         read_usage("n", served(unowned=[{"gpu": 0, "profile": "x" * (DNS_SUBDOMAIN_BYTES + 1)}]))
 
 
@@ -87,14 +87,14 @@ def of_containers(uses: int, **names: str) -> bytes:
 
 def test_as_many_uses_are_shown_as_a_node_may_have_and_no_more() -> None:
     assert len(read_usage("n", of_containers(MOST_USES)).uses) == MOST_USES
-    with pytest.raises(BadInputError, match=f"^its exporter tells of {MOST_USES + 1} uses of GPUs; no node has more"):
+    with pytest.raises(BadInputError, match=f"^its exporter reports {MOST_USES + 1} uses of GPUs; no node has more"):
         read_usage("n", of_containers(MOST_USES + 1))
 
 
 @pytest.mark.parametrize("field", ["namespace", "pod", "container"])
 def test_names_are_as_long_as_the_api_server_lets_them_be_and_no_longer(field: str) -> None:
     assert read_usage("n", of_containers(2, **{field: "x" * DNS_SUBDOMAIN_BYTES})).uses
-    with pytest.raises(BadInputError, match=r"^its exporter tells a name of 254 letters; none has more than 253$"):
+    with pytest.raises(BadInputError, match=r"^its exporter reports a name of 254 characters; none has more than 253$"):
         read_usage("n", of_containers(2, **{field: "x" * (DNS_SUBDOMAIN_BYTES + 1)}))
 
 

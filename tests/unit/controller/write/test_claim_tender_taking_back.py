@@ -410,7 +410,7 @@ def test_a_pod_that_shares_a_claim_with_one_on_another_node_is_told_why_no_node_
     bench.add(*(holding(claim(f"blocker-{o}"), "a", device_name(TWO, o)) for o in range(2)))
     bench.pass_time(20)
     assert bench.on_node("c") is None
-    assert any("where another pod with one of its claims is not" in text for text in bench.told()), bench.told()
+    assert any("where a pod that shares one of its claims is not" in text for text in bench.told()), bench.told()
 
 
 # A pod that the watch does not show

@@ -183,7 +183,7 @@ def test_a_server_answers_as_the_version_that_it_is_given(version: str) -> None:
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Kubernetes '1\.30' is not known; known are 1\.37, 1\.36"):
+    with pytest.raises(ValueError, match=r"Kubernetes '1\.30' is not supported, expected one of 1\.37, 1\.36"):
         ApiServer(version="1.30")
 
 

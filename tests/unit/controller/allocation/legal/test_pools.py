@@ -186,13 +186,13 @@ def test_a_pool_whose_newer_generation_is_not_for_this_node_is_outdated() -> Non
         ),
         (
             [published("slice-1", device("gpu", capacity={"memory": "plenty"}))],
-            "slice slice-1: device gpu: capacity memory: 'plenty' is no quantity",
+            "slice slice-1: device gpu: capacity memory: 'plenty' is not a quantity",
         ),
         (
             [
                 published("slice-1", device("gpu", consumes_counters=consumes("a", c="1.x"))),
             ],
-            "slice slice-1: device gpu: counter c of a: '1.x' is no quantity",
+            "slice slice-1: device gpu: counter c of a: '1.x' is not a quantity",
         ),
         (
             [published("slice-1", device("gpu", consumes_counters=consumes("a", c="-1")))],
@@ -200,7 +200,7 @@ def test_a_pool_whose_newer_generation_is_not_for_this_node_is_outdated() -> Non
         ),
         (
             [published("slice-1", counters={"a": {"c": ""}})],
-            "slice slice-1: sharedCounters a: '' is no quantity",
+            "slice slice-1: sharedCounters a: '' is not a quantity",
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_pool_whose_counters_are_shared_by_a_rule_that_is_not_known_gives_noth
     assert World([*slices, other]).devices(claim(exactly())) == ["req-0: other"]
     outcome = World(slices).ask(claim(exactly()))
     assert isinstance(outcome, DoesNotFit)
-    problem = "device grouped: consumesCounters[0].laterGroups: not known to this version: the pool is left alone"
+    problem = "device grouped: consumesCounters[0].laterGroups: unknown to this version: the pool is left alone"
     assert [(pool.state, pool.problem) for pool in outcome.pools] == [(PoolState.INCOMPLETE, problem)]
 
 
@@ -288,4 +288,4 @@ def test_two_drivers_may_use_one_pool_name() -> None:
 def test_no_slices_at_all_is_no_error() -> None:
     outcome = World().ask(claim(exactly()))
     assert isinstance(outcome, DoesNotFit)
-    assert str(outcome) == "there are fewer devices than are asked for"
+    assert str(outcome) == "there are fewer devices than requested"

@@ -228,7 +228,7 @@ def test_a_claim_holds_at_most_32_devices() -> None:
     assert len(World(gpus(40)).devices(claim(exactly(count=32)))) == 32
     mistake, text = mistake_of(World(gpus(40)), claim(exactly(count=33)))
     assert mistake is Mistake.LIMIT
-    assert text == "claim default/claim-0: 33 devices are asked for, a claim can hold 32"
+    assert text == "claim default/claim-0: 33 devices are requested, a claim can hold 32"
 
 
 def test_the_limit_is_each_claims_own() -> None:
@@ -253,7 +253,7 @@ def test_too_many_in_a_later_claim_is_no_reason_against_an_earlier_one() -> None
 def test_mode_all_on_a_node_with_more_than_32_devices_does_not_fit_there() -> None:
     outcome = World(gpus(33)).ask(claim(everything()))
     assert isinstance(outcome, DoesNotFit)
-    assert "33 devices are asked for, a claim can hold 32" in str(outcome)
+    assert "33 devices are requested, a claim can hold 32" in str(outcome)
 
 
 # admin access

@@ -107,7 +107,7 @@ def test_a_node_lacks_what_all_its_pods_leave_too_little_of_and_says_what() -> N
     )
     books.place_pod("b", "n", needs())
     books.place_pod("c", "n", needs())
-    assert books.shortage("n", needs()) == "that run as many pods as they may"
+    assert books.shortage("n", needs()) == "that already run as many pods as they may"
     books.place_pod("c", None, needs())
     assert books.shortage("n", needs()) is None
 

@@ -28,7 +28,7 @@ def test_what_some_node_has_is_known_and_all_else_is_told_once() -> None:
     assert names.unknown(cluster(PLAIN), (PRODUCT, MEMORY, PRODUCT, ELSEWHERE)) == (
         f"no GPU has the attribute {DRIVER}/productName",
         f"no GPU has the capacity {DRIVER}/memory",
-        f"no GPU has attributes of the domain x.example: theirs are of {DRIVER}, resource.kubernetes.io",
+        f"no GPU has attributes of the domain x.example: their domains are {DRIVER}, resource.kubernetes.io",
     )
 
 

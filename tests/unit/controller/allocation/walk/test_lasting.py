@@ -83,7 +83,8 @@ def random_asked(rng: random.Random) -> Asked:
                 count,
                 f'"productName" in {foreign} && {foreign}.productName == "H100"',
                 lambda _made, _ordinal: False,
-                f"no GPU has attributes of the domain gpu.nvidia.com: theirs are of {DRIVER}, resource.kubernetes.io",
+                "no GPU has attributes of the domain gpu.nvidia.com: "
+                f"their domains are {DRIVER}, resource.kubernetes.io",
             ),
         ]
     )

@@ -50,7 +50,7 @@ def test_what_stands_in_the_file_is_told_and_an_xid_once(tmp_path: Path) -> None
         ("{", "no JSON"),
         ('{"GPU-9": {}}', "GPU-9: no GPU of this machine, expected one of GPU-1, GPU-2"),
         ('{"GPU-1": 79}', "GPU-1: expected an object"),
-        ('{"GPU-1": {"xid": 79}}', "unknown xid; known are lost, silent"),
+        ('{"GPU-1": {"xid": 79}}', "unknown xid; known: lost, silent"),
         ('{"GPU-1": {"xids": 79}}', "xids is 79, expected a list of numbers"),
         ('{"GPU-1": {"xids": [true]}}', "expected a list of numbers"),
         ('{"GPU-1": {"recovery_action": "reset"}}', "recovery_action is 'reset', expected int"),

@@ -155,7 +155,7 @@ EXACTLY = f"{REQUEST}.exactly"
         ),
         (
             requests(exactly(capacity={"requests": {"memory": "lots"}})),
-            f"{EXACTLY}.capacity.requests[memory]: 'lots': 'lots' is no quantity",
+            f"{EXACTLY}.capacity.requests[memory]: 'lots': 'lots' is not a quantity",
         ),
         (
             requests(exactly(capacity={"requests": {"memory": "-1"}})),

@@ -65,7 +65,7 @@ def check(seed: int) -> bool:
     case = random_snapshot(seed)
     one, name, (driver, pool, device) = damaged(case, random)
     text = not_understood(ResourceSlice.from_json(msgspec.json.encode(one)).spec)
-    assert "not known to this version" in text, (seed, name, text)
+    assert "unknown to this version" in text, (seed, name, text)
     assert name[:100] in text, (seed, name, text)
     features = features_of(case["features"])
     problem = problem_of(case, CelSelectors(features), features=features)

@@ -89,7 +89,7 @@ def test_a_part_takes_the_whole_gpu_from_sets_and_gives_it_back() -> None:
     inventory.release(claim_holder(claim("w")))
     assert free(inventory, "a") == 0b1111
     given(inventory, "all", request("w", 4))
-    assert "without room on a GPU for the part that is asked for" in refused(inventory, part("r", "1g.10gb"))
+    assert "without room on a GPU for the requested part" in refused(inventory, part("r", "1g.10gb"))
 
 
 def test_the_gpu_whose_loss_hurts_the_links_least_is_broken_first() -> None:
@@ -156,10 +156,10 @@ def test_more_whole_gpus_than_any_node_has_are_told_by_number() -> None:
 
 def test_a_count_that_no_layout_holds_is_said() -> None:
     told = refused(cluster(a=ONE), part("r", "3g.40gb", 3))
-    assert "without room on their GPUs for the 3 parts that are asked for" in told
-    assert "no node has room for the 3 parts that are asked for, even with all of its GPUs free" in told
+    assert "without room on their GPUs for the 3 requested parts" in told
+    assert "no node has room for the 3 requested parts, even with all of its GPUs free" in told
     told = refused(cluster(a=PAIRS), part("r", "1g.10gb", 8), matchAttribute=f"{DRIVER}/parentUUID")
-    assert "no node has room for the 8 parts that are asked for" in told
+    assert "no node has room for the 8 requested parts" in told
     assert "even with" not in refused(
         cluster(holding(claim("h"), "a", part_name(ONE, 0, MigPart("1g.10gb", 0, 1, 1))), a=ONE), part("r", "7g.80gb")
     )
@@ -271,7 +271,7 @@ def test_what_was_worked_out_for_a_node_in_the_same_state_is_not_worked_out_agai
 def test_nothing_is_called_impossible_where_ways_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [part("r", "1g.10gb", 3), part("s", "2g.20gb"), part("t", "1g.20gb")]
     impossible = [part("r", "3g.40gb", 5), part("s", "2g.20gb", 3)]
-    assert "no node has room for the 8 parts" in refused(cluster(a=SMALL), *impossible)
+    assert "no node has room for the 8 requested parts" in refused(cluster(a=SMALL), *impossible)
     monkeypatch.setattr(cuts, "MAX_WAYS", 2)
     assert len(given(cluster(a=SMALL), "c", *requests)) == 5
     assert "room" not in refused(cluster(a=SMALL), *impossible)

@@ -211,7 +211,7 @@ class TestPolicies:
 
     def test_more_than_the_linked_gpus_have_is_refused_without_doubt(self) -> None:
         told = refused(cluster(a=self.last_eight), self.linked(5, 4))
-        assert told == "0/1 nodes fit: 1 without room for all that the pod asks for at once (a)"
+        assert told == "0/1 nodes fit: 1 without room for everything that the pod requests at once (a)"
 
 
 def test_requests_that_have_to_agree_find_the_group_with_room() -> None:
@@ -290,7 +290,7 @@ class TestReasons:
         asked = claim("c", share("gpu", "20Gi", device_class=f"share.{DRIVER}"))
         plain = pool_slice("plain", SMALL)
         without = make_inventory(DRIVER, nodes=[node("plain")], slices=[plain], classes=classes)
-        assert refused(without, asked).endswith("; no GPU of the cluster is given in shares")
+        assert refused(without, asked).endswith("; no GPU of the cluster is available in shares")
         full = [
             holding_share(f"h{place}", "shared", device_name(SMALL, place), {"memory": "70Gi", "cores": "0"})
             for place in range(2)
@@ -300,7 +300,7 @@ class TestReasons:
             DRIVER, nodes=[node("plain"), node("shared")], slices=slices, claims=full, classes=classes
         )
         assert refused(beside, asked) == (
-            "0/2 nodes fit: 1 whose GPUs are not given in shares (plain); "
+            "0/2 nodes fit: 1 whose GPUs are not available in shares (plain); "
             "1 without 20 GiB of memory left on one GPU (shared); "
             "the GPU with most memory left has 10 GiB (on shared)"
         )
