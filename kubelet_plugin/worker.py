@@ -23,6 +23,7 @@ class Worker:
         self._clock = clock
         self._condition = threading.Condition()
         self._noticed = True
+        self._hurried = False
         self._stopping = False
         self._thread = threading.Thread(target=loop, name=name, daemon=True)
 
@@ -48,6 +49,14 @@ class Worker:
             self._noticed = True
             self._condition.notify_all()
 
+    def hurry(self) -> None:
+        """Announce work, and end the pause before it: what the last round lacked is there. Never blocks; during the
+        work it ends the next pause.
+        """
+        with self._condition:
+            self._noticed = self._hurried = True
+            self._condition.notify_all()
+
     def wait(
         self,
         due: Callable[[], bool] = lambda: True,
@@ -68,13 +77,13 @@ class Worker:
                     return True
                 timeout_s = min(left_s, look_every_s) if self._noticed else left_s
                 self._clock.wait(self._condition, timeout_s if timeout_s < math.inf else None)
-            self._noticed = False
+            self._noticed = self._hurried = False
             return not self._stopping
 
     def pause(self, seconds: float) -> bool:
-        """Wait, ignoring announcements; False: it is time to end."""
+        """Wait, ignoring announcements other than hurry(); False: it is time to end."""
         deadline_s = self._clock.monotonic() + seconds
         with self._condition:
-            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
+            while not (self._stopping or self._hurried) and (left_s := deadline_s - self._clock.monotonic()) > 0:
                 self._clock.wait(self._condition, left_s)
             return not self._stopping

@@ -20,6 +20,7 @@ from functools import partial
 import structlog
 
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
+from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, NodeName, PodUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PODLIST, PodlistEntry, decode_podlist, join_lines, podlist_line
@@ -124,6 +125,11 @@ class PodDevicesReporter:
     def changed(self) -> None:
         """Ask for a reconciliation soon. Never blocks."""
         self._worker.notice()
+
+    def take(self, _machine: Machine) -> None:
+        """If claims are still to be recovered, try that again at once: their devices may be known now. Never blocks."""
+        if self._recover is not None:
+            self._worker.hurry()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Handle a change that the watch reported; pods without claims are ignored.

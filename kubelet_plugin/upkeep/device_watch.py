@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
@@ -69,8 +70,12 @@ class DeviceWatch:
         self._worker.stop()
 
     def changed(self) -> None:
-        """Look soon: devices changed, or a claim released some. From any thread; never blocks."""
+        """Look soon: a claim released devices. From any thread; never blocks."""
         self._worker.notice()
+
+    def take(self, _machine: Machine) -> None:
+        """Look at once, even in the pause after a failure: the devices are known, or are others. Never blocks."""
+        self._worker.hurry()
 
     def look(self) -> None:
         """Look once. Raises DracaenaError if a claim could not be settled, once everything has been told."""

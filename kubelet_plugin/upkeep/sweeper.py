@@ -29,6 +29,7 @@ from types import MappingProxyType
 import structlog
 
 from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
@@ -97,6 +98,7 @@ class Sweeper:
         self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, throughout _kubelet_run
         self._kubelet_run = ""
         self._said = ""
+        self._devices_known = False  # only for the thread that calls take()
         self._worker = Worker("sweeper", self._run, clock)
 
     def start(self) -> None:
@@ -106,6 +108,14 @@ class Sweeper:
     def stop(self) -> None:
         """End the thread."""
         self._worker.stop()
+
+    def take(self, _machine: Machine) -> None:
+        """Sweep at once when the first reading comes: until then nothing that needs devices can be settled. Never
+        blocks.
+        """
+        if not self._devices_known:
+            self._devices_known = True
+            self._worker.hurry()
 
     def sweep(self) -> None:
         """Sweep once. Raises DracaenaError if checkpoints or specs cannot be read; other failures are only logged."""

@@ -117,7 +117,8 @@ def build_parts(
     node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
     gpus = _gpus(node, recorded, source)
     claims = _claims(node, gpus)
-    gpus.updates.subscribe(lambda _machine: claims.device_watch.changed())
+    for take in (claims.device_watch.take, claims.reporter.take, claims.sweeper.take):
+        gpus.updates.subscribe(take)
     if recorded is not None and gpus.recorded is None:
         gpus.updates.publish(recorded)
     driver, paths = settings.driver_name, node.paths

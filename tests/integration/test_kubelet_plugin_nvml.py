@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.objects import KubeObject
+from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
-from support.late_watch import WATCHED, start_with_late_watch
+from support.late_watch import WATCHED, late_reading, seen_to_rest, start_with_late_watch
 from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
-from support.plugin_world import CALL_S, World, http, start_process
+from support.plugin_world import CALL_S, DRIVER, World, http, start_process
 
 
 @pytest.fixture
@@ -32,6 +33,30 @@ def node(world: World) -> Iterator[NvmlNode]:
 @pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
 def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
     start_with_late_watch(node, kind)
+
+
+def test_what_failed_for_want_of_a_reading_is_done_when_the_first_one_comes(world: World, node: NvmlNode) -> None:
+    claims = [world.allocated_claim(name, [gpu], world.pod(f"pod-of-{name}", name)) for gpu, name in enumerate("ab")]
+    node.program.start()
+    node.ready()
+    assert [each.error for each in world.prepare(*claims).values()] == ["", ""]
+    node.program.stop()
+    specs = [world.spec_text(claim) for claim in claims]
+    spec = world.folder / "cdi" / f"{DRIVER}-claim_{claims[0].metadata.uid}.json"
+    spec.unlink()
+    (checkpoint,) = world.kubelet.rglob(f"{claims[1].metadata.uid}.json")
+    checkpoint.unlink()
+    with nvml_node(world) as again, late_reading() as begin, seen_to_rest() as resting:
+        again.program.start()
+        again.until(lambda: {"assignments", "device-watch", "sweeper"} <= set(resting), "all have tried in vain", 0.01)
+        assert not spec.exists()
+        assert not checkpoint.exists()
+        since_s = again.clock.monotonic()
+        begin()
+        again.until(spec.exists, "the lost spec is written again", 0.01)
+        again.until(checkpoint.exists, "the lost checkpoint is written again", 0.01)
+        assert again.clock.monotonic() - since_s < FIRST_BACKOFF_S / 2, "no pause after a failure has passed"
+    assert [world.spec_text(claim) for claim in claims] == specs
 
 
 def test_a_node_is_published_as_its_recording_would_be_and_a_claim_gets_gpus_and_driver(node: NvmlNode) -> None:

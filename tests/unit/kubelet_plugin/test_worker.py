@@ -111,6 +111,34 @@ def test_without_work_the_loop_goes_on_after_its_longest_wait(ends: list[Loop]) 
     assert loop.next() == "round"
 
 
+def test_a_hurry_ends_the_pause_before_the_work_that_it_announces(ends: list[Loop]) -> None:
+    loop = started(ends, lambda worker: worker.wait() and worker.pause(5.0))
+    loop.rests()
+    loop.worker.hurry()
+    assert loop.next() == "round"
+    loop.rests()
+    loop.worker.notice()
+    loop.rests()
+    loop.clock.advance(5.0)
+    assert loop.next() == "round", "it ended one pause"
+
+
+def test_a_hurry_during_the_work_ends_the_next_pause(ends: list[Loop]) -> None:
+    rounds: list[int] = []
+
+    def go_on(worker: Worker) -> bool:
+        goes_on = worker.wait()
+        rounds.append(len(rounds))
+        if len(rounds) == 1:
+            worker.hurry()
+        return goes_on and worker.pause(5.0)
+
+    loop = started(ends, go_on)
+    assert loop.next() == "round"
+    loop.rests()
+    assert len(rounds) == 2
+
+
 def test_a_pause_lasts_whatever_is_noticed(ends: list[Loop]) -> None:
     loop = started(ends, lambda worker: worker.pause(5.0))
     loop.rests()

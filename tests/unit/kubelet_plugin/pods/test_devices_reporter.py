@@ -12,10 +12,13 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist, encode_podlist
+from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.pods.devices_reporter import ASK_AGAIN_S, RECONCILE_EVERY_S
+from dracaena.kubelet_plugin.pods.devices_reporter import ASK_AGAIN_S, GATHER_S, RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from support.kube import wait_for
+from support.late_watch import seen_to_rest
+from support.nvml_world import RECORDED
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0,), reserved_for={"pod": "pod-uid"})
@@ -238,11 +241,11 @@ def test_a_broken_list_of_the_last_run_is_written_anew(tmp_path: Path) -> None:
     assert listed(tmp_path) == ["pod/main"]
 
 
-def in_time(node: PluginNode, look: Callable[[], bool]) -> Callable[[], bool]:
+def in_time(node: PluginNode, look: Callable[[], object], step_s: float = 60.0) -> Callable[[], object]:
     """Look, with time passing at each look: the thread pauses between a change and its work."""
 
-    def passing() -> bool:
-        node.clock.advance(60.0)
+    def passing() -> object:
+        node.clock.advance(step_s)
         return look()
 
     return passing
@@ -267,6 +270,24 @@ def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) 
         wait_for(in_time(node, lambda: listed(tmp_path) == both), "the second pod is listed")
     finally:
         node.reporter.stop()
+
+
+def test_a_new_reading_ends_the_pause_only_while_claims_are_to_be_recovered(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    known: list[bool] = []
+    with seen_to_rest() as resting:
+        node.reporter.start(lambda _pods: bool(known))
+        try:
+            wait_for(in_time(node, lambda: resting, GATHER_S / 10), "it could not recover a claim")
+            known.append(True)
+            since_s = node.clock.monotonic()
+            node.reporter.take(RECORDED)
+            wait_for(in_time(node, lambda: node.reporter._recover is None, GATHER_S / 10), "it is recovered")
+            assert node.clock.monotonic() - since_s < FIRST_BACKOFF_S / 2, "no pause after a failure has passed"
+            node.reporter.take(RECORDED)
+            assert not node.reporter._worker._hurried
+        finally:
+            node.reporter.stop()
 
 
 def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +11,12 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
+from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
-from dracaena.kubelet_plugin.upkeep.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
+from dracaena.kubelet_plugin.upkeep.device_watch import GATHER_S, LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
 from support.kube import wait_for
+from support.late_watch import seen_to_rest
+from support.nvml_world import RECORDED
 from support.passthrough import passthrough_claim, passthrough_gpu, passthrough_pool
 from support.plugin import FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_pool, reference_to
 
@@ -195,3 +198,34 @@ def test_the_thread_looks_after_each_change_and_each_minute(watched: Watched) ->
         wait_for(told, "the pod is told")
     finally:
         watched.watch.stop()
+
+
+def test_the_first_reading_ends_the_pause_after_a_look_without_one(watched: Watched) -> None:
+    watched.node.state.prepare(reference_to(CLAIM))
+    watched.renumber()
+    pools: list[PublishedPool] = []
+
+    def read_pool() -> PublishedPool:
+        if not pools:
+            raise TemporaryError("not known yet")
+        return pools[-1]
+
+    def within(condition: Callable[[], object]) -> Callable[[], object]:
+        def look() -> object:
+            watched.node.clock.advance(GATHER_S / 10)
+            return condition()
+
+        return look
+
+    watched.node.state._read_pool = read_pool
+    with seen_to_rest() as resting:
+        watched.watch.start()
+        try:
+            wait_for(within(lambda: resting), "it has looked in vain")
+            pools.append(watched.node.pool)
+            since_s = watched.node.clock.monotonic()
+            watched.watch.take(RECORDED)
+            wait_for(within(lambda: watched.told), "the pod is told")
+            assert watched.node.clock.monotonic() - since_s < FIRST_BACKOFF_S / 2, "no pause after a failure has passed"
+        finally:
+            watched.watch.stop()
