@@ -111,7 +111,12 @@ class PodDevicesReporter:
         self._strangers: dict[tuple[ClaimUid, PodUid], float] = {}  # pods for which a claim was not reserved, and when
         self._users: Users | None = None  # of prepared claims; replaced as a whole, never modified; None: not read yet
         self._users_known = False
+        self._when_users_known: list[Callable[[], None]] = []
         self._worker = Worker("assignments", self._run, clock)
+
+    def when_users_known(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called when `users_known` becomes true. Call this before start(); `tell` must not block."""
+        self._when_users_known.append(tell)
 
     def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
         """Begin to reconcile. Before the first time, `recover` is called with the node's pods until it returns True."""
@@ -245,7 +250,8 @@ class PodDevicesReporter:
         prepared, pod_devices, failures = self._write_files()
         learned, more_failures = self._learn_users(prepared, pod_devices)
         failures += more_failures
-        self._users_known |= self._pods.synced and not more_failures
+        if self._pods.synced and not more_failures:
+            self._note_users_known()
         if learned:
             prepared, pod_devices, more_failures = self._write_files()
             failures += more_failures
@@ -261,6 +267,12 @@ class PodDevicesReporter:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _note_users_known(self) -> None:
+        if not self._users_known:
+            self._users_known = True
+            for tell in self._when_users_known:
+                tell()
 
     def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodDevices, ...], list[DracaenaError]]:
         """Write podlist.json and the job mapping; return their content, and the errors of parts that no pod needs.

@@ -1,7 +1,8 @@
 """Keeps prepared claims up to date when the node's devices change, and tells the users who have to act.
 
 It looks at them after each change of the machine, after each unprepare (which may free a device node that another claim
-waits for) and once a minute. It never keeps kubelet waiting: prepare checks for itself.
+waits for), when the pods of the node are first known, and once a minute. It never keeps kubelet waiting: prepare checks
+for itself.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class DeviceWatch:
         self._worker.stop()
 
     def changed(self) -> None:
-        """Look soon: a claim released devices. From any thread; never blocks."""
+        """Look soon: a claim released devices, or the users of claims are known. From any thread; never blocks."""
         self._worker.notice()
 
     def take(self, _machine: Machine) -> None:

@@ -83,7 +83,7 @@ class EffectRenewal:
         self._worker.stop()
 
     def changed(self) -> None:
-        """Look soon: the driver was read. From any thread; never blocks."""
+        """Look soon: the driver was read, or the users of claims are known. From any thread; never blocks."""
         self._worker.notice()
 
     def look(self) -> bool:

@@ -84,6 +84,10 @@ class MpsFaultWatch:
         """End the thread."""
         self._worker.stop()
 
+    def changed(self) -> None:
+        """Look soon: the users of claims are known. From any thread; never blocks."""
+        self._worker.notice()
+
     def look(self) -> None:
         """Look once. Raises DracaenaError if something could not be read or written, once everything has been told."""
         if not self._users_known():

@@ -119,6 +119,9 @@ def build_parts(
     claims = _claims(node, gpus)
     for take in (claims.device_watch.take, claims.reporter.take, claims.sweeper.take):
         gpus.updates.subscribe(take)
+    for part in (claims.device_watch, claims.renewal, claims.mps_faults):
+        if part is not None:
+            claims.reporter.when_users_known(part.changed)
     if recorded is not None and gpus.recorded is None:
         gpus.updates.publish(recorded)
     driver, paths = settings.driver_name, node.paths

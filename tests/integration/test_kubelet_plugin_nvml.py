@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from dracaena.api.objects import KubeObject
+from dracaena.api.objects import KubeObject, Pod
 from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
+from dracaena.kubelet_plugin.upkeep.device_watch import GATHER_S, DeviceWatch
+from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
+from dracaena.kubelet_plugin.upkeep.mps_fault_watch import MpsFaultWatch
 from support.api_ground import ApiGround
 from support.gpu_driver_root import VERSION, put, put_gpu_driver
-from support.late_watch import WATCHED, late_reading, seen_to_rest, start_with_late_watch
+from support.kube import wait_for
+from support.late_watch import WATCHED, late_reading, late_watch, seen_to_rest, start_with_late_watch
 from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import CALL_S, DRIVER, World, http, start_process
 
@@ -33,6 +40,30 @@ def node(world: World) -> Iterator[NvmlNode]:
 @pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
 def test_a_watch_that_begins_last_delays_no_publication(node: NvmlNode, kind: type[KubeObject]) -> None:
     start_with_late_watch(node, kind)
+
+
+@pytest.mark.parametrize("part", [DeviceWatch, EffectRenewal, MpsFaultWatch])
+def test_what_tells_pods_looks_once_they_are_known_without_a_pause(
+    world: World, part: type[DeviceWatch | EffectRenewal | MpsFaultWatch]
+) -> None:
+    look, looks = part.look, Counter[bool]()
+
+    def noting(self: Any) -> Any:
+        users_known = made.program._claims.reporter.users_known
+        try:
+            return look(self)
+        finally:
+            looks[users_known] += 1
+
+    with nvml_node(world, mps_root=str(world.folder / "mps")) as made, late_watch(Pod) as begin:
+        with patch.object(part, "look", noting):
+            made.program.start()
+            made.until(lambda: looks[False], "it has looked while no pods were known", GATHER_S)
+            wait_for(lambda: "has not been asked yet" not in (made.program.ready() or ""), "the GPUs were read")
+            since_s = made.clock.monotonic()
+            begin()
+            made.until(lambda: looks[True], "it has looked since", GATHER_S / 10)
+            assert made.clock.monotonic() - since_s < 1.0, "no pause has passed"
 
 
 def test_what_failed_for_want_of_a_reading_is_done_when_the_first_one_comes(world: World, node: NvmlNode) -> None:
