@@ -236,7 +236,7 @@ class NodeDevices:
                 self._publish_tainted()
 
     def _modes_now(self) -> _Modes:
-        return _of_confidential(self._labels(), self._driver), dict(self._guest_modes() if self._guest_modes else {})
+        return labels_of_modes(self._labels(), self._driver), dict(self._guest_modes() if self._guest_modes else {})
 
     def _publish_tainted(self) -> None:
         taints = self._taints
@@ -269,7 +269,8 @@ class NodeDevices:
         return msgspec.structs.replace(device, taints=[*kept, taint])
 
 
-def _of_confidential(labels: Mapping[str, str], driver: str) -> Mapping[str, str]:
+def labels_of_modes(labels: Mapping[str, str], driver: str) -> Mapping[str, str]:
+    """Return those labels of the Node that are about modes of confidential computing."""
     keys = (MODE_STATE_LABEL, cc_mode_label(driver))
     return {key: labels[key] for key in keys if key in labels}
 

@@ -52,6 +52,7 @@ from dracaena.kubelet_plugin.node.cache import node_cache
 from dracaena.kubelet_plugin.node.devices import NodeDevices
 from dracaena.kubelet_plugin.node.events import NodeEvents
 from dracaena.kubelet_plugin.node.health_monitor import HealthSource, ask_at_once
+from dracaena.kubelet_plugin.node.label_readings import LabelReadings
 from dracaena.kubelet_plugin.node.label_updates import LabelUpdates
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine, ReadingSource, as_read
 from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
@@ -195,6 +196,9 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         fabric = fabric_partitions(node)
         live = _live_machine(node, asked, updates, with_fabric(fabric, settings))
         health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
+    if live is not None:
+        at_start = {} if node.section is None else node.section.labels
+        node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
     own_places, cc_modes = OwnPlaces(node.clock), cc_mode_journals(node)
     devices = NodeDevices(
         driver=settings.driver_name,

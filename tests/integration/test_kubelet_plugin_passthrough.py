@@ -10,8 +10,10 @@ from unittest.mock import patch
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.confidential import MODE_STATE_LABEL
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import taint_key
+from dracaena.api.objects import Node
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
@@ -22,9 +24,10 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
+from support.late_watch import late_watch
 from support.machines import first_gpus
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
-from support.plugin_world import DRIVER, World, http
+from support.plugin_world import DRIVER, NODE, World, http
 
 GPU, NAME = "0000:e1:00.0", "vfio-0000-e1-00-0"
 
@@ -76,6 +79,30 @@ def test_a_gpu_of_vfio_is_published_and_given_beside_those_of_the_driver(node: N
     bus.write("bus/pci/drivers/vfio-pci/unbind", GPU)
     node.until(lambda: node.devices() == NAMES, "the GPU is withdrawn", REREAD_S)
     assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
+def test_a_mode_that_a_label_names_is_published_when_the_node_is_first_seen_and_when_it_changes(
+    world: World, node: NvmlNode
+) -> None:
+    def label(mode: str) -> None:
+        world.client.merge_patch(Node, NODE, {"metadata": {"labels": {MODE_STATE_LABEL: mode}}})
+
+    def modes() -> list[str | None]:
+        devices = (device for page in world.slices() for device in page.spec.devices if device.name == NAME)
+        return [device.attributes["ccMode"].string for device in devices if "ccMode" in device.attributes]
+
+    label("on")
+    with late_watch(Node) as begin:
+        node.program.start()
+        world.register()
+        node.until(lambda: node.devices() == [*NAMES, NAME], "published without the Node")
+        assert modes() == []
+        since_s = node.clock.monotonic()
+        begin()
+        node.until(lambda: modes() == ["on"], "the mode is published", 1.0)
+        label("off")
+        node.until(lambda: modes() == ["off"], "the other mode is published", 1.0)
+        assert node.clock.monotonic() - since_s < REREAD_S / 2, "no pause between readings has passed"
 
 
 def test_a_node_on_which_vfio_has_all_gpus_needs_no_driver(node: NvmlNode, bus: FakePciBus) -> None:
