@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +12,11 @@ import grpc
 import pytest
 
 from dracaena.api.errors import PermanentError
+from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import WORKERS, UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.kubelet.registration import registration_server
-from dracaena.kubelet_plugin.claims.calls import ClaimCalls
+from dracaena.kubelet_plugin.claims.calls import MAX_WAIT_S, ClaimCalls
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
@@ -60,6 +62,39 @@ def dra_socket(dra_server: tuple[UnixServer, Path]) -> Path:
 
 def claims_of(messages: ModuleType, *names: str) -> list[Any]:
     return [messages.Claim(namespace="default", name=name, uid=f"{name}-uid") for name in names]
+
+
+class TimedCalls:
+    """Answers nothing, and notes how much time each call has."""
+
+    def __init__(self) -> None:
+        self.within_s: list[float] = []
+
+    def prepare_claims(self, references: Iterable[ClaimReference], *, within_s: float) -> Mapping[ClaimUid, Any]:
+        self.within_s.append(within_s)
+        return {}
+
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Any]:
+        return {}
+
+
+@pytest.mark.parametrize(("messages", "services"), VERSIONS, ids=["v1", "v1beta1"])
+def test_a_call_has_the_time_of_its_deadline_and_without_one_more_than_it_ever_waits(
+    folder: Path, messages: ModuleType, services: ModuleType
+) -> None:
+    calls = TimedCalls()
+    server = plugin_server(folder / "dra.sock", DRIVER, calls)
+    server.start()
+    try:
+        with grpc.insecure_channel(f"unix:{folder / 'dra.sock'}") as channel:
+            stub = services.DRAPluginStub(channel)
+            stub.NodePrepareResources(messages.NodePrepareResourcesRequest(), timeout=600)
+            stub.NodePrepareResources(messages.NodePrepareResourcesRequest())
+    finally:
+        server.stop()
+    with_deadline, without = calls.within_s
+    assert with_deadline == pytest.approx(600, abs=60)
+    assert without > 1000 * MAX_WAIT_S
 
 
 @pytest.mark.parametrize(("messages", "services"), VERSIONS, ids=["v1", "v1beta1"])

@@ -109,8 +109,8 @@ class _Calls:
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
         response = self._messages.NodePrepareResourcesResponse()
-        # Without a caller's deadline time_remaining() returns None (though typed as a number): then do not wait.
-        results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining() or 0.0)
+        # Without a caller's deadline this is some 10^18 s, which ClaimCalls limits to MAX_WAIT_S.
+        results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining())
         for uid, result in results.items():
             if isinstance(result, ClaimFailure):
                 response.claims[uid].error = result.error
