@@ -235,7 +235,7 @@ class BestTwo:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
+class _Comparison:
     """How the sets of one box compare for one pod, and how they are divided."""
 
     worths: ClassTable | PodSets
@@ -300,33 +300,33 @@ class Engine:
         order, figures = self._told(tuple(demands))
         table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        ways = self._ways(table, free, demands, shares, beside)
+        compared = self._comparison(table, free, demands, shares, beside)
         eligible = sorted({share.rule.eligible for share in shares})
         within = reduce(or_, eligible)
         kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
-        candidates = _candidates(table, kinds, within, count, ways.allows)
+        candidates = _candidates(table, kinds, within, count, compared.allows)
         self._effort.charge(len(candidates), Work.SETS)
-        for group in best_first(ways.worths, free, candidates, order, beside):
-            score = ways.worths.score(free, group[0], beside, order)
+        for group in best_first(compared.worths, free, candidates, order, beside):
+            score = compared.worths.score(free, group[0], beside, order)
             for mask in _members(table, kinds, within, group):
                 self._effort.charge(SET_STEPS, Work.SETS)
-                parts = ways.split(mask)
+                parts = compared.split(mask)
                 if parts is not None:
-                    yield Choice(mask, parts, score, beside, ways.claims(mask))
+                    yield Choice(mask, parts, score, beside, compared.claims(mask))
 
-    def _ways(
+    def _comparison(
         self, table: ClassTable, free: int, demands: Sequence[Demand], shares: Sequence[RequestShare], beside: int
-    ) -> _Ways:
+    ) -> _Comparison:
         if isinstance(table, PartitionedTable):
             sets = self._pod_sets(table, free, demands, beside)
             if isinstance(sets, PodSets):
-                return _Ways(sets, sets.split, lambda mask: sets.split(mask) is not None, sets.claim_sets)
+                return _Comparison(sets, sets.split, lambda mask: sets.split(mask) is not None, sets.claim_sets)
             may_have = None if len(shares) > 1 else lambda mask: sets.split(mask) is not None
-            return _Ways(table, sets.split, may_have)
+            return _Comparison(table, sets.split, may_have)
         rule = shares[0].rule
         if len(shares) > 1:
-            return _Ways(table, Splitter(table, shares, self._effort).split, None)
-        return _Ways(table, rule.whole, None if rule.any_set else rule.allows)
+            return _Comparison(table, Splitter(table, shares, self._effort).split, None)
+        return _Comparison(table, rule.whole, None if rule.any_set else rule.allows)
 
     def _pod_sets(
         self, table: PartitionedTable, free: int, demands: Sequence[Demand], beside: int

@@ -1,7 +1,7 @@
-"""The best way to cut the parts that a pod wants out of several GPUs, exactly.
+"""The best cut: where the parts that a pod wants come out of several GPUs, exactly.
 
 A GPU's loss is the worth that it no longer has afterwards, whatever the order of the cuts, and losses add up over GPUs.
-So the best way for each number of parts of each demand is worked out for each GPU alone, and then over one GPU after
+So the best cut for each number of parts of each demand is worked out for each GPU alone, and then over one GPU after
 another.
 """
 
@@ -15,14 +15,14 @@ from dracaena.api.partitions import Left
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.score.partitions import PartitionTable
 
-MAX_WAYS: Final = 20_000
-"""Ways looked at for one GPU, or over all: seven parts of one profile are 128 ways of an H100, some thousands over
-eight GPUs. Claims for dozens of parts of several profiles have more; the best way found so far is then taken, and
+MAX_CUTS: Final = 20_000
+"""Cuts looked at for one GPU, or over all: seven parts of one profile are 128 cuts of an H100, some thousands over
+eight GPUs. Claims for dozens of parts of several profiles have more; the best one found so far is then taken, and
 finding none proves nothing."""
 
-MOST_WAYS: Final = 100_000
-"""Ways remembered in total, some 700 bytes each: 70 MB; beyond that, everything is forgotten. For one GPU, 8 to 14
-different requests have 250 to 1,470 ways."""
+MOST_KNOWN_CUTS: Final = 100_000
+"""Cuts remembered in total, some 700 bytes each: 70 MB; beyond that, everything is forgotten. For one GPU, 8 to 14
+different requests have 250 to 1,470 cuts."""
 
 Wanted = tuple[int, ...]
 """Number of parts of each demand."""
@@ -41,7 +41,7 @@ class CutGpu:
 
 
 class CutKey(NamedTuple):
-    """The key that sorts ways, best first; a sum over GPUs."""
+    """The key that sorts cuts, best first; a sum over GPUs."""
 
     fresh: int
     """GPUs that no claim used before."""
@@ -67,24 +67,24 @@ class Cut(NamedTuple):
 
 
 class BestCut(NamedTuple):
-    """The best way, as far as it was found."""
+    """The best cut, as far as it was found."""
 
     cut: Cut | None
     """None when there is none."""
     cut_off: bool
-    """Whether ways were left out (MAX_WAYS): there may be a better one, or one where none was found."""
+    """Whether cuts were left out (MAX_CUTS): there may be a better one, or one where none was found."""
 
 
 class _Given(NamedTuple):
     """What one GPU can give."""
 
-    ways: Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]
+    offers: Mapping[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]]
     """Number of parts of each demand → the loss, what is left, and demand and place of each part."""
     cut_off: bool
 
 
 NOTHING: Final = Cut(CutKey(0, 0, 0), ())
-"""The way that serves a demand for no parts."""
+"""The cut that serves a demand for no parts."""
 
 
 class Cuts:
@@ -94,11 +94,11 @@ class Cuts:
         self._effort = effort
         self._known: dict[tuple[object, ...], _Given] = {}
         self._bests: dict[tuple[tuple[CutGpu | None, ...], Wanted, bool], BestCut] = {}
-        self._way_count = 0
+        self._cut_count = 0
 
     def best(self, gpus: tuple[CutGpu | None, ...], wanted: Wanted, *, apart: bool = False) -> BestCut:
-        """Return the best way to cut the wanted parts of each demand; None stands for a GPU that gives none. `apart`:
-        no two parts out of one GPU. Exact up to MAX_WAYS. Of equal ways, the first by GPUs, demands and places. Cost: a
+        """Return the best cut for the wanted parts of each demand; None stands for a GPU that gives none. `apart`:
+        no two parts out of one GPU. Exact up to MAX_CUTS. Of equal cuts, the first by GPUs, demands and places. Cost: a
         look-up if the same was asked before.
         """
         key = gpus, wanted, apart
@@ -118,18 +118,18 @@ class Cuts:
             gives = self._of_gpu(gpu, wanted, most=1 if apart else None)
             cut_off |= gives.cut_off
             for before, cut in found.items():
-                for given, (loss, left, parts) in gives.ways.items():
+                for given, (loss, left, parts) in gives.offers.items():
                     after = tuple(map(int.__add__, before, given))
                     if any(one > most for one, most in zip(after, wanted, strict=True)):
                         continue
                     self._effort.charge(SET_STEPS, Work.SETS)
-                    if len(more) >= MAX_WAYS and after not in more and after != wanted:
+                    if len(more) >= MAX_CUTS and after not in more and after != wanted:
                         cut_off = True
                         continue
                     key = cut.key.plus(CutKey(int(gpu.is_fresh), loss, left))
-                    way = Cut(key, (*cut.picks, *((number, demand, place) for demand, place in parts)))
-                    if after not in more or way < more[after]:
-                        more[after] = way
+                    joined = Cut(key, (*cut.picks, *((number, demand, place) for demand, place in parts)))
+                    if after not in more or joined < more[after]:
+                        more[after] = joined
             found = more
         return BestCut(found.get(wanted), cut_off)
 
@@ -139,23 +139,23 @@ class Cuts:
         known = self._known.get(key)
         if known is None:
             known = self._cut_out(gpu, wanted, most)
-            self._count(1 + len(known.ways))
+            self._count(1 + len(known.offers))
             self._known[key] = known
         return known
 
-    def _count(self, ways: int) -> None:
-        """Count ways that will be remembered."""
-        if self._way_count + ways > MOST_WAYS:
+    def _count(self, cuts: int) -> None:
+        """Count cuts that will be remembered."""
+        if self._cut_count + cuts > MOST_KNOWN_CUTS:
             self._known.clear()
             self._bests.clear()
-            self._way_count = 0
-        self._way_count += ways
+            self._cut_count = 0
+        self._cut_count += cuts
 
     def _cut_out(self, gpu: CutGpu, wanted: Wanted, most: int | None) -> _Given:
         table, nothing = gpu.table, tuple(0 for _ in wanted)
         worth, slices = table.worth(gpu.left), table.geometry.slices
-        ways: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {(nothing, gpu.left): ()}
-        layer = dict(ways)
+        states: dict[tuple[Wanted, Left], tuple[tuple[int, int], ...]] = {(nothing, gpu.left): ()}
+        layer = dict(states)
         best: dict[Wanted, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
         cut_off = False
         while layer and not cut_off and (most is None or most > 0):
@@ -174,13 +174,13 @@ class Cuts:
                             state = after, move.left
                             if state not in following or cut < following[state]:
                                 following[state] = cut
-                cut_off = len(ways) + len(following) > MAX_WAYS
-            ways |= following
+                cut_off = len(states) + len(following) > MAX_CUTS
+            states |= following
             layer = following
             most = None if most is None else most - 1
-        for (given, left), parts in ways.items():
+        for (given, left), parts in states.items():
             if parts:
-                way = worth - table.worth(left), sum(left[:slices]), parts
-                if given not in best or way < best[given]:
-                    best[given] = way
+                offer = worth - table.worth(left), sum(left[:slices]), parts
+                if given not in best or offer < best[given]:
+                    best[given] = offer
         return _Given(best, cut_off)

@@ -45,10 +45,10 @@ def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]
     if not sets:
         return pool.kind
     declared = {one.name: one for page in pages for one in page.spec.shared_counters}
-    read = _Reading(driver, pool, [by_name[name] for name in pool.order])
+    reader = _PartReader(driver, pool, [by_name[name] for name in pool.order])
     found = (
-        read.gpu(name, {counter: _nano(one.value) for counter, one in declared[name].counters.items()})
-        for name in sorted(sets & declared.keys(), key=read.first)
+        reader.gpu(name, {counter: _nano(one.value) for counter, one in declared[name].counters.items()})
+        for name in sorted(sets & declared.keys(), key=reader.first)
     )
     try:
         gpus = tuple(found)
@@ -63,7 +63,7 @@ def _allocatable(pool: NodePool) -> frozenset[str]:
     return frozenset((*offered, *pool.others))
 
 
-class _Reading:
+class _PartReader:
     def __init__(self, driver: str, pool: NodePool, devices: Sequence[Device]) -> None:
         self._pool, self._devices, self._key = pool, devices, taint_key(driver)
         self._kinds = device_kinds(driver, devices)

@@ -147,7 +147,7 @@ class QuotaUsage:
         self._claims: dict[str, dict[str, _Entry]] = {}  # namespace → claim → what it holds
         self._sums: dict[str, Counter[QuotaItem]] = {}
         self._by_pool: dict[str, set[str]] = {}  # pool → claims whose count depends on what it publishes
-        self._asked: _Entry | None = None
+        self._last_count: _Entry | None = None
         """What wanted() last counted: a decision holds it next, and then need not count it again."""
 
     @property
@@ -172,7 +172,7 @@ class QuotaUsage:
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> None:
         """Note that a claim holds exactly this from now on. Cost: O(devices), or a comparison if it held the same and
         all of it was known."""
-        asked, self._asked = self._asked, None
+        counted, self._last_count = self._last_count, None
         namespace = _namespace(holder)
         claims = self._claims.get(namespace)
         if claims is None:
@@ -182,7 +182,7 @@ class QuotaUsage:
             return
         entry = None
         if devices:
-            entry = asked if asked is not None and asked.is_known(devices, others) else None
+            entry = counted if counted is not None and counted.is_known(devices, others) else None
             entry = entry or self._count(devices, others, {} if before is None else before.facts)
         self._replace(holder, before, entry)
 
@@ -202,7 +202,7 @@ class QuotaUsage:
         """Count again what is held of pools whose slices may have changed; return the namespaces whose amounts changed.
         A GPU that no slice has any more is counted as before. Cost: O(pools), and O(devices) of the claims that hold
         something there."""
-        self._asked = None  # it was counted by the earlier slices
+        self._last_count = None  # it was counted by the earlier slices
         known = self._by_pool.keys() & set(pools)
         changed = set()
         for holder in sorted({holder for pool in known for holder in self._by_pool[pool]}):
@@ -220,8 +220,8 @@ class QuotaUsage:
 
     def wanted(self, devices: frozenset[DeviceId], others: frozenset[Holding]) -> Amounts:
         """Return how much these devices, which are not held yet, would count."""
-        self._asked = self._count(devices, others)
-        return self._asked.amounts
+        self._last_count = self._count(devices, others)
+        return self._last_count.amounts
 
     def _count(
         self,

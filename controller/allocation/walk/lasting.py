@@ -208,7 +208,7 @@ class Never:
         self._largest = max(self._largest, gpus)
         self._all_too_small &= too_small
 
-    def not_asked(self) -> None:
+    def leave_open(self) -> None:
         """Note a node that offers no devices now: it may have none, or many that cannot be used, or not yet."""
         self._is_every_node = False
 
@@ -253,7 +253,7 @@ def reasons_of_nodes(
         if isinstance(state, NodeState):
             look_whether_ever(never, lacks, name)
         else:
-            never.not_asked()
+            never.leave_open()
         if not lacks or unfit == PINNED_ELSEWHERE:
             yield name, PINNED_ELSEWHERE
         elif isinstance(state, str):

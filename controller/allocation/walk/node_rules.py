@@ -85,7 +85,7 @@ class PartJudge(Protocol):
     """What is asked about nodes whose GPUs are cut on demand (partitions.rules.PartRules)."""
 
     @property
-    def are_asked_for(self) -> bool: ...  # noqa: D102
+    def is_needed(self) -> bool: ...  # noqa: D102
 
     @property
     def elsewhere(self) -> frozenset[int]: ...  # noqa: D102
@@ -99,7 +99,7 @@ class PartJudge(Protocol):
     def direct(self, pool: NodePool, state: NodeState, held: int) -> NodeChoice | None: ...  # noqa: D102
 
     def choose(  # noqa: D102
-        self, problem: Problem, pool: NodePool, state: NodeState, held: int, asked: NodeQuestion
+        self, problem: Problem, pool: NodePool, state: NodeState, held: int, node_question: NodeQuestion
     ) -> NodeChoice | DoesNotFit | NeedsPerson: ...
 
     def never(self, selectors: Selectors) -> str: ...  # noqa: D102
@@ -138,7 +138,7 @@ class NodeRules:
         )
         self.part_rules = parts
         is_open = bool(facts.question.counts) and not (facts.amounts or facts.has_all or evaluators.first_fit)
-        self._parts = self.part_rules if is_open and self.part_rules.are_asked_for else None
+        self._parts = self.part_rules if is_open and self.part_rules.is_needed else None
         # Ranks have the form that shares and parts need, which depends on all kinds of nodes together.
         elsewhere = None if self._parts is None else self._parts.elsewhere
         self._told = combination.key, inventory.taints_of_all, self._has_shares, elsewhere

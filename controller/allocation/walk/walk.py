@@ -166,22 +166,22 @@ class Walk:
             if later:
                 behind.append((rank, later[0], 0, later, gives))
         ranks: list[tuple[int, int]] = []
-        is_narrowed, end, not_asked = self._narrowed is not None, self._end, 0
+        is_narrowed, end, unasked = self._narrowed is not None, self._end, 0
         for group in behind:
             rank, name, place, names, gives = group
             count = self._count(names, place) if is_narrowed else len(names) - place
             if isinstance(gives, NodeAnswer):
                 ranks.append((rank, count))
             elif isinstance(gives, NodeState) and rank < LATER and (end is None or (rank, name) >= end):
-                not_asked += count
+                unasked += count
             else:
                 reasons[self._word(winner, group)] += count
         left, ranking, place = Unvisited(), self._ranking, self._place
         if ranking is not None and self._by_rules:  # bounds are not compared with the winner's score
-            not_asked += sum(map(self._count if is_narrowed else len, ranking.names[place:]))
+            unasked += sum(map(self._count if is_narrowed else len, ranking.names[place:]))
             place = len(ranking.ranks)
-        if not_asked:
-            reasons[BY_NAME if self._rules.is_first_fit else NOT_BETTER] += not_asked
+        if unasked:
+            reasons[BY_NAME if self._rules.is_first_fit else NOT_BETTER] += unasked
         if ranking is not None:
             left = Unvisited.of(ranking, place, self._selected)
         others, outside = len(self._inventory.nodes) - 1, dict(self._inventory.outside)

@@ -47,8 +47,8 @@ class PodSets:
         the claims are looked at."""
         every = sorted(islice(self._divisions(mask, 0), MAX_SPLITS), key=lambda one: -one[0])
         for _, sets in every:
-            ways = (claim.splits(gpus) for claim, gpus in zip(self._claims, sets, strict=True))
-            yield from (tuple(chain(*parts)) for parts in product(*ways))
+            splits = (claim.splits(gpus) for claim, gpus in zip(self._claims, sets, strict=True))
+            yield from (tuple(chain(*parts)) for parts in product(*splits))
 
     def claim_sets(self, mask: int) -> tuple[int, ...]:
         """Return all GPUs that each claim has when the pod gets a set that can be split."""
@@ -88,12 +88,12 @@ class PodSets:
         if place == len(self._claims):
             return 0, ()
         if (left, place) not in self._known:
-            # The greatest sum; of equal ways the first, as they come in the order of ordinals.
-            ways = max(self._ways(left, place), key=lambda way: way[0], default=None)
-            self._known[left, place] = ways
+            # The greatest sum; of equal splits the first, as they come in the order of ordinals.
+            best = max(self._splits(left, place), key=lambda split: split[0], default=None)
+            self._known[left, place] = best
         return self._known[left, place]
 
-    def _ways(self, left: int, place: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _splits(self, left: int, place: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         claim = self._claims[place]
         for mask in self._parts(left, place):
             rest = self._best(left & ~mask, place + 1)

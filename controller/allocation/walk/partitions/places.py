@@ -55,7 +55,7 @@ of two whole GPUs beside each of which two of 14 others are broken."""
 
 
 class PartTables:
-    """One table for each geometry, and the known ways to cut and damages. One thread at a time."""
+    """One table for each geometry, and the known cuts and damages. One thread at a time."""
 
     def __init__(self, effort: Effort) -> None:
         self._tables: dict[PartitionGeometry, PartitionTable] = {}
@@ -110,8 +110,8 @@ class PartPlacement:
     """Sorts the nodes of one decision, best first."""
 
 
-class _Way(NamedTuple):
-    """One way that is compared with others on its node."""
+class _Division(NamedTuple):
+    """GPUs and parts for the pod, before it is known what damage they do."""
 
     whole: Choice | None
     option: PartOption
@@ -129,7 +129,7 @@ class PartPlaces:
     def __init__(
         self,
         question: PartQuestion,
-        asked: Question,
+        pod_question: Question,
         engine: Engine,
         tables: PartTables,
         *,
@@ -139,13 +139,13 @@ class PartPlaces:
     ) -> None:
         """`free`: whole GPUs that count for the pod and can be given; `lefts`: what is left of each GPU that is cut on
         demand; `held`: whole GPUs there that the pod already has."""
-        self._question, self._asked, self._engine, self._tables = question, asked, engine, tables
+        self._question, self._pod_question, self._engine, self._tables = question, pod_question, engine, tables
         self._free, self._held = free, held
-        self._nothing = tuple(Demand(0, policy) for policy in asked.policies)
+        self._nothing = tuple(Demand(0, policy) for policy in pod_question.policies)
         self.cut_off = False
         """Whether something was left out because there is too much of it: finding no place then proves nothing."""
         self._demands = question.demands
-        self._wanted = tuple(sum(asked.counts[question.parts[at]] for at in alike) for alike in self._demands)
+        self._wanted = tuple(sum(pod_question.counts[question.parts[at]] for at in alike) for alike in self._demands)
         self._gpus = tuple(
             (0 if one.ordinal is None else 1 << one.ordinal, tables.table(one.geometry), left)
             for one, left in zip(question.kind.partitions.gpus, lefts, strict=True)
@@ -156,10 +156,10 @@ class PartPlaces:
         then those whose loss does least damage, then the least loss of what can be cut, then the fuller GPUs. For each
         set of whole GPUs, and each way to choose the values to agree on, only the best place is yielded."""
         for _, equal in groupby(self._most(MAX_SETS, self._sets()), key=_rank_of_whole):
-            every = [self._way(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
-            ways = sorted((way for way in every if way is not None), key=_fresh_count)
-            # Most callers ask for one place only, so no damage is worked out for ways that break more.
-            for _, alike in groupby(ways, key=_fresh_count):
+            every = [self._divide(*one) for one in self._most(MAX_EQUAL_SETS, equal)]
+            divisions = sorted((one for one in every if one is not None), key=_fresh_count)
+            # Most callers ask for one place only, so no damage is worked out for divisions that break more.
+            for _, alike in groupby(divisions, key=_fresh_count):
                 yield from map(self._placement, sorted(map(self._least_damage, alike), key=self._order))
 
     def _most(self, count: int, every: Iterable[T]) -> Iterator[T]:
@@ -183,32 +183,37 @@ class PartPlaces:
     def _choices(self, option: PartOption) -> Iterator[Choice]:
         demands = tuple(
             Demand(
-                self._asked.counts[place],
-                self._asked.policies[place],
+                self._pod_question.counts[place],
+                self._pod_question.policies[place],
                 None if mask & self._free == self._free else mask & self._free,
             )
             for place, mask in zip(self._question.whole, option.whole, strict=True)
         )
         return self._engine.choices(self._question.kind.box, self._free, demands, self._held)
 
-    def _way(self, choice: Choice | None, option: PartOption) -> _Way | None:
-        """Return the best way to cut beside these whole GPUs, ignoring the damage."""
+    def _divide(self, choice: Choice | None, option: PartOption) -> _Division | None:
+        """Return the best cut beside these whole GPUs, ignoring the damage."""
         cut = self._best(0 if choice is None else choice.mask, option, self._free)
-        return None if cut is None else _Way(choice, option, cut)
+        return None if cut is None else _Division(choice, option, cut)
 
-    def _order(self, way: _Way) -> tuple[object, ...]:
-        """Return a key that sorts, best first, ways with whole GPUs of equal rank that break equally many others."""
-        fresh = self._fresh_of(way.cut, way.taken)
-        damage = self._damages(self._free & ~way.taken)(fresh) if fresh else ()
-        return damage, way.cut.key, way.cut.picks, () if way.whole is None else ordinals_of(way.whole.mask)
+    def _order(self, division: _Division) -> tuple[object, ...]:
+        """Return a key that sorts divisions, best first; their whole GPUs have one rank, and they break as many."""
+        fresh = self._fresh_of(division.cut, division.taken)
+        damage = self._damages(self._free & ~division.taken)(fresh) if fresh else ()
+        return (
+            damage,
+            division.cut.key,
+            division.cut.picks,
+            () if division.whole is None else ordinals_of(division.whole.mask),
+        )
 
-    def _placement(self, way: _Way) -> PartPlacement:
-        fresh = self._fresh_of(way.cut, way.taken)
-        rank = self.rank(self._node_rank(way.whole, fresh), fresh.bit_count(), way.cut.key)
-        return PartPlacement(way.whole, self._dealt(way.cut), rank)
+    def _placement(self, division: _Division) -> PartPlacement:
+        fresh = self._fresh_of(division.cut, division.taken)
+        rank = self.rank(self._node_rank(division.whole, fresh), fresh.bit_count(), division.cut.key)
+        return PartPlacement(division.whole, self._dealt(division.cut), rank)
 
     def _best(self, taken: int, option: PartOption, fresh: int) -> Cut | None:
-        """Return the best way to cut beside the taken whole GPUs that breaks no fresh GPUs but these."""
+        """Return the best cut beside the taken whole GPUs that breaks no fresh GPUs but these."""
         if not self._demands:
             return NOTHING
         masks = zip(*[option.parts[alike[0]] for alike in self._demands], strict=True)
@@ -228,14 +233,14 @@ class PartPlaces:
         ordinals = (partitions[gpu].ordinal for gpu, _, _ in cut.picks)
         return mask_of({one for one in ordinals if one is not None and (self._free & ~taken) >> one & 1})
 
-    def _least_damage(self, way: _Way) -> _Way:
-        """Return the best way that breaks equally many fresh GPUs, those whose loss does least damage to the rest."""
-        count = _fresh_count(way)
-        found = self._cut_with_least_damage(way.taken, way.option, count) if count else None
-        return way if found is None else way._replace(cut=found)
+    def _least_damage(self, division: _Division) -> _Division:
+        """Return the best division that breaks as many fresh GPUs: those whose loss does least damage to the rest."""
+        count = _fresh_count(division)
+        found = self._cut_with_least_damage(division.taken, division.option, count) if count else None
+        return division if found is None else division._replace(cut=found)
 
     def _cut_with_least_damage(self, taken: int, option: PartOption, count: int) -> Cut | None:
-        """Return the best way that breaks `count` fresh GPUs, those whose loss does least damage to the rest."""
+        """Return the best cut that breaks `count` fresh GPUs, those whose loss does least damage to the rest."""
         free = self._free & ~taken
         alike: dict[tuple[PartitionTable, Left, PlaceMasks], int] = {}
         for number, (bit, table, left) in enumerate(self._gpus):
@@ -244,7 +249,7 @@ class PartPlaces:
                 look = table, left, allowed
                 alike[look] = alike.get(look, 0) | bit
         damage_of = self._damages(free)
-        # Sets of GPUs that are alike give the same, and of equal ways the first GPUs are taken.
+        # Sets of GPUs that are alike give the same, and of equal cuts the first GPUs are taken.
         kinds = refined(self._engine.table(self._question.kind.box, self._nothing).twins, list(alike.values()))
         sets = islice(representatives(kinds, sum(alike.values()), count), MAX_FRESH_SETS)
         sorted_sets = sorted((damage_of(chosen), ordinals_of(chosen), chosen) for chosen in sets)
@@ -265,17 +270,17 @@ class PartPlaces:
         return self._tables.damages(self._engine, self._question.kind.box, self._nothing, free)
 
     def _dealt(self, cut: Cut) -> Cut:
-        """Return a way with the parts of each demand divided among its requests, in order."""
+        """Return a cut with the parts of each demand divided among its requests, in order."""
         if len(self._demands) == len(self._question.parts):
             return cut
-        counts, parts = self._asked.counts, self._question.parts
+        counts, parts = self._pod_question.counts, self._question.parts
         turns = [iter([at for at in alike for _ in range(counts[parts[at]])]) for alike in self._demands]
         return Cut(cut.key, tuple(sorted((gpu, next(turns[demand]), place) for gpu, demand, place in cut.picks)))
 
     def rank(self, nodes: tuple[int, ...], fresh: int = 0, key: CutKey | None = None) -> int:
         """Return the rank of a node, given the rank of its whole GPUs: GPUs that are lost to sets count before the
         position of the pod's one whole GPU, and after the links of several."""
-        is_linked = sum(self._asked.counts[place] for place in self._question.whole) > 1
+        is_linked = sum(self._pod_question.counts[place] for place in self._question.whole) > 1
         told = (*nodes, fresh) if is_linked else (fresh, *nodes)
         loss, left = (0, 0) if key is None else key[1:]
         return one_number((*told, loss, left, self._free.bit_count()))
@@ -300,8 +305,8 @@ class PartPlaces:
         return score.node_rank()
 
 
-def _fresh_count(way: _Way) -> int:
-    return way.cut.key.fresh
+def _fresh_count(division: _Division) -> int:
+    return division.cut.key.fresh
 
 
 def _rank_of_whole(one: tuple[Choice | None, PartOption]) -> tuple[int, ...]:

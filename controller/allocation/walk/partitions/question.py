@@ -88,11 +88,11 @@ def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int]
 
 def _matching(one: PartitionedGpu[PublishedDevice], question: Question, place: int, selectors: Selectors) -> int:
     """Return the places of a GPU that a request may have, by its selectors and taints."""
-    asked = question.eligibility
-    tolerations = asked.tolerations[place]
-    if first_untolerated(asked.taints_of_all, tolerations) is not None:
+    eligibility = question.eligibility
+    tolerations = eligibility.tolerations[place]
+    if first_untolerated(eligibility.taints_of_all, tolerations) is not None:
         return 0
-    expressions = asked.selectors[place] if asked.selectors else ()
+    expressions = eligibility.selectors[place] if eligibility.selectors else ()
     mask = 0
     for number, (device, taints) in enumerate(zip(one.devices, one.taints, strict=True)):
         if first_untolerated(taints, tolerations) is None and all(

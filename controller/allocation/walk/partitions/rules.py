@@ -45,7 +45,7 @@ class PartRules:
         engine: Engine,
         tables: PartTables,
     ) -> None:
-        self._inventory, self._asked, self._answers = inventory, question, answers
+        self._inventory, self._question, self._answers = inventory, question, answers
         self._requests = requests
         self._engine, self._tables = engine, tables
         self.elsewhere = frozenset(
@@ -54,7 +54,7 @@ class PartRules:
         """The requests that get parts of GPUs on some node. Every rank depends on it."""
 
     @property
-    def are_asked_for(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether some request gets parts of GPUs on some node."""
         return bool(self.elsewhere)
 
@@ -80,7 +80,7 @@ class PartRules:
                 return f"no GPU can be cut into what request {name} selects, but into {', '.join(sorted(profiles))}"
         counts = [self._most(kind) for kind in kinds]
         if self.elsewhere and not any(counts):
-            parts = sum(self._asked.counts[place] for place in self.elsewhere)
+            parts = sum(self._question.counts[place] for place in self.elsewhere)
             what = "the requested part" if parts == 1 else f"the {parts} requested parts"
             return f"no node has room for {what}, even with all of its GPUs free"
         return ""
@@ -89,7 +89,7 @@ class PartRules:
         """Whether a node of a kind could serve the pod with all of its GPUs free, unless the contrary is proved."""
         question = self._answers.of_kind(kind).parts
         if not question.parts:
-            return set(range(len(self._asked.counts))) != self.elsewhere
+            return set(range(len(self._question.counts))) != self.elsewhere
         state = NodeState(kind, self._answers.of_kind(kind).present)
         places = self._places(question, state, 0)
         return self._may_give_more(question) or next(places.all(), None) is not None or places.cut_off
@@ -121,17 +121,19 @@ class PartRules:
         """Return the rank of a node that gives only whole GPUs, among nodes that give parts: each GPU that is given
         where another node would give a part counts as broken."""
         nodes = choice.score.best_node_rank() if best else choice.score.node_rank()
-        fresh = sum(self._asked.counts[place] for place in self.elsewhere)
-        is_linked = sum(self._asked.counts) - fresh > 1
+        fresh = sum(self._question.counts[place] for place in self.elsewhere)
+        is_linked = sum(self._question.counts) - fresh > 1
         told = (*nodes, fresh) if is_linked else (fresh, *nodes)
         return one_number((*told, 0, 0, state.free.bit_count()))
 
     def _may_give_more(self, question: PartQuestion) -> bool:
         """Whether a request may get a device that is neither a whole GPU nor a part that is cut on demand."""
-        return question.kind.partitions.has_more or len(question.parts) + len(question.whole) < len(self._asked.counts)
+        return question.kind.partitions.has_more or len(question.parts) + len(question.whole) < len(
+            self._question.counts
+        )
 
     def _refusal(self, question: PartQuestion) -> str:
-        count = sum(self._asked.counts[place] for place in question.parts)
+        count = sum(self._question.counts[place] for place in question.parts)
         if count == 1:
             return "without room on a GPU for the requested part"
         return f"without room on their GPUs for the {count} requested parts"
@@ -139,42 +141,42 @@ class PartRules:
     def _places(self, question: PartQuestion, state: NodeState, held: int) -> PartPlaces:
         free = state.free & self._answers.of_kind(state.kind).present & ~held
         left = lefts(state.kind.partitions.gpus, state.rest)
-        return PartPlaces(question, self._asked, self._engine, self._tables, free=free, lefts=left, held=held)
+        return PartPlaces(question, self._question, self._engine, self._tables, free=free, lefts=left, held=held)
 
     def direct(self, pool: NodePool, state: NodeState, held: int) -> NodeChoice | None:
         """Return the best place on a node whose state says everything, without asking the rules: for pods that need no
         more than counters, selectors and taints of places. None if there is more to check, or no place."""
         question = self._answers.of_kind(state.kind).parts
-        if not question.is_exact or sum(self._asked.counts) > MAX_DEVICES:
+        if not question.is_exact or sum(self._question.counts) > MAX_DEVICES:
             return None
         if any(amount < 0 for left in lefts(state.kind.partitions.gpus, state.rest) for amount in left):
             return None  # the rules give nothing of a pool that is overdrawn anywhere
         placement = next(self._places(question, state, held).all(), None)
         if placement is None:
             return None
-        names: list[list[str]] = [[] for _ in self._asked.counts]
+        names: list[list[str]] = [[] for _ in self._question.counts]
         for gpu, demand, place in placement.cut.picks:
             names[question.parts[demand]].append(pool.order[question.kind.partitions.gpus[gpu].numbers[place]])
         there = PartsThere(placement.rank, placement.cut.key.loss, tuple(map(tuple, names)))
         return NodeChoice(pool, placement.whole, parts=there)
 
     def choose(
-        self, problem: Problem, pool: NodePool, state: NodeState, held: int, asked: NodeQuestion
+        self, problem: Problem, pool: NodePool, state: NodeState, held: int, node_question: NodeQuestion
     ) -> NodeChoice | DoesNotFit | NeedsPerson:
         """Return the best place that the rules can complete, or the first legal allocation if they complete none of
         MAX_PROPOSALS."""
-        alternatives = tuple(chosen_by_links(problem, asked))
+        alternatives = tuple(chosen_by_links(problem, node_question))
         keys = tuple(one.key for one in alternatives)
         question = _cut_to(self._answers.of_kind(state.kind).parts, pool, problem, alternatives)
         places = self._places(question, state, held)
         for placement in islice(places.all(), MAX_PROPOSALS):
             restrictions = tuple(self._restrictions(question, pool, placement, keys))
             narrowed = _narrowed(problem, restrictions)
-            found = narrowed if isinstance(narrowed, NeedsPerson) else _solve(narrowed, asked, restrictions)
+            found = narrowed if isinstance(narrowed, NeedsPerson) else _solve(narrowed, node_question, restrictions)
             if isinstance(narrowed, Problem) and isinstance(found, Plan):
                 there = PartsThere(placement.rank, placement.cut.key.loss)
                 return NodeChoice(pool, placement.whole, legal=(narrowed, found), parts=there)
-        first = _solve(problem, asked, ())
+        first = _solve(problem, node_question, ())
         return NodeChoice(pool, None, legal=(problem, first)) if isinstance(first, Plan) else first
 
     def _restrictions(
@@ -231,11 +233,11 @@ def _narrowed(problem: Problem, restrictions: Sequence[Restriction]) -> Problem 
     return problem if isinstance(posed, DoesNotFit) else posed
 
 
-def _solve(problem: Problem, asked: NodeQuestion, restrictions: tuple[Restriction, ...]) -> Outcome:
+def _solve(problem: Problem, question: NodeQuestion, restrictions: tuple[Restriction, ...]) -> Outcome:
     return solve(
         problem,
-        restrictions=(*asked.base, *restrictions),
-        chosen=asked.chosen,
-        max_steps=asked.max_steps,
-        effort=asked.effort,
+        restrictions=(*question.base, *restrictions),
+        chosen=question.chosen,
+        max_steps=question.max_steps,
+        effort=question.effort,
     )

@@ -61,7 +61,7 @@ def test_what_is_remembered_is_bounded_by_ways_and_forgetting_changes_no_answer(
     large = Cuts(Effort())
     expected = told(large)
     assert held(large) > 20
-    monkeypatch.setattr(cuts, "MOST_WAYS", 20)
+    monkeypatch.setattr(cuts, "MOST_KNOWN_CUTS", 20)
     small = Cuts(Effort())
     for _ in range(2):
         assert told(small) == expected
@@ -71,7 +71,7 @@ def test_what_is_remembered_is_bounded_by_ways_and_forgetting_changes_no_answer(
 def held(memory: Cuts) -> int:
     """How many ways are remembered."""
     return sum(1 + len(gpus) for gpus, *_ in memory._bests) + sum(
-        1 + len(given.ways) for given in memory._known.values()
+        1 + len(given.offers) for given in memory._known.values()
     )
 
 
@@ -84,6 +84,6 @@ def test_where_ways_are_left_out_that_none_was_found_is_told_as_unproved(
     asked = (CutGpu(table, table.geometry.there, (every, every)),) * gpus
     assert Cuts(Effort()).best(asked, (8 * gpus, 1)) == (None, False)
     assert Cuts(Effort()).best(asked, (2, 2)).cut is not None
-    monkeypatch.setattr(cuts, "MAX_WAYS", 3)
+    monkeypatch.setattr(cuts, "MAX_CUTS", 3)
     assert Cuts(Effort()).best(asked, (8 * gpus, 1)) == (None, True)
     assert Cuts(Effort()).best(asked, (2, 2)).cut_off

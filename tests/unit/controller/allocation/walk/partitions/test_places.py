@@ -272,7 +272,7 @@ def test_nothing_is_called_impossible_where_ways_were_left_out(monkeypatch: pyte
     requests = [part("r", "1g.10gb", 3), part("s", "2g.20gb"), part("t", "1g.20gb")]
     impossible = [part("r", "3g.40gb", 5), part("s", "2g.20gb", 3)]
     assert "no node has room for the 8 requested parts" in refused(cluster(a=SMALL), *impossible)
-    monkeypatch.setattr(cuts, "MAX_WAYS", 2)
+    monkeypatch.setattr(cuts, "MAX_CUTS", 2)
     assert len(given(cluster(a=SMALL), "c", *requests)) == 5
     assert "room" not in refused(cluster(a=SMALL), *impossible)
 
