@@ -52,6 +52,11 @@ def missing(*, built: bool) -> tuple[str, ...]:
     return (*_missing_programs(), *(() if built else _missing_go()), *_missing_rights())
 
 
+def missing_to_build(*, built: bool) -> tuple[str, ...]:
+    """Return one line for each thing that is missing to build the programs, which needs neither root nor namespaces."""
+    return () if built else tuple(_missing_go())
+
+
 def missing_for_chart() -> tuple[str, ...]:
     """Return one line for each thing that is missing for pods that reach the API server, beside what all tests need."""
     if platform.system() != "Linux" or shutil.which("iptables"):

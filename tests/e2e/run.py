@@ -82,13 +82,16 @@ def main() -> int:
         os.environ[KUEUE] = str(binaries.kueue(cache))
     selections = _selections(version, core=options.core, and_core_on=options.and_core_on)
     versions = sorted({one.version for one in selections})
-    missing = prerequisites.missing(built=all(binaries.is_built(cache, each) for each in versions))
+    needed = prerequisites.missing_to_build if options.build_only else prerequisites.missing
+    missing = needed(built=all(binaries.is_built(cache, each) for each in versions))
     missing_for_image = (*prerequisites.missing_for_chart(), *image.missing(cache))
     for line in (*missing, *missing_for_image):
         sys.stdout.write(f"e2e: missing: {line}\n")
     sys.stdout.flush()
     if options.check:
         return SKIPPED if missing or missing_for_image else 0
+    if missing and options.build_only:
+        return 1
     if missing:
         command = (*_PYTEST, *_OPTIONS, str(TESTS), *pytest_options)
         return run_all([World("tests", cache, command, {MISSING: "; ".join(missing)})], at_once=1)[0]

@@ -17,7 +17,8 @@ TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
 from e2e import prerequisites, run
-prerequisites.missing = lambda built: ()
+prerequisites.missing = lambda built: ("runc: only tests need it",)
+prerequisites.missing_to_build = lambda built: ()
 sys.argv = ["make e2e", "--build-only"]
 sys.exit(run.main())
 """
@@ -144,6 +145,15 @@ for package in "$@"; do
 done
 """
 """Writes for each program where it was built, and notes each call."""
+
+
+def test_without_go_nothing_is_built_and_no_test_is_called_skipped(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "DRACAENA_E2E_CACHE": str(tmp_path), "PATH": str(tmp_path)}
+    command = [sys.executable, "-P", "-m", "e2e.run", "--build-only"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "e2e: missing: go: not on PATH (Go 1.26 or newer" in done.stdout
+    assert "skipped" not in done.stdout
 
 
 def built(version: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
