@@ -44,7 +44,7 @@ def world(server: ApiGround) -> Iterator[World]:
 @pytest.fixture
 def node(tmp_path: Path, protocol: int) -> Iterator[SupervisedNode]:
     with tempfile.TemporaryDirectory(prefix="m") as short:  # pytest's own folders are too long for sockets
-        node = SupervisedNode(short, tmp_path, protocol, GPUS)
+        node = SupervisedNode(short, tmp_path, protocol, GPUS, forked=True)
         try:
             yield node
         finally:

@@ -30,7 +30,7 @@ EITHER = pytest.mark.parametrize("protocol", in_tiers(3, 2))
 @pytest.fixture
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SupervisedNode]:
     with tempfile.TemporaryDirectory(prefix="m") as short:  # pytest's own folders are too long for sockets
-        node = SupervisedNode(short, tmp_path, request.getfixturevalue("protocol"))
+        node = SupervisedNode(short, tmp_path, request.getfixturevalue("protocol"), forked=True)
         try:
             yield node
         finally:
@@ -132,12 +132,11 @@ def test_an_end_by_sigterm_leaves_servers_to_their_clients(node: SupervisedNode,
 
 
 @pytest.mark.parametrize("protocol", [3])
-def test_a_second_supervisor_is_refused(node: SupervisedNode, protocol: int) -> None:
+def test_a_second_supervisor_is_refused(node: SupervisedNode, protocol: int, tmp_path: Path) -> None:
     node.start()
-    with node.begin(stderr=subprocess.PIPE) as second:
-        _, words = second.communicate(timeout=PATIENCE_S)
-    assert second.returncode != 0
-    assert "a supervisor runs on this node already" in words
+    with node.begin(tmp_path / "second.log") as second:
+        assert second.wait(timeout=PATIENCE_S) != 0
+    assert "a supervisor runs on this node already" in (tmp_path / "second.log").read_text()
 
 
 @EITHER

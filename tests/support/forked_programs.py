@@ -14,19 +14,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+from dracaena.cli.main import main as command
 from dracaena.demo.tied import tie_to
 
 LOADED = (
     *("dracaena.cli.main", "dracaena.cli.controller", "dracaena.cli.kubelet_plugin"),
-    *("dracaena.controller.program", "dracaena.kubelet_plugin.program"),
+    *("dracaena.controller.program", "dracaena.kubelet_plugin.program", "dracaena.mps.program"),
 )
 """Modules of the programs that tests start."""
+
+Main = Callable[[Sequence[str]], int]
+"""Takes the arguments of a command and returns its exit code; a function that can be imported."""
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(list(LOADED))
@@ -36,9 +40,14 @@ class ForkedProgram:
     """One `dracaena` process, with what is used of subprocess.Popen. It ends with this process at the latest."""
 
     def __init__(
-        self, arguments: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        main: Main = command,
     ) -> None:
-        """Start `dracaena` with these arguments.
+        """Start `main` with these arguments.
 
         What it prints goes on at the end of `log`; without one, standard error goes to `stderr`, and standard output to
         nobody. `environment` is all of it, by default ours.
@@ -50,7 +59,7 @@ class ForkedProgram:
         reader, writer = _SERVER.Pipe(duplex=False)
         with reader, writer:
             output = writer if log is None else log
-            self._process = _SERVER.Process(target=_become, args=(tuple(arguments), given, output), daemon=True)
+            self._process = _SERVER.Process(target=_become, args=(main, tuple(arguments), given, output), daemon=True)
             self._process.start()
             if log is None:
                 self.stderr = open(os.dup(reader.fileno()), encoding="utf-8")  # noqa: SIM115 - see communicate()
@@ -122,10 +131,8 @@ def begin_forked(arguments: Sequence[str], log_path: Path, environment: Mapping[
     return ForkedProgram(arguments, log=log_path, environment=environment)
 
 
-def _become(arguments: Sequence[str], environment: Mapping[str, str], output: Path | Connection) -> None:
+def _become(main: Main, arguments: Sequence[str], environment: Mapping[str, str], output: Path | Connection) -> None:
     """Run the command in a new process."""
-    from dracaena.cli.main import main
-
     tie_to(os.getppid())
     os.setsid()
     os.environ.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, Role
+from support import mps_program
 from support.fake_mps import FakeCudaClient, FakeMps
+from support.forked_programs import ForkedProgram
 from support.mps_node import GPUS
 from support.mps_program import ModesInFile
 
@@ -39,34 +42,48 @@ class SupervisedNode:
         *,
         check_s: float = 0.5,
         poll_s: float = 0.02,
+        forked: bool = False,
     ) -> None:
-        """Settings of the supervisor in seconds; by default shorter than a node's, so that tests wait less."""
+        """Settings of the supervisor in seconds; by default shorter than a node's, so that tests wait less.
+
+        `forked` (support.forked_programs) is for where nobody asks what memory the process has.
+        """
         self.places = MpsPlaces(root)
         self.fake = FakeMps(folder / "driver", gpus, protocol)
         self.modes = ModesInFile(folder / "modes.json")
         self.modes.write(dict.fromkeys(gpus, ComputeMode.DEFAULT))
         self.table = ProcProcessTable(self.places.pipes)
         self.requests = DocumentFolder(Path(root) / mps.REQUESTS, synced=False)
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.port = 0
+        self._log = folder / "supervisor.log"
         self._pauses_s = (check_s, poll_s)
+        self._forked = forked
 
     def start(self) -> None:
-        self.process = self.begin(stderr=subprocess.DEVNULL)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.process.stdout.close()
-        self.port = int(line.split()[1])
+        self._log.unlink(missing_ok=True)
+        process = self.process = self.begin(self._log)
 
-    def begin(self, stderr: int) -> subprocess.Popen[str]:
+        def said() -> re.Match[str] | None:
+            return re.search(r"^port (\d+)\n", self._log.read_text(), re.MULTILINE)
+
+        wait_for(lambda: said() is not None or process.poll() is not None, self._log.read_text)
+        found = said()
+        assert found is not None, self._log.read_text()
+        self.port = int(found[1])
+
+    def begin(self, log: Path) -> subprocess.Popen[bytes] | ForkedProgram:
+        """Start a supervisor that prints to the end of a file."""
         arguments = [self.places.root, str(self.fake.root), str(self.modes.path), *map(str, self._pauses_s)]
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "support.mps_program", *arguments],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+        if self._forked:
+            return ForkedProgram(arguments, log=log, main=mps_program.main)
+        with log.open("ab") as stream:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "support.mps_program", *arguments],
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                stdout=stream,
+                stderr=stream,
+            )
 
     def end(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None

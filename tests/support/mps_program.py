@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -45,7 +45,8 @@ class ModesInFile:
         half.replace(self.path)
 
 
-def main(root: str, driver_root: str, modes: str, check_s: str, poll_s: str) -> None:
+def main(arguments: Sequence[str]) -> int:
+    root, driver_root, modes, check_s, poll_s = arguments
     hold_end_signals()
     configure_logs("info", "text")
     settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
@@ -55,7 +56,8 @@ def main(root: str, driver_root: str, modes: str, check_s: str, poll_s: str) -> 
     sys.stdout.flush()
     wait_for_end_signal()
     program.stop()
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    raise SystemExit(main(sys.argv[1:]))
