@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.cli.main import main
 from dracaena.demo.program import OWN_COMMANDS
 from support.kube import wait_for
 
@@ -118,15 +119,23 @@ def line_with(words: str, demo: subprocess.Popen[str]) -> tuple[str, str]:
     raise AssertionError(f"the demo ended without {words!r}:\n{said}")
 
 
-def test_a_kept_demo_shows_its_load_what_it_says_to_ask_is_answered_and_on_sigterm_it_leaves_nothing_behind() -> None:
+@pytest.mark.usefixtures("logs_as_before")
+def test_a_kept_demo_shows_its_load_what_it_says_to_ask_is_answered_and_on_sigterm_it_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with kept_demo() as (demo, folder, children, said):
         assert_shows_its_load(said)
-        environment = os.environ | {"KUBECONFIG": str(folder / "kubeconfig")}
-        for line in OWN_COMMANDS:
-            command = (sys.executable, "-P", "-m", "dracaena.cli.main", *shlex.split(line))
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert "dgx-a100" in done.stdout
+        config = str(folder / "kubeconfig")
+        first, *others = map(shlex.split, OWN_COMMANDS)
+        command, environment = (*COMMAND[:-2], *first), os.environ | {"KUBECONFIG": config}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "dgx-a100" in done.stdout
+        for arguments in others:
+            assert main([*arguments, "--kubeconfig", config]) == 0
+            answer = capsys.readouterr()
+            assert answer.err == ""
+            assert "dgx-a100" in answer.out
         assert caught(demo.pid) >= {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
         demo.terminate()
         demo.communicate(timeout=30)
