@@ -67,10 +67,8 @@ def test_nothing_of_ours_loads_what_the_image_leaves_out() -> None:
     assert lock > script.NOT_IN_THE_IMAGE, "no name that the lock does not hold"
 
 
-def test_wheel_holds_the_manifests_of_the_demo_and_no_time_of_the_checkout_that_it_was_made_of(tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels_script()._own_wheel(tmp_path / "source", wheels)) as archive:
+def test_wheel_holds_the_manifests_of_the_demo_and_no_time_of_the_checkout_that_it_was_made_of(own_wheel: Path) -> None:
+    with zipfile.ZipFile(own_wheel) as archive:
         files = archive.infolist()
         manifests = {one.filename.rpartition("/")[2] for one in files if "demo/manifests/" in one.filename}
     assert len(files) > 200

@@ -126,10 +126,8 @@ def test_launcher_manifest_and_build_agree_on_the_versions_of_python() -> None:
     assert oldest == f">={ARCHIVES.PYTHONS[0]}"
 
 
-def test_what_is_unpacked_and_linked_as_krew_does_it_runs(tmp_path: Path) -> None:
-    (tmp_path / "wheels").mkdir()
-    own = script("image/wheels.py")._own_wheel(tmp_path / "source", tmp_path / "wheels")
-    ARCHIVES.write_archive(tmp_path / "a.tar.gz", [own])
+def test_what_is_unpacked_and_linked_as_krew_does_it_runs(tmp_path: Path, own_wheel: Path) -> None:
+    ARCHIVES.write_archive(tmp_path / "a.tar.gz", [own_wheel])
     with tarfile.open(tmp_path / "a.tar.gz") as archive:
         archive.extractall(tmp_path / "store", filter="data")
     assert (tmp_path / "store" / "LICENSE").exists()
