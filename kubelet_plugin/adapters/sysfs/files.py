@@ -18,7 +18,17 @@ class UnreadableSysfsError(Exception):
     """Sysfs has something that no kernel writes; the text names the file, what was seen and what was expected."""
 
 
-def names(folder: Path) -> list[str]:
+def is_folder(path: str) -> bool:
+    """Tell whether there is such a folder, or a link to one."""
+    return os.path.isdir(path)  # noqa: PTH112 - a Path costs four times as much
+
+
+def is_there(path: str) -> bool:
+    """Tell whether there is anything at that path, and not only a link to nothing."""
+    return os.path.exists(path)  # noqa: PTH110 - as above
+
+
+def names(folder: Path | str) -> list[str]:
     """Return the names in a folder, sorted; none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
@@ -27,7 +37,7 @@ def names(folder: Path) -> list[str]:
         return []
 
 
-def text(file: Path, most_bytes: int = MOST_BYTES) -> str | None:
+def text(file: Path | str, most_bytes: int = MOST_BYTES) -> str | None:
     """Return the content of an attribute without its line end, None if it cannot be read or is not one."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.vgpu import vgpu_type
-from dracaena.kubelet_plugin.adapters.sysfs.files import names, text
+from dracaena.kubelet_plugin.adapters.sysfs.files import is_folder, is_there, names, text
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MOST_TYPES_BYTES, SysfsVgpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
@@ -32,18 +31,19 @@ class SysfsVgpuGpus:
 
     def __init__(self, root: str = "/sys") -> None:
         self._vgpus = SysfsVgpu(root)
-        self._pci = Path(root) / "bus/pci/devices"
+        self._pci = f"{root}/bus/pci/devices"
 
     def read(self, told: TypesOfGpus) -> tuple[VgpuGpu, ...]:
         """Return all of NVIDIA's physical GPUs, by address. `told` are the types that the driver reported by number.
 
         Raises TemporaryError if a vGPU cannot be understood: it may be on any of them.
         """
-        bus = self._vgpus.read()
+        seen = dict(self._vgpus.functions())
+        bus = self._vgpus.read(seen)
         if bus.unreadable:
             raise TemporaryError(f"vGPU {bus.unreadable[0].address} cannot be understood: {bus.unreadable[0].reason}")
         functions: dict[PciAddress, list[PciAddress]] = {}
-        for name, gpu in self._vgpus.functions():
+        for name, gpu in seen.items():
             address = PciAddress.parse(name)
             if address is not None:
                 functions.setdefault(gpu, []).append(address)
@@ -80,26 +80,26 @@ class SysfsVgpuGpus:
 
     def _function(self, name: str, types: _Types) -> Iterator[VgpuFunction]:
         """Yield a function if vGPUs can be made on it, and record the types of mediated devices."""
-        folder = self._pci / name
-        if (folder / "mdev_supported_types").is_dir():
-            yield VgpuFunction(name, dict(self._mediated_types(folder / "mdev_supported_types", types)))
-        elif (folder / "nvidia/creatable_vgpu_types").exists():
-            free = text(folder / "nvidia/current_vgpu_type") == _NO_TYPE
-            listed = text(folder / "nvidia/creatable_vgpu_types", MOST_TYPES_BYTES) if free else None
+        folder = f"{self._pci}/{name}"
+        if is_folder(f"{folder}/mdev_supported_types"):
+            yield VgpuFunction(name, dict(self._mediated_types(f"{folder}/mdev_supported_types", types)))
+        elif is_there(f"{folder}/nvidia/creatable_vgpu_types"):
+            free = text(f"{folder}/nvidia/current_vgpu_type") == _NO_TYPE
+            listed = text(f"{folder}/nvidia/creatable_vgpu_types", MOST_TYPES_BYTES) if free else None
             yield VgpuFunction(name, dict.fromkeys(creatable_types(listed or ""), 1), has_type_file=True)
 
-    def _mediated_types(self, folder: Path, types: _Types) -> Iterator[tuple[str, int]]:
+    def _mediated_types(self, folder: str, types: _Types) -> Iterator[tuple[str, int]]:
         """Yield for each type how many more can be made."""
         for type_id in filter(_MDEV_TYPE.fullmatch, names(folder)):
-            most = _MOST.search(text(folder / type_id / "description") or "")
-            called = text(folder / type_id / "name") or ""
+            most = _MOST.search(text(f"{folder}/{type_id}/description") or "")
+            called = text(f"{folder}/{type_id}/name") or ""
             _offer(types, called, OfferedType(type_id, None if most is None else int(most[1])))
-            available = text(folder / type_id / "available_instances") or ""
+            available = text(f"{folder}/{type_id}/available_instances") or ""
             yield type_id, int(available) if _NUMBER.fullmatch(available) else 0
 
     def _device_id(self, name: str) -> int:
         """Return the PCI ID, the device in the upper half; 0 if sysfs does not have it."""
-        found = [_HEXADECIMAL.fullmatch(text(self._pci / name / file) or "") for file in ("device", "vendor")]
+        found = [_HEXADECIMAL.fullmatch(text(f"{self._pci}/{name}/{file}") or "") for file in ("device", "vendor")]
         device, vendor = found
         return 0 if device is None or vendor is None else int(device[1], 16) << 16 | int(vendor[1], 16)
 
