@@ -137,12 +137,12 @@ def _chosen_fields(path: str) -> ChosenFields:
         with Path(path).open("rb") as file:
             data = file.read(MOST_FIELD_BYTES + 1)
     except OSError as error:
-        raise BadInputError(f"file of fields {path}: {error.strerror}") from error
+        raise BadInputError(f"field file {path}: {error.strerror}") from error
     if len(data) > MOST_FIELD_BYTES:
-        raise BadInputError(f"file of fields {path} has more than {MOST_FIELD_BYTES >> 20} MiB")
+        raise BadInputError(f"field file {path} has more than {MOST_FIELD_BYTES >> 20} MiB")
     chosen = read_field_file(data)
     for fault in chosen.faults:
-        log.warning("a line of the file of fields serves nothing", file=path, line=fault)
+        log.warning("a line of the field file has no effect", file=path, line=fault)
     return chosen
 
 

@@ -301,12 +301,12 @@ class Reflector(Generic[T]):
                     raise  # another version may be served, or none any more
                 version = self._version or version
                 if self._heard_s == heard_s and self._clock.monotonic() - began_s >= SILENCE_S:
-                    log.debug("watch told nothing, listing again", resource=self._kind.RESOURCE)
+                    log.debug("watch was silent, listing again", resource=self._kind.RESOURCE)
                     return
                 self._last_error = str(error)
                 asked_s = error.retry_after_s
                 if not (self._stopping.is_set() or self._list_wanted):
-                    log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
+                    log.info("watch broke, resuming", resource=self._kind.RESOURCE, error=str(error))
             is_short = self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._list_wanted
             if is_short or asked_s is not None:
                 self._pause(asked_s)
@@ -429,7 +429,7 @@ class Reflector(Generic[T]):
         reason = f"{type(error).__name__}: {error}"
         self._trouble.aside[key] = _Pending(change.new, change.unread, tries, due_s, reason, seen)
         if before is None or before.new is not change.new:
-            log.error("change not taken in, set aside", resource=self._kind.RESOURCE, object=key, exc_info=error)
+            log.error("change not applied, set aside", resource=self._kind.RESOURCE, object=key, exc_info=error)
         if self._retrying is None and not self._stopping.is_set():
             name = f"retries-{self._kind.RESOURCE}"
             self._retrying = threading.Thread(target=self._retry, name=name, daemon=True)

@@ -35,17 +35,18 @@ class ClaimMetrics:
         )
         self.set_aside = Gauge(
             "dracaena_plugin_claims_set_aside",
-            "Prepared claims of which no container can be started: a device is gone, or its node is in other hands",
+            "Prepared claims for which no container can be started: a device is gone, or its node belongs to another "
+            "one",
             registry=registry,
         )
         self.moved = Gauge(
             "dracaena_plugin_claims_with_moved_devices",
-            "Prepared claims whose running containers may have nodes that are other devices now",
+            "Prepared claims whose running containers may have device nodes that now belong to other devices",
             registry=registry,
         )
         self.lost_mig = Gauge(
             "dracaena_plugin_claims_with_lost_mig_devices",
-            "Prepared claims whose MIG devices were destroyed under them",
+            "Prepared claims whose MIG devices were destroyed while in use",
             registry=registry,
         )
 
@@ -61,12 +62,13 @@ class DeviceMetrics:
         )
         self.reading_stale = Gauge(
             "dracaena_plugin_reading_stale",
-            "1 while the GPU driver gives no good reading: devices are those of the last one, or not known yet",
+            "1 while the GPU driver gives no good reading: devices are those of the last good one, or not known yet",
             registry=registry,
         )
         self.nvml_errors = Counter(
             "dracaena_plugin_nvml_errors_total",
-            "Calls of NVML that gave no answer and might have, by call and error; not those that the hardware lacks",
+            "NVML calls that failed but could have succeeded, by call and error; not those that the hardware does not "
+            "support",
             ["call", "error"],
             registry=registry,
         )
@@ -78,7 +80,7 @@ class DeviceMetrics:
         )
         self.xids = Counter("dracaena_plugin_xids_total", "XIDs that the driver reported", ["xid"], registry=registry)
         self.health_errors = Counter(
-            "dracaena_plugin_health_errors_total", "Failed looks at the health of the GPUs", registry=registry
+            "dracaena_plugin_health_errors_total", "Failed health checks of the GPUs", registry=registry
         )
 
 
@@ -87,7 +89,7 @@ class PublishingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registered = Gauge(
-            "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry
+            "dracaena_plugin_registered", "1 if kubelet has accepted the plugin, 0 if it refused it", registry=registry
         )
         self.devices = Gauge(
             "dracaena_plugin_published_devices", "Devices in the ResourceSlices of this node", registry=registry
@@ -99,7 +101,7 @@ class PublishingMetrics:
             registry=registry,
         )
         self.errors = Counter(
-            "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
+            "dracaena_plugin_publish_errors_total", "Failed attempts to publish the ResourceSlices", registry=registry
         )
         self.taint_refused = Gauge(
             "dracaena_plugin_taint_refused",
@@ -111,7 +113,7 @@ class PublishingMetrics:
         )
         self.podlist_age = Gauge(
             "dracaena_plugin_podlist_age_seconds",
-            "Time since podlist.json was last seen to be right; a minute at most in good times",
+            "Time since podlist.json was last found correct; a minute at most while all is well",
             registry=registry,
         )
 
@@ -122,21 +124,22 @@ class SweepMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sweeps = Counter(
             "dracaena_plugin_sweeps_total",
-            "Looks for what kubelet forgot, by result (ok, failed)",
+            "Sweeps for what kubelet forgot, by result (ok, failed)",
             ["result"],
             registry=registry,
         )
         self.swept = Counter(
             "dracaena_plugin_swept_total",
-            "What was settled without kubelet, by kind: claims taken back (claim), files removed (spec, metadata), "
-            "checkpoints written again (checkpoint), GPUs that VFIO had for no claim (gpu), shares by MPS "
-            "that no claim had (share)",
+            "What was cleaned up without kubelet, by kind: claims unprepared (claim), files removed (spec, metadata), "
+            "checkpoints rewritten (checkpoint), GPUs bound to VFIO for no claim (gpu), MPS shares "
+            "of no claim (share)",
             ["kind"],
             registry=registry,
         )
         self.orphaned_claims = Gauge(
             "dracaena_plugin_orphaned_claims",
-            "Prepared claims that are gone from the API and not unprepared: held until kubelet is known to have let go",
+            "Prepared claims that are gone from the API and not unprepared: held until kubelet is known to have "
+            "released them",
             registry=registry,
         )
 
@@ -153,33 +156,34 @@ class NodeMetrics:
         )
         self.unreadable_objects = Gauge(
             "dracaena_plugin_unreadable_objects",
-            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them",
+            "Objects of a resource that cannot be read, or whose last change was not applied; the log names them",
             ["resource"],
             registry=registry,
         )
         self.settings_section = Gauge(
             "dracaena_plugin_settings_section",
-            "1 for the section of the settings file that the label of this node names; known is false when it has none",
+            "1 for the section of the settings file that the label of this node names; known is false if there is no "
+            "such section",
             ["section", "known"],
             registry=registry,
         )
 
         self.mig_layout = Gauge(
             "dracaena_plugin_mig_layout",
-            "1 for the MIG layout that this node is to have and how far that is (Pending, Applied, Failed)",
+            "1 for the MIG layout that this node is to have and its progress (Pending, Applied, Failed)",
             ["layout", "state"],
             registry=registry,
         )
         self.vgpu_layout = Gauge(
             "dracaena_plugin_vgpu_layout",
-            "1 for the vGPU layout that this node is to have and how far that is (Pending, Applied, Failed)",
+            "1 for the vGPU layout that this node is to have and its progress (Pending, Applied, Failed)",
             ["layout", "state"],
             registry=registry,
         )
         self.confidential_mode = Gauge(
             "dracaena_plugin_confidential_mode",
             "1 for the mode of confidential computing that the label of this node asks for, where the plugin changes "
-            "modes, and how far that is (Pending, Applied, Failed)",
+            "modes, and its progress (Pending, Applied, Failed)",
             ["mode", "state"],
             registry=registry,
         )

@@ -88,7 +88,7 @@ class Program:
         with self._node.call_lock.hold():
             if not self._acquire_instance_lock():
                 raise PermanentError(
-                    "this instance of the plugin runs already: another process holds "
+                    "this instance of the plugin is already running: another process holds "
                     f"{self._node.paths.instance_lock}. Stop it first, or give this one its own --pod-uid"
                 )
             try:

@@ -65,7 +65,7 @@ class FaultLog:
                 kind, message = happened
                 self._metrics.faults.labels(kind.value).inc()
                 log.error(
-                    "clients of an MPS server were hit", gpu=gpu, kind=kind.value, shares=len(shares), why=message
+                    "clients of an MPS server were affected", gpu=gpu, kind=kind.value, shares=len(shares), why=message
                 )
                 for share in shares:
                     self._faults[share] = MpsFault(

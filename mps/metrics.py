@@ -19,11 +19,11 @@ class MpsMetrics:
         )
         self.gpus = Gauge(
             "dracaena_mps_gpus_held",
-            "GPUs that have something of the supervisor: a server, or a compute mode to be put back",
+            "GPUs that have something of the supervisor's: a server, or a compute mode to be restored",
             registry=registry,
         )
         self.protocol = Gauge(
-            "dracaena_mps_protocol", "Protocol of nvidia-cuda-mps-control that is spoken, 0: none", registry=registry
+            "dracaena_mps_protocol", "Protocol of nvidia-cuda-mps-control that is in use, 0: none", registry=registry
         )
         self.ready_seconds = Histogram(
             "dracaena_mps_share_ready_seconds",
@@ -43,6 +43,6 @@ class MpsMetrics:
         self.starts = Counter("dracaena_mps_daemon_starts_total", "Control daemons started", registry=registry)
         self.failures = Counter(
             "dracaena_mps_failed_steps_total",
-            "Steps and looks that did not work, and are tried again",
+            "Steps and checks that failed and are retried",
             registry=registry,
         )

@@ -87,7 +87,7 @@ class MpsProgram:
             self._clock.sleep_until_set(self._stopping, LOCK_POLL_S)
         if not taken:
             raise PermanentError(
-                f"a supervisor runs on this node already: another process holds {self._lock.path}. Stop it first"
+                f"a supervisor is already running on this node: another process holds {self._lock.path}. Stop it first"
             )
         try:
             self._files.prepare()

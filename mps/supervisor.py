@@ -121,7 +121,7 @@ class Supervisor:
                 files.remove_journal(gpu)
         self._faults.resume(self._statuses)
         for share in self._statuses:
-            self._hold_back(share, "the supervisor has been started again and looks what is there")
+            self._hold_back(share, "the supervisor has been restarted and is looking at what is there")
 
     def _hold_back(self, share: str, why: str) -> None:
         """Report that a ready share is not ready for now. Keeps which server it had for a later supervisor."""
@@ -296,7 +296,7 @@ class Supervisor:
         tries = self._tries.setdefault(gpu, _Tries())
         self._metrics.failures.inc()
         if tries.trouble != trouble:
-            log.warning("does not work, and is tried again", gpu=gpu or "node", why=trouble)
+            log.warning("failed, and is retried", gpu=gpu or "node", why=trouble)
         pause_s = min(FIRST_PAUSE_S * 2**tries.count, LONGEST_PAUSE_S)
         tries.trouble, tries.count = trouble, min(tries.count + 1, 10)
         tries.silent = tries.silent + 1 if silent else 0

@@ -128,7 +128,7 @@ class Layers(Generic[S]):
         ]
         if missing:
             wanted = ", ".join(f"{_flag(name)} (or {_variable(name)})" for name in missing)
-            raise BadInputError(f"a setting without default is not given: {wanted}")
+            raise BadInputError(f"a required setting is missing: {wanted}")
         return self.settings(**values)
 
     def overruled(self, section: str) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ class StrictLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             self._aliases += 1
             if self._aliases > _MOST_ALIASES or event.anchor not in self._plain:
-                problem = f"alias *{event.anchor}, expected at most {_MOST_ALIASES}, each of what holds none"
+                problem = f"alias *{event.anchor}, expected at most {_MOST_ALIASES}, each of a value without aliases"
                 raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
         before = self._aliases
         node = super().compose_node(parent, index)
@@ -199,7 +199,7 @@ class StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                problem = f"key {key.value!r} stands twice, expected once"
+                problem = f"key {key.value!r} appears twice, expected once"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -244,7 +244,7 @@ def _sections(settings: type[Any], document: Any, where: str) -> dict[str, dict[
             if field.name in found[name] and not field.metadata["in_sections"]
         )
         if early:
-            raise BadInputError(f"{place}: {early[0]} cannot stand in a section, it is needed before one is chosen")
+            raise BadInputError(f"{place}: {early[0]} cannot be in a section: it is needed before one is chosen")
     return found
 
 
@@ -272,7 +272,7 @@ def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, whe
     wanted = _type(settings, field)
     converted = _plain(wanted, value)
     if converted is None:
-        raise BadInputError(f"{where}: {_seen(value)} is no {_WORDS[wanted]}")
+        raise BadInputError(f"{where}: {_seen(value)} is not {_WORDS[wanted]}")
     choices, form, least = (field.metadata[key] for key in ("choices", "form", "least"))
     if choices and converted not in choices:
         raise BadInputError(f"{where}: {_seen(value)} is not one of {', '.join(choices)}")
@@ -312,7 +312,7 @@ def _plain(wanted: type, value: Any) -> Any:
     return None if isinstance(converted, float) and not math.isfinite(converted) else converted
 
 
-_WORDS: Mapping[type, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_WORDS: Mapping[type, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _bool(value: Any) -> bool | None:

@@ -186,7 +186,7 @@ def _context(tls: Mapping[str, Any], auth: str, sources: Sources, where: str) ->
             with _as_file(contents["client_ca"]) as authorities:
                 context.load_verify_locations(authorities)
         except (ssl.SSLError, OSError) as error:
-            raise BadInputError(f"{where}: client_ca is no certificate: {error}") from error
+            raise BadInputError(f"{where}: client_ca is not a certificate: {error}") from error
         # Optional in the handshake: probes of health pages have none. dracaena.process.http refuses the others.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
@@ -212,7 +212,9 @@ def _users(users: Mapping[Any, Any], where: str) -> dict[str, bytes]:
             raise BadInputError(f"{where}: user {user!r} holds a colon, which ends a name in basic auth")
         hit = _HASH.fullmatch(hashed) if isinstance(hashed, str) else None
         if hit is None:
-            raise BadInputError(f"{where}: what user {user!r} has is no bcrypt hash ($2y$…, as htpasswd -B writes it)")
+            raise BadInputError(
+                f"{where}: the entry of user {user!r} is not a bcrypt hash ($2y$…, as htpasswd -B writes it)"
+            )
         if int(hit[1]) not in _COSTS:
             raise BadInputError(
                 f"{where}: the hash of user {user!r} has cost {hit[1]}, expected {_COSTS[0]} to {_COSTS[-1]}"

@@ -43,7 +43,7 @@ class WebConfigFile:
             sources = read_sources(path)
             if sources != self._sources:
                 self._config, self._sources = decode_web_config(path, sources), sources
-                log.info("web-config file was read again", file=str(path))
+                log.info("web-config file was reloaded", file=str(path))
             self._trouble = ""
         except Exception as error:
             # Whatever it raises: this runs in the thread that serves. The old rules stay in force: dropping TLS or the
@@ -52,5 +52,7 @@ class WebConfigFile:
                 self._trouble = str(error)
                 known = isinstance(error, BadInputError)
                 log.error(
-                    "web-config file cannot be used, the one before holds on", error=self._trouble, exc_info=not known
+                    "web-config file cannot be used, the former one stays in use",
+                    error=self._trouble,
+                    exc_info=not known,
                 )

@@ -47,7 +47,7 @@ def read_field_file(data: bytes) -> ChosenFields:
         text = data.decode("utf-8-sig")
         rows = list(csv.reader(_lines(text), skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInputError(f"file of fields: {error}, expected lines of FIELD, type, help") from error
+        raise BadInputError(f"field file: {error}, expected lines of FIELD, type, help") from error
     found: dict[str, GpuField] = {}
     faults: list[str] = []
     driver_version = False

@@ -74,7 +74,7 @@ def allocation_families(owners: Owners, reading: DriverReading | None, hostname:
         MetricFamily(
             "dracaena_gpu_share_cores_ratio",
             "gauge",
-            "Ceiling of a share of a GPU, as a part of the GPU's cores; left out: no ceiling.",
+            "Ceiling of a share of a GPU, as a fraction of the GPU's cores; left out: no ceiling.",
             tuple(
                 Sample({**_allocation_labels(each, hostname), "share_id": share.share_id}, share.cores / _PERCENT)
                 for each, share in limits
@@ -111,7 +111,8 @@ def use_families(
         MetricFamily(
             "dracaena_gpu_container_sm_ratio",
             "gauge",
-            "Mean part of the SMs that the processes of a container used since the last scrape; not on MIG devices.",
+            "Mean fraction of the SMs that the processes of a container used since the last scrape; not on MIG "
+            "devices.",
             tuple(Sample(labels, use.sm_percent / _PERCENT) for labels, use in uses if use.sm_percent is not None),
         ),
         MetricFamily(
@@ -127,13 +128,13 @@ def use_families(
         MetricFamily(
             "dracaena_gpu_allocated_idle_seconds",
             "gauge",
-            "Time for which a container has had a device without using it, as far back as the exporter has looked.",
+            "Time for which a container has had a device without using it, as far back as the exporter has observed.",
             tuple(Sample(labels, seconds) for labels, seconds in idle_s),
         ),
         MetricFamily(
             "dracaena_gpu_allocated_idle",
             "gauge",
-            "1 where a container has had a device for longer than idle-after-s without using it, else 0.",
+            "1 if a container has had a device for longer than idle-after-s without using it, else 0.",
             tuple(Sample(labels, float(seconds >= idle_after_s)) for labels, seconds in idle_s),
         ),
     )
@@ -148,13 +149,13 @@ def state_families(
     age = [] if podlist.age_s is None else [Sample({}, max(0.0, podlist.age_s))]
     return (
         _one("dracaena_exporter_build_info", "Version of the exporter.", 1, {"version": state.version}),
-        _one("dracaena_exporter_driver_up", "1 where the GPU driver answered this scrape in time.", state.driver_up),
+        _one("dracaena_exporter_driver_up", "1 if the GPU driver answered this scrape in time.", state.driver_up),
         _one("dracaena_exporter_driver_seconds", "Time of the last reading of the driver.", state.driver_seconds),
         MetricFamily(
             "dracaena_exporter_gpu_up",
             "gauge",
-            "1 where a GPU answered to the end of this scrape, else 0; also of one that was named before and is not "
-            "now.",
+            "1 if a GPU answered until the end of this scrape, else 0; also 0 for a GPU that was named before and is "
+            "no longer.",
             tuple(
                 Sample({"gpu": str(index), "UUID": uuid, "hostname": hostname}, float(is_up))
                 for index, uuid, is_up in sorted(
@@ -167,23 +168,21 @@ def state_families(
         ),
         _one(
             "dracaena_exporter_unnamed_gpus",
-            "GPUs that the driver counts and does not name.",
+            "GPUs that the driver counts but does not name.",
             reading.unnamed if reading is not None else 0,
         ),
         _counter(
             "dracaena_exporter_nvml_errors_total",
-            "Calls of NVML that gave no answer and might have, by call and error.",
+            "NVML calls that failed but could have succeeded, by call and error.",
             [({"call": call, "error": error}, count) for (call, error), count in sorted(state.nvml_errors.items())],
         ),
         _counter(
             "dracaena_exporter_counters_ran_back_total",
-            "Values of the driver's counters that were lower than those before, and not shown.",
+            "Values of the driver's counters that were lower than before and are not shown.",
             [({}, state.ran_back)],
         ),
-        _one(
-            "dracaena_exporter_faulty_fields", "Lines of the file of fields that serve nothing.", state.faults_of_fields
-        ),
-        _one("dracaena_exporter_podlist_up", "1 where podlist.json was there and could be read.", podlist.is_read),
+        _one("dracaena_exporter_faulty_fields", "Lines of the field file that have no effect.", state.faults_of_fields),
+        _one("dracaena_exporter_podlist_up", "1 if podlist.json existed and could be read.", podlist.is_read),
         MetricFamily(
             "dracaena_exporter_podlist_age_seconds",
             "gauge",
@@ -192,13 +191,13 @@ def state_families(
         ),
         _counter(
             "dracaena_exporter_podlist_errors_total",
-            "Looks at podlist.json that found none that can be read, by reason; the map before stays.",
+            "Failed reads of podlist.json, by reason; the former map stays in use.",
             [({"reason": reason}, count) for reason, count in sorted(podlist.errors.items())],
         ),
         _one("dracaena_exporter_podlist_entries", "Containers in podlist.json.", podlist.entries),
         _one(
             "dracaena_exporter_podlist_unknown_gpus",
-            "GPUs in podlist.json that the driver does not list; without those for virtual machines.",
+            "GPUs in podlist.json that the driver does not list, except those for virtual machines.",
             len(owners.unknown) if reading is not None else 0,
         ),
     )

@@ -207,8 +207,8 @@ class CcModeChanges:
             )
         words = (
             f"{problem}; and the GPUs could not all be brought back into one mode: {'; '.join(problems) or 'none'}. No "
-            "GPU of this node is given to anybody. Bring all of them into one mode with NVIDIA's program, or restart "
-            "the node, then take the label away and set it again"
+            "claim gets a GPU of this node. Bring all of them into one mode with NVIDIA's program, or restart "
+            "the node, then remove the label and set it again"
         )
         self._journals.note(replace(change, step=ModeStep.STUCK, problem=words))
         raise ModeStuckError(words)
@@ -222,7 +222,7 @@ class CcModeChanges:
         self._refuse_while_open(function)
         self._write(address, f"bus/pci/drivers/{function.driver}/unbind")
         if self._now(address).driver is not None:
-            raise TemporaryError(f"the GPU at {address} was to lose driver {function.driver}, and has not")
+            raise TemporaryError(f"the GPU at {address} was to be unbound from driver {function.driver}, but was not")
 
     def _give_back(self, change: ModeChange) -> None:
         """Bind the GPUs to the drivers that they had. One that somebody else has bound meanwhile stays bound."""
@@ -239,8 +239,8 @@ class CcModeChanges:
                 raise
             except TemporaryError as error:
                 raise DriverRefusedError(
-                    f"the GPUs are in mode {change.mode}, and {error}. Bind it to another driver (vfio-pci), or take "
-                    "the label away and set it to the mode of before"
+                    f"the GPUs are in mode {change.mode}, and {error}. Bind it to another driver (vfio-pci), or "
+                    "remove the label and set it to the former mode"
                 ) from error
 
     def _write(self, address: str, path: str) -> None:

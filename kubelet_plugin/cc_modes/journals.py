@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.prepare.journals.cc_modes import (
 JOURNAL: Final = "cc-modes"
 """Name of the file."""
 
-OF_ANOTHER: Final = "another process of the plugin changes the mode of the GPUs: what it has done is looked at next"
+OF_ANOTHER: Final = "another process of the plugin is changing the mode of the GPUs: its result is checked next"
 """Why a process that read the journal before another one wrote it does nothing."""
 
 log = structlog.get_logger()
@@ -67,8 +67,8 @@ class CcModeJournals:
         journal = self._read()
         if journal.change is not None:
             return (
-                "the mode of confidential computing of this node's GPUs is being changed, and none is given to anybody "
-                "before that is over (docs/vm.md): kubelet asks again"
+                "the mode of confidential computing of this node's GPUs is being changed, and no claim gets one of "
+                "them before that is done (docs/vm.md): kubelet asks again"
             )
         if journal.asking:
             return "this node's GPUs are being asked which mode they are in, which takes seconds: kubelet asks again"
@@ -146,6 +146,6 @@ class CcModeJournals:
             return decode_cc_modes(data, self._boot_id)
         except ValueError as error:
             raise PermanentError(
-                f"file {JOURNAL} in the plugin's folder cannot be read ({error}), so nobody gets a GPU of this node: "
+                f"file {JOURNAL} in the plugin's folder cannot be read ({error}), so no claim gets a GPU of this node: "
                 "look at the modes and the drivers of the GPUs, then remove the file"
             ) from error

@@ -44,7 +44,7 @@ AGAIN_S: Final = 60.0
 """Pause after a process had a GPU open, and after a GPU did not report its mode: to find that out, NVML is closed and a
 program is started."""
 
-_AGAIN: Final = "to have it tried once more, take the label away and set it again"
+_AGAIN: Final = "to try again, remove the label and set it again"
 
 log = structlog.get_logger()
 
@@ -210,7 +210,7 @@ class CcModes:
         change, readings = self._bound
         if self._readings < readings + 2:  # a reading that began before the change may end after it
             self._ports.read_soon()
-            return ModeReport(mode, ModeState.PENDING, "it is done, and published when the GPUs were read again")
+            return ModeReport(mode, ModeState.PENDING, "done; published once the GPUs have been read again")
         self._bound, self._is_set_anew = None, False  # the modes were read by the change
         refused = RefusedMode(change.refused, change.problem) if change.refused else None
         self._journals.end(refused)
@@ -279,7 +279,7 @@ class CcModes:
             return "KVM runs no confidential guests on this host: turn on Intel TDX or AMD SEV-SNP"
         for gpu in gpus:
             if gpu.has_console:
-                return f"the GPU at {gpu.address} drives the display of the machine, and all GPUs change or none"
+                return f"the GPU at {gpu.address} drives the machine's display, and either all GPUs change or none"
             if gpu.virtual_functions or str(gpu.address) in machine.vgpu_parents:
                 return f"the GPU at {gpu.address} has virtual functions or vGPUs, which a reset would end"
             if str(gpu.address) in incapable:
@@ -322,7 +322,7 @@ class CcModes:
         if self._withheld_s is None:
             self._withheld_s = now_s
         if now_s - self._withheld_s < SETTLE_S:
-            return "the devices of this node are withheld; waiting for pods that were given one before"
+            return "the devices of this node are withheld; waiting for pods that already have one"
         if self._open is not None and now_s < self._open[1]:
             return self._open[0]
         return (

@@ -352,7 +352,7 @@ class DeviceState:
                     try:
                         self._undo_effects(uid, even_if_in_use=False)
                     except DracaenaError as error:
-                        log.warning("half a preparation cannot be taken back", claim_uid=uid, error=str(error))
+                        log.warning("unfinished preparation cannot be undone", claim_uid=uid, error=str(error))
                 raise
 
     def _with_effects(self, uid: ClaimUid, planned: Sequence[Effect]) -> PreparedClaim:
@@ -431,13 +431,13 @@ class DeviceState:
             self._take_back(reference.uid)
             return
         except DracaenaError as error:
-            log.warning("half a preparation cannot be taken back", claim=str(reference), error=str(error))
+            log.warning("unfinished preparation cannot be undone", claim=str(reference), error=str(error))
         try:
             if self._files.spec_is_seen(reference.uid):
                 return  # keep the checkpoint too: it tells the next start that there is something to remove
             self._checkpoints.remove(reference.uid)
         except DracaenaError as error:
-            log.warning("half a preparation stays until the next try", claim=str(reference), error=str(error))
+            log.warning("unfinished preparation stays until the next attempt", claim=str(reference), error=str(error))
 
     def _take_back(self, uid: ClaimUid) -> None:
         known = self._checkpoints.load(uid)
@@ -486,7 +486,7 @@ class DeviceState:
             with self._lock.hold():
                 if self._checkpoints.may_be_in_use(reference.uid):
                     return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
-            log.info("half a preparation taken back", claim=str(reference), reason=str(error))
+            log.info("unfinished preparation undone", claim=str(reference), reason=str(error))
             self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
 
 

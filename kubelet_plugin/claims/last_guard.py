@@ -106,7 +106,7 @@ class LastGuard:
                 gpu = device.pci_bus_id if device.is_vgpu else device.physical_gpu
                 raise TemporaryError(
                     f"request {device.request}: {gpu} is being divided into another layout, and "
-                    f"{device.device} may go with that: delete the pod if it does not start within minutes"
+                    f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
         _, broken = self._checkpoints.load_all()
         others = [*self._claim_reconciler.holders(pool)]
@@ -117,7 +117,7 @@ class LastGuard:
             if not salvaged.devices:
                 raise TemporaryError(
                     f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "
-                    "holds: nothing is granted until it was rebuilt from the claim, or taken back"
+                    "holds: nothing is granted until it is rebuilt from the claim, or undone"
                 )
             others.append(salvaged)
         held = holders(plan, others)
@@ -152,7 +152,7 @@ class LastGuard:
         unknown = set(plan.consumers).difference(pod.metadata.uid for pod in pods)
         if unknown and any(device.is_passthrough for device in plan.devices):
             raise TemporaryError(
-                f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, was not read yet: what it gets "
+                f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, is not known yet: what it gets "
                 "depends on its RuntimeClass"
             )
         others = (c.prepared for c in self._checkpoints.load_all()[0]) if plan.effects else ()
@@ -198,7 +198,7 @@ def _lost(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
     if theirs.is_vgpu:
         return (
             f"request {device.request}: device {device.device} may have been the GPU of {theirs.device}, {held}: that "
-            "vGPU is gone, and nobody knows any more whose it was. Delete the pods of that claim"
+            "vGPU is gone, and it is no longer known whose it was. Delete the pods of that claim"
         )
     return (
         f"request {device.request}: device {device.device} may be {theirs.device}, {held}: its PCI address is not "

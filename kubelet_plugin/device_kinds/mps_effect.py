@@ -75,7 +75,7 @@ def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
         if not _is_below("", mount.container_path):
             raise BadInputError(f"it says that containers mount at {mount.container_path!r}, expected an absolute path")
     if not status.mounts:
-        raise BadInputError("it says that the share is ready, and names no folder for its containers")
+        raise BadInputError("it says that the share is ready, but names no folder for its containers")
     bad = next((name for name in status.environment if not name or "=" in name), None)
     if bad is not None:
         raise BadInputError(f"it names a variable {bad!r}")

@@ -71,7 +71,7 @@ class GpuShare(WholeGpu):
         """Return what the node can do for this share of this GPU."""
         node = self._node
         if device.memory_bytes is not None and device.memory_bytes < MEMORY_STEP_BYTES:
-            nothing = MpsOffer("less than 1Mi of memory is no limit that MPS has", runs=False)
+            nothing = MpsOffer("MPS has no memory limits below 1Mi", runs=False)
             node = dataclasses.replace(node, mps=nothing)
         return dataclasses.replace(
             node,

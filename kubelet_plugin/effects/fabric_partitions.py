@@ -272,7 +272,7 @@ class FabricPartitions:
             trouble(
                 TroubleKind.FABRIC_PARTITION,
                 f"partition {number} (modules {_text(answer.gpus_of([number]))}) is active, and no claim of this node "
-                "has it: its GPUs are given to nobody until whoever activated it deactivates it",
+                "has it: no claim gets its GPUs until whoever activated it deactivates it",
                 f"partition {number}",
             )
             for number in sorted(foreign)
@@ -306,7 +306,7 @@ class FabricPartitions:
         except FabricManagerError as error:
             # With the code of the question: "not supported" means here that it does not wait, and not its mode.
             raise FabricManagerError(
-                f"Fabric Manager is starting, and does not take yet which partitions are active: {error}",
+                f"Fabric Manager is starting, and does not accept yet which partitions are active: {error}",
                 FabricCode.NOT_CONFIGURED,
             ) from error
         log.warning("Fabric Manager restarted, and was told which partitions are active", partitions=active)

@@ -67,10 +67,10 @@ class MpsShares:
             data = self._node.read(NODE_STATUS)
             said = None if data is None else decode_node_status(data)
         except DracaenaError as error:
-            return MpsOffer(f"what the MPS supervisor says of this node cannot be read: {error}", runs=False)
+            return MpsOffer(f"what the MPS supervisor says about this node cannot be read: {error}", runs=False)
         if said is None or said.boot_id != self._boot_id:
             problem = (
-                f"no MPS supervisor has worked in {self._root} since this node was started: see the pods of `dracaena "
+                f"no MPS supervisor has run in {self._root} since this node was started: see the pods of `dracaena "
                 "mps` (chart values mps.enabled and mps.nodeSelector)"
             )
             return MpsOffer(problem, runs=False)
@@ -98,7 +98,7 @@ class MpsShares:
                 try:
                     return mps_outcome(seen, self._root)
                 except BadInputError as error:
-                    seen = f"its MPS supervisor answers what it should not: {error}"
+                    seen = f"its MPS supervisor gave a wrong answer: {error}"
             if self._clock.monotonic() >= deadline_s:
                 raise EffectPendingError(f"{effect} is not ready yet: {self._why_not(seen)}")
             self._clock.sleep_until_set(self._never, LOOK_S)
@@ -110,8 +110,8 @@ class MpsShares:
         deadline_s = self._clock.monotonic() + PATIENCE_S
         while self._statuses.read(name) is not None:
             if self._clock.monotonic() >= deadline_s:
-                why = self._why_not("the supervisor has not taken it away")
-                raise TemporaryError(f"{effect} was withdrawn and is still there: {why}")
+                why = self._why_not("the supervisor has not removed it")
+                raise TemporaryError(f"{effect} was withdrawn but is still there: {why}")
             self._clock.sleep_until_set(self._never, LOOK_S)
 
     def fault(self, effect: Effect) -> MpsFault | None:
@@ -144,7 +144,7 @@ class MpsShares:
             return seen
         return (
             f"no MPS supervisor runs on this node: see its pod of `dracaena mps` (chart value mps.enabled); the "
-            f"next one goes on where it was ({seen})"
+            f"next one continues where it stopped ({seen})"
         )
 
 

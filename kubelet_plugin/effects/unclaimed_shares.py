@@ -52,7 +52,7 @@ class UnclaimedShares:
             for name in left:
                 self._requests.remove(name)
         if left:
-            log.warning("shares by MPS that no claim has any more are withdrawn", shares=left)
+            log.warning("MPS shares that no claim has any more are withdrawn", shares=left)
         return len(left)
 
     def _is_left(self, name: str, known: set[ClaimUid]) -> bool:

@@ -259,7 +259,7 @@ class VfioBinding:
     def _expect(self, address: PciAddress, driver: str | None) -> None:
         found = self._now(address)
         if found.driver != driver:
-            raise TemporaryError(f"{found} was to get {f'driver {driver}' if driver else 'no driver'}, and has not")
+            raise TemporaryError(f"{found} was to get {f'driver {driver}' if driver else 'no driver'}, but has not")
 
     def _refuse_while_writing(self, gpu: str, effect: Effect) -> None:
         if self._drivers.is_writing(gpu):

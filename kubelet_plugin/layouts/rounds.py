@@ -247,7 +247,7 @@ class LayoutRounds(ABC, Generic[G, L]):
 
     def _is_done(self, gpu: G) -> StateAndReason:
         self._ports.read_soon()
-        return LayoutState.PENDING, f"{self._label(gpu)} is done, and published when the driver was read again"
+        return LayoutState.PENDING, f"{self._label(gpu)} is done; published once the driver has been read again"
 
     def _waits_for(self, name: str, gpu: G) -> str | None:
         """Return what to wait for before a GPU is touched."""
@@ -256,7 +256,7 @@ class LayoutRounds(ABC, Generic[G, L]):
             return f"the devices of {self._label(gpu)} are being withheld"
         now_s = self._clock.monotonic()
         if now_s - self._withheld_s.setdefault(name, now_s) < SETTLE_S:
-            return f"the devices of {self._label(gpu)} are withheld; waiting for pods that were given one before"
+            return f"the devices of {self._label(gpu)} are withheld; waiting for pods that already have one"
         device = self._device(gpu)
         return self._users.holding(device) or self._users.allocated(device)
 

@@ -133,7 +133,7 @@ class VgpuLayoutChanges:
         else:
             self._write(gpu, f"bus/pci/devices/{mine.identity}/nvidia/current_vgpu_type", "0\n")
         if any(mine.may_be(each) for each in self._gpu(gpu.address).vgpus):
-            raise TemporaryError(f"vGPU {mine.identity} was to be removed, and is still there")
+            raise TemporaryError(f"vGPU {mine.identity} was to be removed, but is still there")
         return self._journals.note(gpu.address, record.without(mine))
 
     def _make(self, gpu: VgpuGpu, record: VgpuRecord, type_name: str) -> VgpuRecord:
@@ -143,7 +143,7 @@ class VgpuLayoutChanges:
             there = ", ".join(sorted(each.type_name for each in record.made)) or "no vGPU"
             read = vgpu_type(type_name)
             mig = " (its GPU has to be in MIG mode, with a GPU instance that is free)" if read and read.slices else ""
-            raise VgpuRefusedError(f"there is no room for another {type_name} beside {there}{mig}")
+            raise VgpuRefusedError(f"there is no room for another {type_name} next to {there}{mig}")
         function, offered = place
         identity = function.address if function.has_type_file else self._new_uuid()
         mine = OurVgpu(identity, type_name, offered.type_id)
@@ -158,7 +158,7 @@ class VgpuLayoutChanges:
             self._journals.note(gpu.address, before)
             raise
         if not any(mine.may_be(each) for each in self._gpu(gpu.address).vgpus):
-            raise TemporaryError(f"vGPU {identity} was to be a {type_name}, and is not")
+            raise TemporaryError(f"vGPU {identity} was to be a {type_name}, but is not")
         return record
 
     def _gpu(self, address: str) -> VgpuGpu:

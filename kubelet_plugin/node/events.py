@@ -47,7 +47,7 @@ class NodeEvents:
 
     def gpu_driver_replaced(self, before: str, now: str | None) -> None:
         """Write on the node that another version of NVIDIA's driver is loaded."""
-        text = f"driver {before} was replaced by {now}: the devices are published anew"
+        text = f"driver {before} was replaced by {now}: the devices are published again"
         self.on_node("Normal", "DriverReplaced", text)
 
     def health_changed(self, health: DeviceHealth) -> None:

@@ -125,7 +125,7 @@ class NodeSection:
                     f"names one cannot be read: {error}"
                 ) from error
             section = last.decode(errors="replace").strip()
-            log.warning("label not read, the section of the last start holds", section=section, error=str(error))
+            log.warning("label not read, the section of the last start applies", section=section, error=str(error))
             return section
         self.labels = node.metadata.labels
         self._remember_asking(self.labels)
@@ -161,7 +161,7 @@ class NodeSection:
             return
         text = (
             f"label {self._label} of this node names section {section!r} of the settings file, which has "
-            f"{', '.join(sorted(self._layers.sections)) or 'no sections'}: the settings outside of sections hold"
+            f"{', '.join(sorted(self._layers.sections)) or 'no sections'}: the settings outside the sections apply"
         )
         log.error("unknown section", reason=text)
         self._tell("Warning", "SettingsSectionUnknown", text)

@@ -150,7 +150,7 @@ class Overdrawn:
             format_bytes(each[0]) if memory else f"{each[1]} %" for each in (self.wanted, self.held, self.there)
         )
         return (
-            f"{wanted} of the {'memory' if memory else 'cores'} of {self.device} do not fit beside {held} that other "
+            f"{wanted} of the {'memory' if memory else 'cores'} of {self.device} do not fit next to {held} that other "
             f"claims have: it has {there}"
         )
 
@@ -203,7 +203,7 @@ def _division(claim: PreparedClaim, share: PreparedDevice) -> tuple[bool, Scalar
 
 def _difference(one: tuple[bool, Scalar | None], other: tuple[bool, Scalar | None]) -> str | None:
     if one[0] is not other[0]:
-        return "one of the two is by MPS and one is not: a GPU is divided in one way at a time"
+        return "one of the two uses MPS and the other does not: a GPU is shared in one way at a time"
     if None in (one[1], other[1]) or one[1] == other[1]:
         return None
     return f"the two want time slices of different intervals, {one[1]} and {other[1]}: a GPU has one at a time"

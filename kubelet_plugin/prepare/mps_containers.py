@@ -36,7 +36,8 @@ def crowded_container(plan: PreparedClaim, others: Iterable[PreparedClaim], pods
             if len(shares) > 1:
                 return (
                     f"container {container} of pod {pod.metadata.namespace}/{pod.metadata.name} would have "
-                    f"{len(shares)} shares by MPS ({', '.join(device for _, device, _ in shares)}), and MPS serves a "
-                    "container by one: give each share to a container of its own (resources.claims[].request)"
+                    f"{len(shares)} shares by MPS ({', '.join(device for _, device, _ in shares)}), and MPS serves "
+                    "a container through one only: give each share to a container of its own "
+                    "(resources.claims[].request)"
                 )
     return None

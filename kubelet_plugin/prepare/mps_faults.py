@@ -41,7 +41,7 @@ def decode_told(data: bytes) -> Mapping[str, ToldFault]:
     try:
         return msgspec.json.decode(data, type=dict[str, ToldFault])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(f"the file of told MPS faults does not decode: {error}") from error
+        raise BadInputError(f"the file of reported MPS faults does not decode: {error}") from error
 
 
 def pods_to_tell(fault: MpsFault, pods: Sequence[Pod], protocol: int) -> Sequence[Pod]:

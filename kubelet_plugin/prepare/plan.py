@@ -99,7 +99,7 @@ def plan_claim(
     if not consumers and any(is_memory_limit(effect) and effect.parameters["required"] for effect in effects):
         reasons.append(f"claim {reference} is reserved for no pod (status.reservedFor) whose memory could be limited")
     plan = PreparedClaim(reference, tuple(devices), consumers, effects=for_pods(effects, consumers))
-    reasons += [f"the allocation of claim {reference} counts wrong: {each}" for each in overdrawn(plan, (), pool)]
+    reasons += [f"the allocation of claim {reference} has a wrong count: {each}" for each in overdrawn(plan, (), pool)]
     return Refusal(tuple(reasons)) if reasons else plan
 
 

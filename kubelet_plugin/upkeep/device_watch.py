@@ -146,7 +146,7 @@ def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
         found.append((MOVED, text))
     if trouble.vanished:
         text = (
-            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed under it: the driver was "
+            f"MIG device {', '.join(trouble.vanished)} of claim {claim} was destroyed while in use: the driver was "
             "reloaded, or somebody used `nvidia-smi mig`. Its containers have lost that GPU, and none can start again. "
             "Delete the pods of the claim; until then no other claim gets its place or the device nodes that they hold"
         )

@@ -46,5 +46,5 @@ class MixedPods:
             differing = [pod for pod in users if (pod.metadata.uid in guests) is not claim.in_guest]
             for pod in self._told.tell(claim.claim.uid, OF_OTHER_KIND, differing) if differing else ():
                 text = why_late_pod_differs(claim, pod)
-                log.warning("a pod came to a claim of pods of another kind", claim=str(claim.claim), pod=pod.key)
+                log.warning("a pod joined a claim of pods of another kind", claim=str(claim.claim), pod=pod.key)
                 self._tell(claim.claim, [pod], OF_OTHER_KIND, text)

@@ -155,7 +155,7 @@ class MpsFaultWatch:
             data = self._files.read(TOLD)
             return {} if data is None else decode_told(data)
         except DracaenaError as error:
-            log.warning("record of told MPS faults is lost, some may be told again", error=str(error))
+            log.warning("record of reported MPS faults is lost, some may be reported again", error=str(error))
             return {}
 
     def _run(self) -> None:
@@ -165,7 +165,7 @@ class MpsFaultWatch:
                 self._complaint = ""
             except DracaenaError as error:
                 if str(error) != self._complaint:
-                    log.warning("some faults of MPS servers may not be told yet, retrying", error=str(error))
+                    log.warning("some faults of MPS servers may not have been reported yet, retrying", error=str(error))
                 self._complaint = str(error)
             except Exception:
                 # The thread's outermost loop: a bug must not end it for the life of the process.

@@ -155,7 +155,7 @@ class PodLimits:
         news = self._told.tell(uid, reason, users)
         if first or news:
             text = (
-                f"a pod that came to claim {claim.claim} later may take more of its GPU's memory than its share: "
+                f"a pod that started to use claim {claim.claim} later may use more of its GPU's memory than its share: "
                 f"{reason}"
             )
             self._tell(claim.claim, news, NOT_LIMITED, text)

@@ -239,7 +239,7 @@ class Sweeper:
         self._gone_since_s.pop(claim.uid, None)
         self._unknown_since_s.pop(claim.uid, None)
         self._metrics.sweeping.swept.labels("claim").inc()
-        log.warning("orphaned claim taken back", claim=str(claim), claim_uid=claim.uid, why=why)
+        log.warning("orphaned claim unprepared", claim=str(claim), claim_uid=claim.uid, why=why)
 
     def _run(self) -> None:
         while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):

@@ -57,16 +57,16 @@ def cc_mode_journals(node: NodeParts) -> CcModeJournals | None:
     if not settings.cc_mode_tool:
         return journals if journals.is_changing() else None
     if settings.machine:
-        raise BadInputError("setting cc-mode-tool needs GPUs, and `machine` plays a recording: leave one of them out")
+        raise BadInputError("setting cc-mode-tool needs GPUs, and `machine` plays a recording: leave out one of them")
     if LAYOUT in (settings.mig, settings.vgpu):
         raise BadInputError(
-            "setting cc-mode-tool cannot stand beside mig=layout or vgpu=layout: both change GPUs while nobody has "
+            "setting cc-mode-tool cannot be combined with mig=layout or vgpu=layout: both change GPUs while nobody has "
             "them, and a reset ends MIG devices and vGPUs"
         )
     if settings.fabric_partitions:
         raise BadInputError(
-            "setting cc-mode-tool cannot stand beside fabric-partitions: what Fabric Manager does when all GPUs are "
-            "reset is not known"
+            "setting cc-mode-tool cannot be combined with fabric-partitions: what Fabric Manager does when all GPUs "
+            "are reset is not known"
         )
     return journals
 

@@ -125,13 +125,13 @@ def recorded_machine(settings: PluginSettings) -> Machine | None:
     for name in ("passthrough", "vgpu"):
         if getattr(settings, name) != OFF:
             raise BadInputError(
-                f"setting {name}={getattr(settings, name)} cannot stand beside machine={settings.machine}: a recorded "
-                "machine has no GPUs for virtual machines; leave one of the two out"
+                f"setting {name}={getattr(settings, name)} cannot be combined with machine={settings.machine}: a "
+                "recorded machine has no GPUs for virtual machines; leave out one of them"
             )
     if settings.fabric_partitions:
         raise BadInputError(
-            f"setting fabric-partitions cannot stand beside machine={settings.machine}: a recorded machine has no "
-            "Fabric Manager; leave one of the two out"
+            f"setting fabric-partitions cannot be combined with machine={settings.machine}: a recorded machine has no "
+            "Fabric Manager; leave out one of them"
         )
     return RecordedMachine(settings.machine).read()
 
@@ -162,8 +162,8 @@ def on_demand_gpus(settings: PluginSettings) -> OnDemandGpus:
         return NONE_ON_DEMAND
     if settings.mig == LAYOUT:
         raise BadInputError(
-            "setting passthrough=onDemand cannot stand beside mig=layout, which divides GPUs while claims may get them "
-            "for virtual machines: take mig=onDemand, or passthrough=existing"
+            "setting passthrough=onDemand cannot be combined with mig=layout, which divides GPUs while claims may get "
+            "them for virtual machines: use mig=onDemand or passthrough=existing"
         )
     if settings.passthrough_gpus == ALL:
         return OnDemandGpus(every=True)

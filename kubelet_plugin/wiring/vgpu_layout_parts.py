@@ -49,8 +49,8 @@ def vgpu_layouts_of(context: LayoutContext) -> tuple[VgpuRounds, Callable[[], Co
         raise BadInputError("setting vgpu=layout needs vgpu-layouts-file, which names the file of vGPU layouts")
     if settings.mig == LAYOUT:
         raise BadInputError(
-            "setting vgpu=layout cannot stand beside mig=layout: each would take the GPU instances of MIG-backed vGPUs "
-            "for somebody else's; divide the GPUs of such a node by hand, or leave one of the two out"
+            "setting vgpu=layout cannot be combined with mig=layout: each would take the GPU instances of MIG-backed "
+            "vGPUs for somebody else's; divide the GPUs of such a node by hand, or leave out one of them"
         )
     journals = LayoutJournals(context.folders.marks, node.call_lock, read_boot_id(), VGPU_JOURNAL)
     sysfs, source = SysfsVgpuGpus(), gpus.source

@@ -156,7 +156,7 @@ class ControlProgram:
         program = self._program()
         if program is None:
             missing = self.missing()
-            raise ControlError(missing.message if missing is not None else f"{PROGRAM} came this moment: tried again")
+            raise ControlError(missing.message if missing is not None else f"{PROGRAM} has just appeared: retrying")
         inside = self._driver != "/" and self._same_folder_inside()
         if self._driver == "/" or inside:
             path = ":".join(PROGRAM_FOLDERS)

@@ -111,7 +111,7 @@ class StepKind(Enum):
     STOP_SERVER = "stop the server"
     STOP_DAEMON = "stop the daemon"
     REMOVE_FOLDERS = "remove the folders"
-    RESTORE_MODE = "put the compute mode back"
+    RESTORE_MODE = "restore the compute mode"
     FORGET_MODE = "remove the journal of the compute mode"
 
 

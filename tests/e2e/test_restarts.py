@@ -84,7 +84,7 @@ def test_kubelet_restart(installed: Cluster) -> None:
         installed.node.kubelet.start()
         eventually(
             lambda: {s["metadata"]["uid"] for s in installed.installation.slices()} - before,
-            "the devices are published anew",
+            "the devices are published again",
             within_s=SYNC_S,
         )
         installed.wait_node_ready()

@@ -315,7 +315,7 @@ def test_a_pod_that_has_an_extended_resource_from_somebody_else_is_not_told_to_c
 
 def test_when_nobody_says_anything_it_asks_for_the_controller(run: Run, client: KubeClient) -> None:
     ask(client, "p", {"c": 1})
-    assert "see whether a controller runs and leads" in " ".join(run("explain", "pod", "p").out.split())
+    assert "check whether a controller runs and leads" in " ".join(run("explain", "pod", "p").out.split())
 
 
 def test_an_allocation_of_somebody_else_is_not_taken_for_a_decision(run: Run, client: KubeClient) -> None:

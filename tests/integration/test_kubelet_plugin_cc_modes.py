@@ -144,9 +144,9 @@ def test_without_the_processes_of_the_host_nothing_is_withheld_or_switched(
     ("settings", "words"),
     [
         ({"machine": "h100-x1"}, "`machine` plays a recording"),
-        ({"machine": "", "mig": "layout", "mig_layouts_file": "/x"}, "cannot stand beside mig=layout"),
+        ({"machine": "", "mig": "layout", "mig_layouts_file": "/x"}, "cannot be combined with mig=layout"),
         ({"machine": "", "vgpu": "layout", "vgpu_layouts_file": "/x"}, "or vgpu=layout"),
-        ({"machine": "", "fabric_partitions": True}, "cannot stand beside fabric-partitions"),
+        ({"machine": "", "fabric_partitions": True}, "cannot be combined with fabric-partitions"),
     ],
 )
 def test_settings_that_do_not_go_with_it_are_refused_at_the_start(

@@ -124,7 +124,7 @@ def test_a_gpu_that_shares_its_group_is_a_trouble_of_the_node(node: NvmlNode, bu
     node.ready()
     assert node.devices() == NAMES
     words = http(node.program, "/readyz")[1]
-    assert "0000:e2:00.0 (0x8086:0x1521, driver igb), which is no part of this GPU" in words
+    assert "0000:e2:00.0 (0x8086:0x1521, driver igb), which is not part of this GPU" in words
     assert node.program.ready() is None
 
 
@@ -249,6 +249,6 @@ def test_without_the_processes_of_the_host_nothing_is_bound_and_the_node_says_wh
 
 
 def test_a_recorded_machine_has_no_gpus_for_virtual_machines_and_says_so_at_the_start(world: World) -> None:
-    words = "setting passthrough=existing cannot stand beside machine=h100-x1: .*; leave one of the two out"
+    words = "setting passthrough=existing cannot be combined with machine=h100-x1: .*; leave out one of them"
     with pytest.raises(BadInputError, match=words):
         Program(world.settings(passthrough="existing", machine="h100-x1"), registry=CollectorRegistry())

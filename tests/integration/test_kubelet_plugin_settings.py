@@ -88,7 +88,7 @@ def test_an_unknown_section_is_told_on_the_node_and_the_general_settings_hold(wo
         message = wait_for(lambda: events(world).get("SettingsSectionUnknown"), "an event")
         assert message == (
             f"label {LABEL} of this node names section 'indxed' of the settings file, which has as-general, indexed: "
-            "the settings outside of sections hold"
+            "the settings outside the sections apply"
         )
         wanted = 'dracaena_plugin_settings_section{known="false",section="indxed"} 1.0'
         assert wanted in http(program, "/metrics")[1]

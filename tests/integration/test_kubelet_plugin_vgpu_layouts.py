@@ -185,7 +185,7 @@ def test_what_others_made_and_a_file_with_two_types_for_one_gpu_are_troubles_and
         ({}, "setting vgpu=layout needs vgpu-layouts-file"),
         (
             {"vgpu_layouts_file": "/layouts.yaml", "mig": "layout", "mig_layouts_file": "/mig.yaml"},
-            "vgpu=layout cannot stand beside mig=layout",
+            "vgpu=layout cannot be combined with mig=layout",
         ),
     ],
 )
@@ -198,5 +198,5 @@ def test_settings_that_do_not_go_together_are_told_at_the_start(
 
 
 def test_a_recorded_machine_has_no_vgpu_layouts(world: World) -> None:
-    with pytest.raises(BadInputError, match="setting vgpu=layout cannot stand beside machine=h100-x1"):
+    with pytest.raises(BadInputError, match="setting vgpu=layout cannot be combined with machine=h100-x1"):
         Program(world.settings(vgpu="layout", machine="h100-x1"), registry=CollectorRegistry())

@@ -109,6 +109,6 @@ def test_a_vgpu_that_cannot_be_given_is_a_trouble_of_the_node(node: NvmlNode, vg
 
 
 def test_a_recorded_machine_has_no_vgpus_and_says_so_at_the_start(world: World) -> None:
-    words = "setting vgpu=existing cannot stand beside machine=h100-x1: .*; leave one of the two out"
+    words = "setting vgpu=existing cannot be combined with machine=h100-x1: .*; leave out one of them"
     with pytest.raises(BadInputError, match=words):
         Program(world.settings(vgpu="existing", machine="h100-x1"), registry=CollectorRegistry())

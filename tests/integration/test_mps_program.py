@@ -136,7 +136,7 @@ def test_a_second_supervisor_is_refused(node: SupervisedNode, protocol: int, tmp
     node.start()
     with node.begin(tmp_path / "second.log") as second:
         assert second.wait(timeout=PATIENCE_S) != 0
-    assert "a supervisor runs on this node already" in (tmp_path / "second.log").read_text()
+    assert "a supervisor is already running on this node" in (tmp_path / "second.log").read_text()
 
 
 @EITHER

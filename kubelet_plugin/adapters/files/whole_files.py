@@ -265,7 +265,7 @@ class DocumentFolder:
                 return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, self._mode, dir_fd=folder)
             except FileExistsError:
                 os.unlink(name, dir_fd=folder)
-        raise OSError(errno.EEXIST, f"somebody else keeps making {name} there")
+        raise OSError(errno.EEXIST, f"somebody else keeps creating {name} there")
 
     def _replace(self, path: Path, data: bytes, folder: int) -> None:
         # One fixed hidden name per file: a crash leaves at most one, and the next write replaces it. There are never

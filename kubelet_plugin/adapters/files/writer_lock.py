@@ -117,7 +117,7 @@ class WriterLock:
         """Record what is sent, and whether it may still be executed. Raises OvertakenError if this turn is over."""
         sent = self._sent()
         if self._newer_publishes() or self._noted not in (None, sent):
-            raise OvertakenError("another instance of this plugin publishes this node's devices meanwhile")
+            raise OvertakenError("another instance of this plugin is publishing this node's devices")
         noted = Sent(max(generation, sent.generation), is_in_doubt, self._instance_lock.name)
         self._noted = noted if self._write(self._path, noted) else None
 
@@ -137,7 +137,7 @@ class WriterLock:
             if self._newer_publishes():
                 return False
             if self._clock.monotonic() >= deadline_s:
-                log.warning("an older instance of this plugin is stuck while it publishes, and is overtaken")
+                log.warning("an older instance of this plugin is stuck while it publishes, and is passed over")
                 return False
             self._clock.sleep_until_set(self._never, POLL_S)
 

@@ -44,7 +44,7 @@ class GpuDriverUse:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return f"{self._request} is there and cannot be read: {error.strerror}"
+            return f"{self._request} exists but cannot be read: {error.strerror}"
         return " ".join(text.decode(errors="replace").split()) or "without a reason"
 
     def enter(self) -> bool:

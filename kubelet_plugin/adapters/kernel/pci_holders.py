@@ -106,14 +106,16 @@ class PciHolders:
         try:
             printed, status = printed_by(command, self._look_s)
         except OSError as error:
-            raise TemporaryError(f"cannot start a process that looks who has a GPU open: {error.strerror}") from error
+            raise TemporaryError(
+                f"cannot start a process that looks for who has a GPU open: {error.strerror}"
+            ) from error
         except subprocess.TimeoutExpired:
             raise TemporaryError(
-                f"who has a GPU open cannot be told: a look at all open files of the node took more than "
+                f"it is not known who has a GPU open: scanning all open files of the node took more than "
                 f"{self._look_s:g} s; look for a file system that does not answer (NFS, FUSE), and end what uses it"
             ) from None
         if status != 0:
-            raise TemporaryError(f"who has a GPU open cannot be told: the look at {self._proc} failed")
+            raise TemporaryError(f"it is not known who has a GPU open: the scan of {self._proc} failed")
         yield from map(int, printed.split())
 
 

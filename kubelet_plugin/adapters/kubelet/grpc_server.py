@@ -158,5 +158,5 @@ def _remove_stale_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise PermanentError(f"{path} is in the way: it is no socket, remove it")
+        raise PermanentError(f"{path} is in the way: it is not a socket; remove it")
     path.unlink()

@@ -198,10 +198,10 @@ class NvmlLibrary:
             yield
         except pynvml.NVMLError as error:
             self.note(call, error_name(error))
-            raise NvmlError(f"the NVIDIA driver does not tell {what}: {error_name(error)}", error.value) from error
+            raise NvmlError(f"the NVIDIA driver does not report {what}: {error_name(error)}", error.value) from error
         except UnicodeDecodeError as error:
             self.note(call, NO_TEXT)
-            raise NvmlError(f"the NVIDIA driver does not tell {what}: its answer is no text") from error
+            raise NvmlError(f"the NVIDIA driver does not report {what}: its answer is not text") from error
 
     @staticmethod
     def _use(library: object | None) -> None:

@@ -67,7 +67,9 @@ class CcModeTool:
         if not self._program:
             return "setting cc-mode-tool is empty, and a change that was begun needs it: name NVIDIA's program again"
         if not path.is_file():
-            return f"{self._program}, which setting cc-mode-tool names, is no file here: mount NVIDIA's gpu-admin-tools"
+            return (
+                f"{self._program}, which setting cc-mode-tool names, is not a file here: mount NVIDIA's gpu-admin-tools"
+            )
         if path.suffix != ".py" and not os.access(path, os.X_OK):
             return f"{self._program}, which setting cc-mode-tool names, may not be run: `chmod +x` it"
         try:
@@ -100,8 +102,8 @@ class CcModeTool:
         mode = mode_in(said, address)
         if protected_pcie_in(said):
             raise NotOfferedError(
-                f"the GPU at {address} is in the mode of protected PCIe, for several GPUs with their NVSwitches: take "
-                "all of them out of it with NVIDIA's program (--set-ppcie-mode=off)"
+                f"the GPU at {address} is in protected PCIe mode, which covers several GPUs with their NVSwitches: "
+                "take all of them out of it with NVIDIA's program (--set-ppcie-mode=off)"
             )
         if code == 0 and mode is not None:
             return mode
@@ -125,8 +127,8 @@ class CcModeTool:
         for name in sysfs_files.names(self._devices):
             if address in name and name != address and self._is_of_nvidia(name):
                 raise NotOfferedError(
-                    f"NVIDIA's program cannot be told the GPU at {address} alone, as it looks for a part of an address "
-                    f"and {name} is there too: use nodes whose GPUs' addresses are no parts of others"
+                    f"NVIDIA's program cannot be given the GPU at {address} alone, because it searches for parts of "
+                    f"addresses and {name} is there too: use nodes where no GPU's address is part of another's"
                 )
 
     def _is_of_nvidia(self, name: str) -> bool:

@@ -47,7 +47,7 @@ class RecordedFaults:
         except OSError as error:
             raise BadInputError(f"faults {self._path}: cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            raise BadInputError(f"faults {self._path}: no JSON: {error}") from error
+            raise BadInputError(f"faults {self._path}: not JSON: {error}") from error
         if not isinstance(document, dict):
             raise BadInputError(f"faults {self._path}: expected an object, GPU UUID → what is wrong")
         for uuid, faults in document.items():
@@ -57,7 +57,7 @@ class RecordedFaults:
     def _check(self, uuid: str, faults: Any) -> None:
         where = f"faults {self._path}: {uuid}"
         if uuid not in self._uuids:
-            raise BadInputError(f"{where}: no GPU of this machine, expected one of {', '.join(self._uuids)}")
+            raise BadInputError(f"{where}: not a GPU of this machine, expected one of {', '.join(self._uuids)}")
         if not isinstance(faults, dict):
             raise BadInputError(f"{where}: expected an object with {', '.join((*_STATES, _XIDS))}")
         for name, value in faults.items():

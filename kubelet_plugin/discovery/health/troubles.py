@@ -70,7 +70,7 @@ MENDING = {
     TroubleKind.CONFIDENTIAL_MODE: "the plugin changes modes where setting cc-mode-tool names NVIDIA's program for it, "
     "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label "
     "(docs/vm.md); on the node: `nvidia-smi conf-compute -q`",
-    TroubleKind.CONFIDENTIAL_CHANGE: "to have it tried once more, take the label away and set it again (docs/vm.md); "
+    TroubleKind.CONFIDENTIAL_CHANGE: "to try again, remove the label and set it again (docs/vm.md); "
     "on the node: `nvidia-smi conf-compute -q`, `lspci -nnk -d 10de:`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",

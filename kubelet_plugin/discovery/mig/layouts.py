@@ -129,7 +129,7 @@ def layout_problem(gpu: Gpu, layout: GpuLayout) -> str | None:
             f"{name} at most {_most(gpu, name)}" for name, count in layout.counts.items() if count > _most(gpu, name)
         )
         most = ", ".join(alone)
-        return f"GPU {gpu.index} has no room for {wanted}" + (f" ({most})" if most else " beside each other")
+        return f"GPU {gpu.index} has no room for {wanted}" + (f" ({most})" if most else " together")
     return None
 
 

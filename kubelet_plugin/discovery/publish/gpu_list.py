@@ -37,7 +37,7 @@ def listed_gpus(setting: str, machine: Machine, first: Mapping[int, str], done: 
     problems: dict[str, str] = {}
     for word in words:
         if word == ALL_GPUS and len(words) > 1:
-            problems[word] = "`all` stands beside other words: leave out one or the other"
+            problems[word] = "`all` is combined with other words: leave out one or the other"
             continue
         found = [gpu for gpu in machine.gpus if word == ALL_GPUS or word in _names(gpu, first)]
         moved = next((gpu for gpu in machine.gpus if word == str(gpu.index) and gpu not in found), None)
@@ -47,7 +47,7 @@ def listed_gpus(setting: str, machine: Machine, first: Mapping[int, str], done: 
                 f"is not {done} by it: name UUIDs"
             )
         elif not found and word != ALL_GPUS:
-            problems[word] = f"{word!r} is no index, UUID or product name of a GPU of this node{_has(machine)}"
+            problems[word] = f"{word!r} is not an index, UUID or product name of a GPU of this node{_has(machine)}"
         listed.update((gpu.uuid, gpu) for gpu in found)
     return ListedGpus(tuple(listed.values()), words == [ALL_GPUS], problems)
 

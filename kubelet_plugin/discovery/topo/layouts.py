@@ -172,7 +172,7 @@ def read_header(number: int, line: str) -> Header:
     seen: set[str] = set()
     for column in header.columns:
         if column in seen:
-            raise TopoTextError(number, f"column {column} stands there twice", "each GPU and NIC once")
+            raise TopoTextError(number, f"column {column} appears twice", "each GPU and NIC once")
         seen.add(column)
     return header
 

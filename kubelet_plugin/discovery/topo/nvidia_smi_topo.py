@@ -61,7 +61,7 @@ def decode_text(content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise TopoTextError(
-            line, f"bytes that are no {encoding.removesuffix('-sig').upper()} text", EXPECTED_MATRIX
+            line, f"bytes that are not {encoding.removesuffix('-sig').upper()} text", EXPECTED_MATRIX
         ) from error
 
 

@@ -239,8 +239,8 @@ def _why_not_with(gpu: PciFunction, member: str, bus: PciBus, *, on_demand: bool
         return None
     if not gpu.address.same_card(other.address) or other.is_virtual:
         return (
-            f"IOMMU group {gpu.iommu_group} also holds {other}, which is no part of this GPU, and who gets the group "
-            "gets both: put one of the two into another slot, or turn on ACS in the firmware"
+            f"IOMMU group {gpu.iommu_group} also holds {other}, which is not part of this GPU, and whoever gets the "
+            "group gets both: move one of the two to another slot, or turn on ACS in the firmware"
         )
     if on_demand or other.driver is None or other.has_vfio_driver:
         return None

@@ -171,7 +171,7 @@ def _why_refused(facts: VgpuFacts, bus: VgpuBus) -> str | None:
     others = [member[:80] for member in group.members if member != facts.identity]
     if others:
         return (
-            f"IOMMU group {facts.iommu_group} also holds {', '.join(map(repr, others[:3]))}, and who gets the group "
-            "gets all of it: turn on ACS in the firmware"
+            f"IOMMU group {facts.iommu_group} also holds {', '.join(map(repr, others[:3]))}, and whoever gets the "
+            "group gets all of it: turn on ACS in the firmware"
         )
     return None

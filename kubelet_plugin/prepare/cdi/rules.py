@@ -146,12 +146,12 @@ def _object_problems(place: str, kind: str, value: Any) -> Iterator[str]:
 def _value_problems(place: str, key: str, value: Any) -> Iterator[str]:
     items = value if isinstance(value, list) else (value,)
     if key in _TEXTS:
-        yield from (f"{place}: {item!r} in {key} is no text" for item in items if not isinstance(item, str))
+        yield from (f"{place}: {item!r} in {key} is not text" for item in items if not isinstance(item, str))
     elif key in _NUMBERS or type(value) is int:
         allowed = range(1 << 32) if key in _UNSIGNED_32 else range(-1 << 63, 1 << 63)
         for item in items:
             if type(item) is not int or item not in allowed:
-                yield f"{place}: {key} {item!r} is no number from {allowed.start} to {allowed.stop - 1}"
+                yield f"{place}: {key} {item!r} is not a number from {allowed.start} to {allowed.stop - 1}"
 
 
 def _rule_problems(document: Mapping[str, Any]) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _rule_problems(document: Mapping[str, Any]) -> Iterator[str]:
     if not devices:
         yield "devices: there is none, expected at least one"
     for name in _twice(device.get("name", "") for device in devices):
-        yield f"device {name}: the name stands twice"
+        yield f"device {name}: the name appears twice"
     for device in devices:
         yield from _device_problems(device)
 
@@ -194,7 +194,7 @@ def _kind_problems(kind: str) -> Iterator[str]:
 def _annotation_problems(place: str, annotations: Mapping[str, Any]) -> Iterator[str]:
     for key, value in annotations.items():
         if not _ANNOTATION_KEY.fullmatch(str(key).lower()):
-            yield f"{place}: annotation {key!r} is no qualified name"
+            yield f"{place}: annotation {key!r} is not a qualified name"
         if not isinstance(value, str):
             yield f"{place}: annotation {key!r} is {value!r}, expected a text"
     size_bytes = sum(len(f"{key}{value}".encode()) for key, value in annotations.items())
@@ -244,7 +244,7 @@ def _net_device_problems(place: str, devices: Sequence[Mapping[str, Any]]) -> It
         if not all(device.get(key) for device in devices):
             yield f"{place}: a network device has no {key}"
         for name in _twice(device.get(key, "") for device in devices):
-            yield f"{place}: {key} {name!r} of network devices stands twice"
+            yield f"{place}: {key} {name!r} of network devices appears twice"
 
 
 def _hook_problems(place: str, hook: Mapping[str, Any]) -> Iterator[str]:
@@ -258,4 +258,4 @@ def _hook_problems(place: str, hook: Mapping[str, Any]) -> Iterator[str]:
 def _rdt_problems(place: str, clos_id: str) -> Iterator[str]:
     """`/` alone is the root group; anything else is one folder below it."""
     if clos_id != "/" and (clos_id in (".", "..") or set(clos_id) & set("/\n") or len(clos_id) > MAX_CLOS_ID_LENGTH):
-        yield f"{place}: closID {clos_id[:20]!r} of intelRdt is no name of a folder"
+        yield f"{place}: closID {clos_id[:20]!r} of intelRdt is not the name of a folder"

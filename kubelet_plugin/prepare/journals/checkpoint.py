@@ -163,7 +163,7 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Broken(uid, f"is no checkpoint: {error}")
+        return Broken(uid, f"is not a checkpoint: {error}")
     if envelope.version not in (PLAIN_VERSION, SHARING_VERSION):
         return Broken(uid, f"has version {envelope.version}, expected {PLAIN_VERSION} or {SHARING_VERSION}")
     seen = _checksum(bytes(envelope.checkpoint))

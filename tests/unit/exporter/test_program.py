@@ -97,7 +97,7 @@ VALUES = {
 
 HELP_OF_UNIT = {
     "none": "",
-    "ratio": "Part of ",
+    "ratio": "Fraction of ",
     **{unit: f"(in {unit})." for unit in ("MHz", "C", "W", "mJ", "%", "MiB")},
 }
 HELP_OF_UNIT["bytes per second"] = "(in bytes per second)."
@@ -401,7 +401,7 @@ def test_a_file_of_fields_that_cannot_be_read_is_refused_at_the_start(folder: Pa
     chosen = folder / "fields.csv"
     if content is not None:
         chosen.write_bytes(content)
-    with pytest.raises(BadInputError, match="file of fields"), exporting_node(folder, collectors=str(chosen)):
+    with pytest.raises(BadInputError, match="field file"), exporting_node(folder, collectors=str(chosen)):
         pass
 
 

@@ -53,5 +53,5 @@ def test_which_gpus_are_bound_on_demand_is_told_by_their_addresses() -> None:
     assert bound(passthrough="onDemand") == [True, True]
     assert bound(passthrough="onDemand", passthrough_gpus="0000:3b:00.0,0000:99:00.0") == [False, True]
     assert bound(passthrough="onDemand", mig="onDemand") == [True, True]
-    with pytest.raises(BadInputError, match="passthrough=onDemand cannot stand beside mig=layout"):
+    with pytest.raises(BadInputError, match="passthrough=onDemand cannot be combined with mig=layout"):
         bound(passthrough="onDemand", mig="layout")

@@ -52,6 +52,6 @@ def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from
 def test_a_lock_that_stays_taken_is_another_supervisors(root: str, tmp_path: Path) -> None:
     other = FileLock(Path(root) / LOCK)
     assert other.try_acquire()
-    with pytest.raises(PermanentError, match="a supervisor runs on this node already"):
+    with pytest.raises(PermanentError, match="a supervisor is already running on this node"):
         program(root, tmp_path).start()
     other.release()

@@ -188,7 +188,7 @@ def test_password_is_not_looked_at_where_it_came_over_plain_http(folder: Path) -
 BAD: dict[str, tuple[Any, str]] = {
     "no map": ("[]", "is a list, expected a map"),
     "no YAML": ("a: [", "is not YAML, line 1: "),
-    "twice": ("tls_server_config: {}\ntls_server_config: {}\n", "'tls_server_config' stands twice"),
+    "twice": ("tls_server_config: {}\ntls_server_config: {}\n", "'tls_server_config' appears twice"),
     "too deep": ("[\n" * 1_500, "is nested too deeply|is not YAML"),
     "unknown": ({"tls": TLS}, "unknown tls; known: tls_server_config, http_server_config, basic_auth_users"),
     "unknown below": ({"tls_server_config": {**TLS, "certfile": "x"}}, "unknown tls_server_config.certfile; known"),
@@ -221,7 +221,10 @@ BAD: dict[str, tuple[Any, str]] = {
         {"tls_server_config": {**MUTUAL, "client_auth_type": "RequireAnyClientCert"}},
         "client_auth_type: 'RequireAnyClientCert' is not supported, expected one of NoClientCert, ",
     ),
-    "CA that is none": ({"tls_server_config": {**MUTUAL, "client_ca_file": "tls.key"}}, "client_ca is no certificate"),
+    "CA that is none": (
+        {"tls_server_config": {**MUTUAL, "client_ca_file": "tls.key"}},
+        "client_ca is not a certificate",
+    ),
     "names without a rule": (
         {"tls_server_config": {**TLS, "client_allowed_sans": ["a"]}},
         "client_allowed_sans needs client_auth_type RequireAndVerifyClientCert",
@@ -246,7 +249,7 @@ BAD: dict[str, tuple[Any, str]] = {
         {"http_server_config": {"headers": {"X-XSS-Protection": "a\r\nSet-Cookie: b"}}},
         "X-XSS-Protection has more than printable ASCII",
     ),
-    "password in clear": ({"basic_auth_users": {"a": "right"}}, "what user 'a' has is no bcrypt hash"),
+    "password in clear": ({"basic_auth_users": {"a": "right"}}, "the entry of user 'a' is not a bcrypt hash"),
     "expensive hash": (
         {"basic_auth_users": {"a": HASH.replace("$04$", "$31$")}},
         "the hash of user 'a' has cost 31, expected 4 to 14",
@@ -370,7 +373,7 @@ def test_file_that_breaks_later_leaves_what_held_and_is_told_once(folder: Path, 
             assert get(endpoint.port, "/metrics", user="a", password="right", tls=client_context())[0] == 200
             assert get(endpoint.port, "/metrics", tls=client_context())[0] == 401
         errors = [line for line in logs if line["log_level"] == "error"]
-        assert [line["event"] for line in errors] == ["web-config file cannot be used, the one before holds on"]
+        assert [line["event"] for line in errors] == ["web-config file cannot be used, the former one stays in use"]
         write_server(folder)
         (folder / "web-config.yml").write_text("")
         clock.advance(1.0)

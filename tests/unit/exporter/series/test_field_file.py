@@ -41,7 +41,7 @@ def test_help_may_have_commas() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"\x80"])
 def test_what_is_no_text_is_refused(data: bytes) -> None:
-    with pytest.raises(BadInputError, match="file of fields"):
+    with pytest.raises(BadInputError, match="field file"):
         read_field_file(data)
 
 

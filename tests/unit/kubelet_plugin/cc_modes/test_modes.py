@@ -23,7 +23,7 @@ from support.page_cluster import divided_machine
 from support.plugin import DRIVER
 
 LABEL = cc_mode_label(DRIVER)
-DONE = "it is done, and published when the GPUs were read again"
+DONE = "done; published once the GPUs have been read again"
 
 
 @dataclass
@@ -174,7 +174,7 @@ def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_publish
     watched.clock.advance(10 * SETTLE_S)
     assert "being withheld" in watched.state()[1], "the server does not show it yet"
     watched.shown = True
-    assert "waiting for pods that were given one before" in watched.state()[1]
+    assert "waiting for pods that already have one" in watched.state()[1]
     watched.clock.advance(SETTLE_S - 1)
     watched.look()
     assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
@@ -292,7 +292,7 @@ def test_a_label_that_names_no_mode_is_refused(watched: Watched, mode: str) -> N
         (lambda w: setattr(w, "machine", machine_of(capable=False)), "says that the GPU at 0000:18:00.0 cannot"),
         (lambda w: w.node.hardware.set(GUEST, capable=False), "is not supported on"),
         (lambda w: w.node.hardware.set(GUEST, ppcie="on"), "protected PCIe"),
-        (lambda w: (w.node.bus.device(HOST) / "boot_vga").write_text("1\n"), "drives the display"),
+        (lambda w: (w.node.bus.device(HOST) / "boot_vga").write_text("1\n"), "drives the machine's display"),
         (lambda w: (w.node.bus.device(GUEST) / "sriov_numvfs").write_text("4\n"), "virtual functions or vGPUs"),
         (lambda w: setattr(w, "machine", replace(machine_of(), vgpu_parents=frozenset({HOST}))), "vGPUs"),
         (lambda w: (w.node.bus.device(GUEST) / "class").write_text("nonsense\n"), "cannot be read"),
@@ -375,7 +375,7 @@ def test_a_mode_that_failed_is_not_tried_again_before_the_label_was_taken_away(w
     assert report is not None
     assert report.state is ModeState.FAILED
     assert f"GPU at {HOST} is in mode off after it was reset, expected on" in report.reason
-    assert "take the label away and set it again" in report.reason
+    assert "remove the label and set it again" in report.reason
     assert watched.withheld is False, "all are back in the mode of before"
     tried = len(watched.node.program.switches)
     watched.node.hardware.faults({})
@@ -395,7 +395,7 @@ def test_gpus_that_are_in_two_modes_are_given_to_nobody_until_the_label_is_set_a
     watched.settle()
     state, why = watched.state()
     assert state is ModeState.FAILED
-    assert "No GPU of this node is given to anybody" in why
+    assert "No claim gets a GPU of this node" in why
     assert watched.keeps_all()
     for _ in range(2):
         watched.start()

@@ -58,7 +58,7 @@ def test_a_mode_that_cannot_be_is_another_trouble(told: Told) -> None:
     told.reports.tell(FAILED)
     (trouble,) = told.troubles
     assert trouble.reason == "ConfidentialModeFailed"
-    assert "take the label away and set it again" in trouble.advice
+    assert "remove the label and set it again" in trouble.advice
     told.reports.tell(None)
     assert told.troubles == []
     assert told.value("Failed") is None

@@ -47,7 +47,7 @@ def test_shares_are_given_until_the_memory_is_gone(tmp_path: Path) -> None:
     for share in shares[:2]:
         node.state.prepare(reference_to(share))
     text = (
-        r"30Gi of the memory of gpu-\S+ do not fit beside 60Gi that other claims have: it has 80Gi "
+        r"30Gi of the memory of gpu-\S+ do not fit next to 60Gi that other claims have: it has 80Gi "
         r"\(held by claim default/c0 \(UID c0-uid\), claim default/c1 \(UID c1-uid\)\)"
     )
     with pytest.raises(DeviceHeldError, match=text):
@@ -61,7 +61,7 @@ def test_ceilings_of_cores_sum_to_the_whole_gpu_at_most(tmp_path: Path) -> None:
     node = PluginNode(tmp_path, FakeClaims(*shares))
     for share in shares[:2]:
         node.state.prepare(reference_to(share))
-    with pytest.raises(DeviceHeldError, match=r"41 % of the cores of .* do not fit beside 60 %"):
+    with pytest.raises(DeviceHeldError, match=r"41 % of the cores of .* do not fit next to 60 %"):
         node.state.prepare(reference_to(shares[2]))
 
 
@@ -80,7 +80,7 @@ def test_an_old_share_of_unknown_size_counts_as_everything(tmp_path: Path) -> No
     node.state.prepare(reference_to(claims[0]))
     (tmp_path / "claims" / "old-uid.json").write_bytes(b"broken")
     node = PluginNode(tmp_path, FakeClaims(*claims))
-    with pytest.raises(DeviceHeldError, match=r"1Gi of the memory .* do not fit beside 80Gi"):
+    with pytest.raises(DeviceHeldError, match=r"1Gi of the memory .* do not fit next to 80Gi"):
         node.state.prepare(reference_to(claims[1]))
     node.state.prepare(reference_to(claims[0]))
     node.state.prepare(reference_to(claims[1]))

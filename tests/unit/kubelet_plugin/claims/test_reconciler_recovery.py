@@ -114,7 +114,7 @@ def test_nothing_is_granted_while_nothing_tells_what_a_broken_checkpoint_holds(t
     broken_node(tmp_path, B, pool=ALL)
     (tmp_path / "cdi" / "gpu.dracaena.dev-claim_two-uid.json").unlink()
     node = node_in(tmp_path, TWO, B)
-    with pytest.raises(TemporaryError, match=r"the checkpoint of claim UID two-uid is no checkpoint.* no CDI spec"):
+    with pytest.raises(TemporaryError, match=r"the checkpoint of claim UID two-uid is not a checkpoint.* no CDI spec"):
         node.state.prepare(reference_to(B))
     assert node.state.recover(node.pods.values())
     node.state.prepare(reference_to(B))

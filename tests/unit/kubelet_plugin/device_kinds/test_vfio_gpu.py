@@ -493,7 +493,7 @@ def test_a_gpu_for_virtual_machines_waits_until_it_is_known_which_runtime_its_po
     claim = passthrough_claim(reserved_for={"late": "late-uid"})
     node = node_of(tmp_path, claim, gpu_driver_edits=no_driver)
     with pytest.raises(
-        TemporaryError, match="pod UID late-uid, for which claim default/claim is reserved, was not read"
+        TemporaryError, match="pod UID late-uid, for which claim default/claim is reserved, is not known"
     ):
         node.state.prepare(reference_to(claim))
     assert not (tmp_path / "cdi").exists() or not list((tmp_path / "cdi").iterdir())

@@ -132,7 +132,7 @@ def test_a_server_that_a_claim_with_a_broken_checkpoint_may_use_stays(tmp_path: 
         node.state.unprepare(elsewhere)
         assert device_name(1) not in servers(node)
     with pytest.raises(
-        TemporaryError, match="not undone while the checkpoint of claim UID broken-uid is no checkpoint"
+        TemporaryError, match="not undone while the checkpoint of claim UID broken-uid is not a checkpoint"
     ):
         node.state.unprepare(good)
     assert device_name(0) in servers(node)

@@ -159,7 +159,7 @@ def test_a_start_does_not_take_back_what_was_prepared_since_it_looked(
         """Kubelet's call comes after the start has found that the claim is gone."""
 
         def info(self, event: str, **fields: Any) -> None:
-            if event == "half a preparation taken back":
+            if event == "unfinished preparation undone":
                 node.claims.put(CLAIM)
                 node.state.prepare(REFERENCE)
 

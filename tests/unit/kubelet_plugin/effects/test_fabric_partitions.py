@@ -289,7 +289,7 @@ def test_after_a_restart_in_its_restart_mode_it_is_told_what_claims_have(node: F
     assert active(node) == [5, 8]
     node.manager.fails = {"fmSetActivatedFabricPartitions": GENERIC_ERROR}
     node.manager.restart(resuming=True)
-    with pytest.raises(TemporaryError, match="does not take yet which partitions are active"):
+    with pytest.raises(TemporaryError, match="does not accept yet which partitions are active"):
         prepare(node, node.whole_of("d", 4))
     node.look()
     assert told(node) == [("FabricManagerNotReady", "")]
@@ -387,7 +387,7 @@ def test_that_fabric_manager_waits_for_nothing_is_not_taken_for_another_mode(nod
     node.manager.fails = {"fmSetActivatedFabricPartitions": NOT_SUPPORTED}
     node.look()
     assert "Fabric Manager is starting" in problem(node)
-    with pytest.raises(TemporaryError, match="does not take yet which partitions are active"):
+    with pytest.raises(TemporaryError, match="does not accept yet which partitions are active"):
         unprepare(node, claim)
     node.manager.life, node.manager.fails = RUNNING, {}
     unprepare(node, claim)

@@ -280,7 +280,7 @@ def test_a_later_pod_that_cannot_be_held_is_told_once(tmp_path: Path) -> None:
     assert ground.told_pods == [["a", "b"]]
     ((reason, text),) = ground.told
     assert reason == NOT_LIMITED
-    assert "may take more of its GPU's memory than its share" in text
+    assert "may use more of its GPU's memory than its share" in text
     assert "the driver was loaded without them" in text
     ground.reserve("a", "b", "c")
     ground.pods.add(using("c", "one"))

@@ -260,7 +260,7 @@ def test_a_gpu_has_shares_by_mps_or_without_it_never_both(node: MpsNode, tmp_pat
     held = plugin(tmp_path, shares(root_of(node), node.settle), by_mps, plain)
     for first, second in ((by_mps, plain), (plain, by_mps)):
         held.state.prepare(reference_to(first))
-        with pytest.raises(DeviceHeldError, match="one of the two is by MPS and one is not"):
+        with pytest.raises(DeviceHeldError, match="one of the two uses MPS and the other does not"):
             held.state.prepare(reference_to(second))
         held.state.unprepare(reference_to(first))
 
@@ -337,10 +337,10 @@ def test_a_silent_supervisor_takes_no_longer_than_said(tmp_path: Path) -> None:
     ("said", "problem"),
     [
         ({}, None),
-        ({"boot_id": "another"}, "no MPS supervisor has worked in"),
+        ({"boot_id": "another"}, "no MPS supervisor has run in"),
         ({"protocol": 0, "message": "too old"}, "serves no MPS: too old"),
         ({"multi_user": False}, "one user at a time"),
-        (None, "no MPS supervisor has worked in"),
+        (None, "no MPS supervisor has run in"),
         (b"rubbish", "cannot be read"),
     ],
 )

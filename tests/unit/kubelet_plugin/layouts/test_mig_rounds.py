@@ -169,12 +169,12 @@ def test_a_gpu_is_changed_only_when_its_taint_was_seen_for_a_while(watched: Watc
     watched.clock.advance(10 * SETTLE_S)
     assert "being withheld" in watched.state()[1], "the server does not show it yet"
     watched.publish()
-    assert "waiting for pods that were given one before" in watched.state()[1]
+    assert "waiting for pods that already have one" in watched.state()[1]
     watched.clock.advance(SETTLE_S - 1)
     watched.look()
     assert watched.node.hardware.layout(0) == []
     watched.clock.advance(1)
-    assert "published when the driver was read again" in watched.state()[1]
+    assert "published once the driver has been read again" in watched.state()[1]
     assert watched.node.counts() == {"3g.40gb": 1}
     assert watched.withheld == {watched.uuids[0]}, "what is published is of before"
     watched.look()

@@ -107,7 +107,7 @@ def test_what_cannot_be_had_is_refused_before_anything_is_removed(node: VgpuLayo
 def test_what_only_the_driver_knows_to_be_too_much_is_told_and_another_layout_can_be_had(node: VgpuLayoutNode) -> None:
     node.bring(A100, A100_1_5C=1)
     with pytest.raises(
-        VgpuRefusedError, match="there is no room for another A100-1-5C beside A100-1-5C, A100-3-20C, A1"
+        VgpuRefusedError, match="there is no room for another A100-1-5C next to A100-1-5C, A100-3-20C, A1"
     ):
         node.bring(A100, A100_1_5C=2, A100_3_20C=2)
     assert not node.is_at_rest(), "something was made, so it has to be brought to an end"

@@ -160,10 +160,10 @@ def test_idle_gpus_are_withheld_changed_and_given_back_once_they_were_read(node:
     )
     assert node.withheld == {T4, H200}
     node.publish()
-    assert "waiting for pods that were given one before" in node.state()[1]
+    assert "waiting for pods that already have one" in node.state()[1]
     assert node.counts() == {T4: {}, H200: {}}
     node.clock.advance(SETTLE_S)
-    assert "is done, and published when the driver was read again" in node.state()[1]
+    assert "is done; published once the driver has been read again" in node.state()[1]
     assert node.counts() == WANTED["small"]
     assert node.node.journals.changing() == {T4, H200}
     node.read()

@@ -39,7 +39,7 @@ def test_subscribers_get_a_machine_in_order_and_the_event_comes_after_the_first(
     assert seen == [("first", "570.1"), ("second", "570.1")]
     seen.clear()
     ours.publish(with_gpu_driver("580.2"))
-    text = "driver 570.1 was replaced by 580.2: the devices are published anew"
+    text = "driver 570.1 was replaced by 580.2: the devices are published again"
     assert seen == [("first", "580.2"), ("a", "Normal", "DriverReplaced", text), ("second", "580.2")]
 
 

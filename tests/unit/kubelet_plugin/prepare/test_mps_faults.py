@@ -65,5 +65,5 @@ def test_what_was_told_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"s_1": 3}', b'{"s_1": {"sequence": "x"}}', b"\xff"])
 def test_a_file_that_cannot_be_read_is_said_to_be_so(data: bytes) -> None:
-    with pytest.raises(BadInputError, match="told MPS faults does not decode"):
+    with pytest.raises(BadInputError, match="reported MPS faults does not decode"):
         decode_told(data)

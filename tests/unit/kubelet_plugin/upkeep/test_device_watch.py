@@ -114,7 +114,7 @@ def test_a_claim_whose_mig_device_is_gone_is_told_and_counted(watched: Watched) 
         watched.watch.look()
     ((claim, pods, reason, text),) = watched.told
     assert (claim, pods, reason) == ("claim", ["pod"], VANISHED)
-    assert f"MIG device {device.uuid} of claim default/claim was destroyed under it" in text
+    assert f"MIG device {device.uuid} of claim default/claim was destroyed while in use" in text
     assert "have lost that GPU, and none can start again. Delete the pods of the claim; until then no other" in text
     gauges = ("with_lost_mig_devices", "with_moved_devices", "set_aside")
     assert [watched.gauge(f"dracaena_plugin_claims_{name}") for name in gauges] == [1, 1, 1]

@@ -137,7 +137,7 @@ def test_files_of_the_host_are_those_that_this_process_sees(tmp_path: Path) -> N
 
 def test_a_recorded_machine_has_no_fabric_manager() -> None:
     settings = PluginSettings(node_name="n", machine="dgx-h100", fabric_partitions=True)
-    with pytest.raises(BadInputError, match="fabric-partitions cannot stand beside machine=dgx-h100"):
+    with pytest.raises(BadInputError, match="fabric-partitions cannot be combined with machine=dgx-h100"):
         recorded_machine(settings)
 
 

@@ -52,7 +52,7 @@ def test_a_file_is_parsed_again_when_it_has_changed(tmp_path: Path) -> None:
     [
         (b"\xff\xfe\xff", "not YAML"),
         (b"version: [", "not YAML"),
-        (b"version: v1\nversion: v1\n", "stands twice"),
+        (b"version: v1\nversion: v1\n", "appears twice"),
         (BOMB.encode(), "alias \\*a, expected each value written out"),
         (b"- &a [*a]", "alias \\*a"),
         (b"[\n" * 1_500, "nested too deeply"),

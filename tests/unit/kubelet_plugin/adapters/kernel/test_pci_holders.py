@@ -96,12 +96,12 @@ def test_this_very_process_is_seen_by_the_real_proc(tmp_path: Path) -> None:
 def test_where_a_look_at_the_open_files_does_not_end_nobody_is_taken_for_nobody(node: Path) -> None:
     """Here because it gets no time; on a node because a file system does not answer."""
     made = PciHolders(str(node / "proc"), str(node / "sys"), look_s=0)
-    with pytest.raises(TemporaryError, match=r"cannot be told: .* file system that does not answer"):
+    with pytest.raises(TemporaryError, match=r"is not known who has a GPU open: .* file system that does not answer"):
         made.holders(GPU, None)
 
 
 def test_where_the_processes_cannot_be_listed_nobody_is_taken_for_nobody(node: Path, tmp_path: Path) -> None:
     (node / "proc").rename(tmp_path / "gone")
     put(node, "sys/class/vfio/40/dev", "1:7\n")
-    with pytest.raises(TemporaryError, match=r"cannot be told: the look at .* failed"):
+    with pytest.raises(TemporaryError, match=r"is not known who has a GPU open: the scan of .* failed"):
         holders(node, group=40)

@@ -228,7 +228,7 @@ def test_a_uuid_that_is_no_text_is_a_clear_error(fake: FakeNvml, reader: NvmlRea
     broken = type("Broken", (FakeNvml,), {"_nvmlDeviceGetUUID": lambda _self, _h, buffer, _n: _garbage(buffer)})(
         MACHINE
     )
-    with pytest.raises(NvmlError, match="its answer is no text"):
+    with pytest.raises(NvmlError, match="its answer is not text"):
         NvmlReader(NvmlLibrary(lambda: broken)).read()
 
 

@@ -124,7 +124,7 @@ def test_a_refused_gpu_is_a_trouble_of_the_node_that_names_what_is_in_the_way(bu
     assert [gpu.pci_bus_id for gpu in reading.machine.passthrough] == [SECOND, THIRD]
     (found,) = reading_troubles(reading, reading.machine)
     assert (found.reason, found.subject) == ("PassthroughRefused", FIRST)
-    assert "0000:e5:00.0 (0x8086:0x1521, driver igb), which is no part of this GPU" in found.text
+    assert "0000:e5:00.0 (0x8086:0x1521, driver igb), which is not part of this GPU" in found.text
     assert f"lspci -nnk -s {FIRST}" in found.advice
 
 

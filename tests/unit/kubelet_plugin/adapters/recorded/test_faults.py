@@ -47,8 +47,8 @@ def test_what_stands_in_the_file_is_told_and_an_xid_once(tmp_path: Path) -> None
     ("text", "said"),
     [
         ("[]", "expected an object"),
-        ("{", "no JSON"),
-        ('{"GPU-9": {}}', "GPU-9: no GPU of this machine, expected one of GPU-1, GPU-2"),
+        ("{", "not JSON"),
+        ('{"GPU-9": {}}', "GPU-9: not a GPU of this machine, expected one of GPU-1, GPU-2"),
         ('{"GPU-1": 79}', "GPU-1: expected an object"),
         ('{"GPU-1": {"xid": 79}}', "unknown xid; known: lost, silent"),
         ('{"GPU-1": {"xids": 79}}', "xids is 79, expected a list of numbers"),

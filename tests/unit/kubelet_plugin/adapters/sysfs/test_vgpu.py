@@ -207,7 +207,7 @@ def test_the_lists_of_one_gpu_name_no_type_of_another(vgpus: FakeVgpus) -> None:
 def test_a_vgpu_that_shares_its_group_is_refused(vgpus: FakeVgpus) -> None:
     vgpus.create(T4, 231, FIRST)
     (vgpus.root / "kernel/iommu_groups/101/devices/0000:18:00.0").symlink_to(vgpus.bus.device(T4))
-    assert "IOMMU group 101 also holds '0000:18:00.0', and who gets the group gets all" in problem(vgpus)
+    assert "IOMMU group 101 also holds '0000:18:00.0', and whoever gets the group gets all" in problem(vgpus)
     (vgpus.root / "kernel/iommu_groups/101/devices" / FIRST).unlink()
     assert "IOMMU group 101 does not list it" in problem(vgpus)
 

@@ -145,7 +145,7 @@ def test_a_file_that_is_no_file_of_layouts_is_refused_with_the_place(document: o
         ([entry(mig_devices={"1g.5gb": 1})], "GPU 0 has no profile 1g.5gb, it has 1g.10gb, 1g.10gb+me, 1g.20gb"),
         ([entry(mig_devices={"1c.2g.20gb": 1})], "compute instances that share a GPU instance"),
         ([entry(mig_devices={"1g.10gb": 8})], "no room for 8 x 1g.10gb (1g.10gb at most 7)"),
-        ([entry(mig_devices={"4g.40gb": 1, "3g.40gb": 2})], "no room for 1 x 4g.40gb + 2 x 3g.40gb beside each other"),
+        ([entry(mig_devices={"4g.40gb": 1, "3g.40gb": 2})], "no room for 1 x 4g.40gb + 2 x 3g.40gb together"),
         ([entry(mig_devices={"1g.10gb+me": 2})], "1g.10gb+me at most 1"),
         ([entry(devices=[9])], "entry 1: this node has no GPU 9, it has 0, 1, 2, 3, 4"),
         ([entry(devices=[4])], "GPU 4 has no MIG"),

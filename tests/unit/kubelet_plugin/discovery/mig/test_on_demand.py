@@ -45,7 +45,12 @@ def test_gpus_are_divided_that_need_no_reset_for_it(setting: str, uuids: set[int
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [("3", "Ampere enters it by a reset"), ("4", "has no MIG"), ("9", "'9' is no index"), ("all,1", "beside other")],
+    [
+        ("3", "Ampere enters it by a reset"),
+        ("4", "has no MIG"),
+        ("9", "'9' is not an index"),
+        ("all,1", "combined with other"),
+    ],
 )
 def test_what_is_named_and_cannot_be_divided_is_said(setting: str, words: str) -> None:
     (problem,) = divided(setting, machine())[2]

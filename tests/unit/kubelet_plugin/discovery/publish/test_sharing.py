@@ -64,7 +64,7 @@ def test_a_word_that_names_nothing_is_told_with_what_there_is_and_the_others_hol
     gpus, (problem,) = shared(f"2,{word}")
     assert gpus == {2}
     assert problem == (
-        f"{word.lower()!r} is no index, UUID or product name of a GPU of this node "
+        f"{word.lower()!r} is not an index, UUID or product name of a GPU of this node "
         "(indices 0, 1, 2, 3; NVIDIA A100-SXM4-80GB, Tesla T4)"
     )
 
@@ -93,7 +93,7 @@ def test_an_index_stays_with_the_gpu_that_had_it_first() -> None:
 def test_all_beside_other_words_is_unclear() -> None:
     gpus, (problem,) = shared("1,all")
     assert gpus == {1}
-    assert "`all` stands beside other words" in problem
+    assert "`all` is combined with other words" in problem
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def text_of(*lines: str) -> str:
         ([HEADER, ROW_0, "GPU1\tPXB\t X \tSYS"], 3, "PXB from GPU1 to GPU0", "PIX as in line 2"),
         ([HEADER, ROW_0, ROW_1, ROW_1], 4, "a second row of GPU1", "line 3"),
         ([HEADER, ROW_0, ROW_1, "GPU2\tSYS\tSYS\tSYS"], 4, "a row of GPU2", "line 1"),
-        (["\tGPU0\tGPU0", "GPU0\tX\tX"], 1, "column GPU0 stands there twice", "once"),
+        (["\tGPU0\tGPU0", "GPU0\tX\tX"], 1, "column GPU0 appears twice", "once"),
         (["\tGPU0\tNIC0\tGPU1", "GPU0\tX\tSYS\tPIX"], 1, "'GPU1' after NIC0", "GPUs before NICs"),
         ([HEADER, ROW_0, ROW_1, "NIC0\tNODE\tNODE\tX"], 4, "NODE from NIC0 to GPU1", "SYS as in line 3"),
         ([HEADER, ROW_0, ROW_1, "NIC0\tNODE\tSYS\tPIX"], 4, "'PIX' from NIC0 to itself", "'X'"),
@@ -130,7 +130,7 @@ def test_files_of_windows_are_read_too(encoding: str) -> None:
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
-    with pytest.raises(TopoTextError, match="line 2: bytes that are no UTF-8 text"):
+    with pytest.raises(TopoTextError, match="line 2: bytes that are not UTF-8 text"):
         decode_text(b"\tGPU0\n\x80\x81")
 
 

@@ -98,7 +98,7 @@ def test_a_gpu_that_the_host_needs_itself_is_not_offered_on_demand_and_the_node_
 
 
 def test_a_foreign_device_in_the_group_is_named_with_its_driver() -> None:
-    assert "also holds 0000:19:00.0 (0x8086:0x1521, driver igb), which is no part of this GPU" in refusal(GPU, NETWORK)
+    assert "also holds 0000:19:00.0 (0x8086:0x1521, driver igb), which is not part of this GPU" in refusal(GPU, NETWORK)
 
 
 def test_a_foreign_device_is_refused_whatever_driver_it_has() -> None:

@@ -170,8 +170,8 @@ def test_a_file_that_is_cut_off_is_broken(length: int) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "is no checkpoint"),
-        (b'{"version": 1, "checksum": "x", "checkpoint": ' + b"[" * 100_000, "is no checkpoint: maximum recursion"),
+        (b"", "is not a checkpoint"),
+        (b'{"version": 1, "checksum": "x", "checkpoint": ' + b"[" * 100_000, "is not a checkpoint: maximum recursion"),
         (b'{"version": 3, "checksum": "x", "checkpoint": {}}', "has version 3, expected 1 or 2"),
         (b'{"version": 1, "checksum": "x", "checkpoint": {}}', "has checksum sha256:"),
         (with_body({"devices": []}), "prepared without a device"),
