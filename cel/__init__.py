@@ -1,4 +1,4 @@
-"""The Kubernetes CEL environment for devices. Of the rest, it imports the API's quantities and limits alone.
+"""The Kubernetes CEL environment for devices. From other packages it imports only the API's quantities and limits.
 
     selector = compile_selector('device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))')
     outcome = selector.evaluate(DeviceView.of_names("gpu.example.com", capacity={"memory": "80Gi"}))

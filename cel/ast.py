@@ -1,7 +1,8 @@
-"""The syntax tree of an expression. Macros are expanded: a node is what is checked and evaluated.
+"""The syntax tree of an expression, with macros expanded: its nodes are what is checked and evaluated.
 
-Nodes are compared by identity, so the checker can keep what it finds out beside the tree. `position` is the offset in
-characters where errors about the node point: the operator of an operation, the parenthesis of a call, else the start.
+Nodes are compared by identity, so the checker can keep its findings outside the tree. `position` is the offset in
+characters to which errors about the node point: the operator of an operation, the parenthesis of a call, else the
+start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SyntaxNode:
-    """One node. `height` counts the levels of the tree below and with this node."""
+    """One node. `height` counts the levels of the tree from this node down, including it."""
 
     position: int
     height: int = field(default=1, kw_only=True)
@@ -26,14 +27,14 @@ class SyntaxNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(SyntaxNode):
-    """A value written out: number, text, bytes, true, false, null."""
+    """A literal value: number, text, bytes, true, false, null."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ident(SyntaxNode):
-    """A variable or the name of a type. `rooted` names begin with a dot and mean no local variable."""
+    """A variable or the name of a type. `rooted` names begin with a dot and never mean a local variable."""
 
     name: str
     rooted: bool = False
@@ -105,20 +106,20 @@ class MapLiteral(SyntaxNode):
 
     @property
     def children(self) -> tuple[SyntaxNode, ...]:
-        """Keys and values in turn."""
+        """Keys and values, alternating."""
         return tuple(node for pair in zip(self.keys, self.values, strict=True) for node in pair)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageLiteral(SyntaxNode):
-    """`Name{…}`. The environment knows no message types, so the checker refuses it; the fields are not kept."""
+    """`Name{…}`. The environment has no message types, so the checker refuses it; the fields are not kept."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bind(SyntaxNode):
-    """`cel.bind(name, value, body)`: the value is computed when `body` first asks for it, and at most once."""
+    """`cel.bind(name, value, body)`: the value is computed when `body` first uses it, and at most once."""
 
     name: str
     value: SyntaxNode
@@ -135,8 +136,8 @@ class Fold(SyntaxNode):
     """A macro that walks a list or map.
 
     `kind` is "all", "exists", "exists_one", "list" (map, filter, transformList), "map" (transformMap) or "entries"
-    (transformMapEntry). `names` are one or two loop variables: of one the element or the key, of two the index and the
-    element or the key and the value. `condition` is the predicate or the filter, `transform` what is collected.
+    (transformMapEntry). `names` are one or two loop variables: one is the element or the key; two are the index and the
+    element, or the key and the value. `condition` is the predicate or the filter, `transform` is what is collected.
     """
 
     kind: str
@@ -147,7 +148,7 @@ class Fold(SyntaxNode):
 
     @property
     def children(self) -> tuple[SyntaxNode, ...]:
-        """Range, condition and transform, as far as there are any."""
+        """Range, condition and transform, as far as the node has them."""
         return tuple(node for node in (self.range, self.condition, self.transform) if node is not None)
 
 

@@ -1,7 +1,7 @@
-"""Calling functions: choosing the overload by the values, paying for the call.
+"""Calling functions: choosing the overload by the values, and paying for the call.
 
-As in the reference a call is paid for even when an argument fails, with 1 as the size of what failed; only calls of
-three and more arguments stop at the first argument that fails, and are paid for only if it is the last.
+As in the reference, a call is paid for even if an argument fails, with 1 as the size of the failed argument; only calls
+with three or more arguments stop at the first argument that fails, and are paid for only if it is the last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Price = int | CostFunction
 
 
 def accepts(parameter: Type, value: Any) -> bool:
-    """Whether a value may be passed for a parameter. Of a list or map the first element stands for all."""
+    """Whether a value may be passed for a parameter. In a list or map, the first element stands for all."""
     kind = parameter.kind
     if kind in ("dyn", "any", "param"):
         return True
@@ -53,7 +53,7 @@ def accepts(parameter: Type, value: Any) -> bool:
 
 
 def call(resolved: ResolvedCall, arguments: tuple[Run, ...], static: tuple[Type, ...], *, stops: bool = False) -> Run:
-    """What evaluates the arguments, pays and calls. `stops`: at the first argument that fails."""
+    """Return a function that evaluates the arguments, pays and calls. `stops`: at the first argument that fails."""
     price = _price(resolved)
     stops = stops or (len(resolved.overloads) > 1 and not resolved.function.name.startswith(("_", "@")))
     candidates = _candidates(resolved, static)
@@ -97,7 +97,7 @@ def _price(resolved: ResolvedCall) -> _Price:
 
 
 def _can_differ(static: Type) -> bool:
-    """Whether a value of this static type can in fact be of another type: null fits all types but the simple ones."""
+    """Whether a value of this static type can actually be of another type: null fits all types but the simple ones."""
     return static.kind not in _SURE or any(map(_can_differ, static.parameters))
 
 
@@ -108,7 +108,7 @@ _Choice = Callable[..., Overload]
 
 
 def _chooser(overloads: tuple[Overload, ...], static: tuple[Type, ...]) -> _Choice:
-    """What gives the overload for values: the first that accepts them, remembered by their types."""
+    """Return a function that finds the overload for values: the first that accepts them, remembered by their types."""
     only = overloads[0]
     if len(overloads) == 1 and not any(map(_can_differ, static)):
         return lambda *_values: only
@@ -126,7 +126,7 @@ def _chooser(overloads: tuple[Overload, ...], static: tuple[Type, ...]) -> _Choi
     return choose
 
 
-# What these hold decides too whether they are accepted; of other values the type does.
+# For these, their elements also decide whether they are accepted; for other values, only the type.
 _CONTAINERS: Final = frozenset((tuple, Map))
 
 
@@ -141,7 +141,7 @@ _Apply = Callable[..., Any]
 
 
 def _applied(choose: _Choice, price: _Price) -> _Apply:
-    """What makes a call with these values and pays for it."""
+    """Return a function that makes a call with given values and pays for it."""
 
     def apply(state: EvaluationState, *values: Any) -> Any:
         try:
@@ -205,7 +205,7 @@ def value_or_failed(state: EvaluationState, run: Run) -> Any:
         return FAILED
 
 
-# Calls with a fixed price and no work: most calls, so they are worth making fast.
+# Calls with a fixed price and no work are most calls, so it pays to make them fast.
 
 
 def _simple_unary(choose: _Choice, price: int, argument: Run) -> Run:

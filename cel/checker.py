@@ -1,6 +1,6 @@
-"""The type checker: every mistake that can be seen without a device is found here.
+"""The type checker: it finds every mistake that can be seen without a device.
 
-It decides for each node its type, for each call the overloads that may apply, for each name of a type its value.
+It determines the type of each node, the overloads that may apply to each call, and the value of each name of a type.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dracaena.cel.values.regex import matching
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCall:
-    """What a call calls. Of several overloads the values decide. `namespaced` calls have no receiver."""
+    """What a call calls. If there are several overloads, the values decide. `namespaced` calls have no receiver."""
 
     function: Function
     overloads: tuple[Overload, ...]
@@ -52,11 +52,11 @@ class Checked:
     calls: dict[SyntaxNode, ResolvedCall]
     type_values: dict[SyntaxNode, TypeValue] = field(default_factory=dict)
     guesses: bool = False
-    """Whether types are no promise: a call on a value of unknown type left a type parameter open, as in
-    `dyn(x).reverse()`. As in the reference, the next use then settles it by mere order of overloads."""
+    """Whether types may be wrong: a call on a value of unknown type left a type parameter open, as in
+    `dyn(x).reverse()`. As in the reference, the next use then settles it merely by the order of overloads."""
 
     def type_of(self, node: SyntaxNode) -> Type:
-        """The type of a node; dyn where only the values can tell."""
+        """The type of a node; dyn if only the values can tell."""
         return self._types[node]
 
 
@@ -78,7 +78,7 @@ def check(root: SyntaxNode, environment: Environment, text: str) -> Checked:
     return checked
 
 
-# Types that one type may be made of. Maps may be 250 levels deep; beyond that only types grow that double.
+# Number of types that one type may be made of. Maps may be 250 levels deep; only types that double get larger.
 _LARGEST_TYPE: Final = 512
 
 
@@ -113,7 +113,7 @@ class _Checker:
         return Checked(final, self._calls, self._type_values, self._guesses)
 
     def check(self, node: SyntaxNode) -> Type:
-        """The type of the node, after everything below it. A node that a macro uses twice is checked once."""
+        """The type of the node, once everything below it is checked. A node that a macro uses twice is checked once."""
         known = self._types.get(node)
         if known is not None:
             return known
@@ -141,7 +141,7 @@ class _Checker:
         return self._substitution.resolve(type_, final=True).short()
 
     def _join(self, so_far: Type | None, found: Type) -> Type:
-        """The element type of a literal after one more element. What does not fit is told by `_mixed_literals`."""
+        """The element type of a literal after one more element. `_mixed_literals` reports what does not fit."""
         if so_far is None:
             return found
         return more_general(so_far, found) if self._fits(so_far, found) else types.DYN
@@ -337,7 +337,7 @@ class _Checker:
 
 
 def qualified_name(node: SyntaxNode) -> str | None:
-    """`a.b.c` as a name, or None when the node is no chain of names."""
+    """`a.b.c` as a name, or None if the node is not a chain of names."""
     parts: list[str] = []
     while isinstance(node, Select) and not node.test_only and not node.optional:
         parts.append(node.field_name)
@@ -349,7 +349,7 @@ def qualified_name(node: SyntaxNode) -> str | None:
 
 
 def _mixed_literals(root: SyntaxNode, checked: Checked) -> list[Diagnostic]:
-    """Lists and maps whose parts differ in type: Kubernetes wants them of one type, except below a call of `format`."""
+    """Lists and maps whose parts differ in type: Kubernetes requires one type, except below a call of `format`."""
     problems: list[Diagnostic] = []
 
     def compare(nodes: tuple[SyntaxNode, ...], optional: tuple[bool, ...]) -> None:
@@ -383,7 +383,7 @@ def _mixed_literals(root: SyntaxNode, checked: Checked) -> list[Diagnostic]:
 
 
 def _invalid_literals(root: SyntaxNode, environment: Environment) -> list[Diagnostic]:
-    """Timestamps, durations and patterns that are written out and wrong."""
+    """Literal timestamps, durations and patterns that are invalid."""
     problems: list[Diagnostic] = []
     for node in walk(root):
         if not isinstance(node, Call) or not node.arguments or not isinstance(node.arguments[0], Literal):

@@ -1,7 +1,7 @@
-"""Sizes and factors of Kubernetes' cost model: what a unit is, and how many a value counts for.
+"""Sizes and factors of Kubernetes' cost model: what a unit is, and how many units a value counts for.
 
 Facts from the reference (k8s.io/apiserver pkg/cel/library/cost.go and cel-go common/cost.go): one unit is one step, a
-traversal of text costs a tenth of a unit per character, a pattern a quarter of a unit per character.
+traversing text costs a tenth of a unit per character, a pattern a quarter of a unit per character.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final
 from dracaena.cel.types import Opaque
 from dracaena.cel.value import Map, OptionalValue
 
-LIST_COST: Final = 10  # units for making a list
-MAP_COST: Final = 30  # units for making a map
+LIST_COST: Final = 10  # units for creating a list
+MAP_COST: Final = 30  # units for creating a map
 
 # What one evaluation may do, whatever its cost says, in steps of 0.1 to 0.2 µs: characters and elements that are built,
 # values that are compared, nodes of the tree in each turn of a loop. So no evaluation takes more than some 0.2 s or
@@ -49,12 +49,12 @@ def quarter(size: int) -> int:
 
 
 def reading_work(text: Any, *_more: Any) -> int:
-    """Work of making a value of text, such as a version or an address: measured 5 µs, and 0.3 µs per character."""
+    """Work of parsing a value from text, such as a version or an address: measured 5 µs, and 0.3 µs per character."""
     return 30 + 2 * size_of(text)
 
 
 def traversal_cost(value: Any) -> int:
-    """Cost of walking a whole value: text a tenth of a unit a byte of UTF-8 (rounded down), others 1 a leaf."""
+    """Cost of walking a whole value: a tenth of a unit per byte of text in UTF-8 (rounded down), 1 per other leaf."""
     kind = type(value)
     if kind is str:
         return len(value.encode()) // 10
@@ -72,10 +72,10 @@ _TEXT_PER_STEP: Final = 64
 
 
 def tree_size(value: Any, most: int = WORK_LIMIT) -> int:
-    """Number of values in a value, each counted as often as it occurs; counting stops once it is above `most`.
+    """Number of values in a value, each counted as often as it occurs; counting stops once it exceeds `most`.
 
-    A list that holds one list a thousand times is a thousand times as much to compare, though it takes no memory. Use
-    it in `Overload.work` where elements are compared that may be lists or maps themselves.
+    A list that contains one list a thousand times takes a thousand times as long to compare, but no more memory. Use
+    this in `Overload.work` for functions that compare elements which may be lists or maps themselves.
     """
     kind = type(value)
     if kind is not tuple and kind is not Map and kind is not OptionalValue:

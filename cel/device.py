@@ -1,4 +1,4 @@
-"""The device that a selector looks at, and the values that CEL sees in it."""
+"""The device that a selector is evaluated for, and the values that CEL sees in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LanguageFeatures:
 
     consumable_capacity: bool = True  # DRAConsumableCapacity: device.allowMultipleAllocations
     list_type_attributes: bool = False  # DRAListTypeAttributes: attributes that are lists, and includes()
-    stored_lists: bool = False  # Kubernetes 1.37: lists that are stored are values with that gate off too
+    stored_lists: bool = False  # Kubernetes 1.37: stored lists are values even with that gate off
 
     @property
     def has_lists(self) -> bool:
@@ -28,7 +28,7 @@ class LanguageFeatures:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """An attribute of type version: the text of a semantic version, checked when a selector looks at the device."""
+    """An attribute of type version: the text of a semantic version, checked when a selector reads the device."""
 
     text: str
 
@@ -65,7 +65,7 @@ class DeviceView:
         return cls(driver, _by_domain(driver, attributes), _by_domain(driver, capacity), allow_multiple_allocations)
 
     def values(self, features: LanguageFeatures) -> DeviceValues:
-        """What CEL sees, made once and kept. DeviceDataError names the attribute or capacity that has no value."""
+        """What CEL sees, created once and kept. DeviceDataError names the attribute or capacity that has no value."""
         found = self._values.get(features.has_lists)
         if found is None:
             try:
@@ -83,7 +83,7 @@ EMPTY: Final = Map()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceValues:
-    """A device as values of CEL. Domains and names are in alphabetical order, so macros walk them in one order."""
+    """A device as values of CEL. Domains and names are in alphabetical order, so macros always walk them in it."""
 
     driver: str
     attributes: dict[str, dict[str, Any]]
@@ -92,7 +92,7 @@ class DeviceValues:
     _map: list[Map] = field(default_factory=list, init=False, repr=False)
 
     def as_map(self) -> Map:
-        """The value of `device` itself, made once."""
+        """The value of `device` itself, created once."""
         if not self._map:
             entries = (
                 ("allowMultipleAllocations", self.allow_multiple_allocations),
@@ -160,7 +160,7 @@ def _scalar(name: str, value: object) -> Any:
 
 
 def _text(value: str) -> str:
-    """Text without halves of characters: the API server reads them as U+FFFD too."""
+    """Text without lone surrogates: they become U+FFFD, as in the API server."""
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -20,7 +20,7 @@ class CompileError(Exception):
 
 
 class ResultTypeError(CompileError):
-    """The expression is valid, and its value has a type that is of no use where it stands."""
+    """The expression is valid, but the type of its value is not allowed there."""
 
 
 class EvaluationError(Exception):
@@ -35,7 +35,7 @@ class EvaluationError(Exception):
 
 
 class CostLimitError(Exception):
-    """The expression used up its budget. No expression can absorb it, so it is no EvaluationError."""
+    """The expression used up its budget. No expression can absorb this, so it is not an EvaluationError."""
 
     def __init__(self, message: str = "operation cancelled: actual cost limit exceeded") -> None:
         super().__init__(message)
@@ -43,4 +43,4 @@ class CostLimitError(Exception):
 
 
 class DeviceDataError(Exception):
-    """The device holds data that has no value in CEL, such as a version that is no semantic version."""
+    """The device has data without a value in CEL, such as a version that is not a semantic version."""

@@ -1,9 +1,9 @@
 """The loops that macros become. Their costs are those of the reference's general loop, step by step.
 
-`turn` is the work of evaluating what is within the loop once, but for loops within it.
+`turn` is the work of evaluating the loop's body once, except for loops within it.
 
-An error in one step is remembered and the loop goes on: `all` and `exists` may still be decided by another element, and
-what the other elements cost counts.
+An error in one step is remembered and the loop continues: another element may still decide `all` and `exists`, and the
+cost of the other elements counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GO_NAMES = {"int": "types.Int", "string": "types.String", "bool": "types.Bool",
 
 
 def _single(state: EvaluationState, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
-    """Each element of a list or key of a map in its variable. A turn of the loop is so much work."""
+    """Put each element of a list, or key of a map, into its variable. Each turn of the loop costs `turn`."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
         name = type_name(items)
@@ -41,7 +41,7 @@ def _single(state: EvaluationState, range_: Run, slots: tuple[int, ...], turn: i
 
 
 def _pairs(state: EvaluationState, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
-    """Index and element of a list, or key and value of a map, in their variables. A turn is so much work."""
+    """Put index and element of a list, or key and value of a map, into their variables. Each turn costs `turn`."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
         name = type_name(items)
@@ -90,7 +90,7 @@ def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int
 
 
 def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int) -> Run:
-    """Whether the predicate is true of exactly one element. It decides nothing early, and absorbs no error."""
+    """Whether the predicate is true for exactly one element. It never stops early, and absorbs no error."""
     walk = _single if len(slots) == 1 else _pairs
 
     def fold(state: EvaluationState) -> bool:
@@ -118,7 +118,7 @@ def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int
 def collect_list(
     range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, turn: int, constant: bool
 ) -> Run:
-    """`map`, `filter` and `transformList`. A constant transformation makes no list at each step, and costs none."""
+    """`map`, `filter` and `transformList`. A constant transformation creates no list at each step, so it costs none."""
     walk = _single if len(slots) == 1 else _pairs
     step_cost = 2 if constant else 2 + LIST_COST
 
@@ -155,7 +155,7 @@ def collect_list(
 def collect_map(
     range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, turn: int, entries: bool
 ) -> Run:
-    """`transformMap`, which keeps the keys, and `transformMapEntry` (`entries`), which makes a map of each pair."""
+    """`transformMap`, which keeps the keys, and `transformMapEntry` (`entries`), which creates a map from each pair."""
 
     def fold(state: EvaluationState) -> Map:
         error: EvaluationError | None = None
@@ -200,7 +200,7 @@ def _entries(made: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _insert(keys: set[Any], key: Any) -> None:
-    """Refuse a key that the map being made has already."""
+    """Refuse a key that the map under construction already has."""
     try:
         slot = (type(key), key)
         if slot in keys:

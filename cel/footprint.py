@@ -1,4 +1,4 @@
-"""Which parts of a device an expression can read, found without evaluating it."""
+"""Which parts of a device an expression can read, determined without evaluating it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Footprint:
 
     paths: tuple[Path, ...]
     everything: bool = field(init=False)
-    """Whether it can read all attributes or all capacities, so that remembering is no cheaper than evaluating."""
+    """Whether it can read all attributes or all capacities, so that remembering answers saves nothing."""
     _readers: tuple[Callable[[DeviceView], Hashable], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ _TOO_MUCH: Final[tuple[Path, ...]] = ((), ("attributes",), ("capacity",))
 
 
 def _reader(path: Path) -> Callable[[DeviceView], Hashable]:
-    """What reads one part of a device as a value that is equal only to the same part of an equal device."""
+    """Return a function that reads one part of a device as a value, equal only to the same part of an equal device."""
     if path == ("driver",):
         return lambda device: device.driver
     if path == ("allowMultipleAllocations",):
@@ -83,7 +83,7 @@ def _names(names: Mapping[str, Any]) -> Hashable:
 
 
 def _tagged(value: Any) -> Hashable:
-    """In Python True == 1, so a value goes with its type; text is equal to nothing else."""
+    """In Python True == 1, so values are paired with their types; text equals nothing else."""
     kind = type(value)
     if kind is str:
         return str(value)
@@ -142,14 +142,14 @@ class _Finder:
         self._names.pop()
 
     def _visit_indexes(self, node: SyntaxNode) -> None:
-        """What the computed indexes within a path read."""
+        """Record what the computed indexes within a path read."""
         while isinstance(node, Select | Index):
             if isinstance(node, Index):
                 self.visit(node.index)
             node = node.operand
 
     def _path(self, node: SyntaxNode) -> Path | None:
-        """The part of the device that the node is, as far as names tell; None when it is something else."""
+        """The part of the device that the node stands for, as far as names tell; None if it is something else."""
         keys: list[str | None] = []
         while isinstance(node, Select | Index):
             keys.append(node.field_name if isinstance(node, Select) else _constant_key(node.index))

@@ -1,9 +1,9 @@
-"""How a function of CEL is declared. The contract for authors of a library.
+"""How a function of CEL is declared: the contract for authors of a library.
 
 A library is a module in `cel/library/` with one constant `FUNCTIONS: tuple[Function, ...]`; `cel/library/__init__.py`
 joins them to `LIBRARIES: tuple[Function, ...]`. Two `Function`s of one name (say `indexOf` of strings and of lists) are
 merged by the environment: their overloads are tried in the order of the libraries. Names may hold dots
-(`sets.contains`, `ip.isCanonical`): a namespaced function is global, its first dotted part is no receiver.
+(`sets.contains`, `ip.isCanonical`): a namespaced function is global, and its first dotted part is not a receiver.
 
 Values (see `cel/value.py`):
 
@@ -17,9 +17,9 @@ Values (see `cel/value.py`):
 
 An implementation is a plain callable over values, without state and without side effects. It is called only with values
 of its declared parameter types: the receiver first, then the arguments; `dyn` and type parameters may be anything. Of a
-list or map only the outer type is promised when the checker could not know the elements (`list_of(STRING)` may hold an
-int that came out of `dyn`), so check elements that you rely on. It returns a value of the result type or raises
-EvaluationError(message); no other exception may leave it. Results of int arithmetic go through `checked_int`.
+list or map only the outer type is guaranteed if the checker could not know the elements (`list_of(STRING)` may contain
+an int that came from `dyn`), so check elements that you rely on. It returns a value of the result type or raises
+EvaluationError(message), and no other exception. Results of int arithmetic go through `checked_int`.
 Compare values with `value.equal`, never with `==`: in Python True == 1.
 
 Macros are not functions: the parser expands `sortBy` to `@sortByAssociatedKeys(list, keys)`, receiver style, and
@@ -29,13 +29,13 @@ time and `matches` are core too (patterns: `cel/values/regex/matching.py`).
 Costs. The reference charges by function name or by overload:
 * `Function.cost`: used for every call of that name (the table of Kubernetes' estimator). None: not in that table.
 * `Overload.cost`: used when the function has no cost and the checker settled on this one overload.
-* else 1. A cost is an int, or a callable `(args, result) -> int` that is asked after the call; `size_of` and
+* else 1. A cost is an int, or a callable `(args, result) -> int` that is called afterwards; `size_of` and
   `traversal_cost` of `cel/cost.py` give the sizes.
 
 Safety. The cost of the reference says nothing about memory, and is 1 for some functions that take long. `Overload.work`
-is an upper bound of what a call builds or walks (characters, bytes, list elements, comparisons), asked *before* the
-call with the same arguments and taken from the evaluation's work budget (`WORK_LIMIT`). Give it whenever the result can
-be larger than the arguments together (replace, join, format, flatten, range), or the time is more than linear in them
+is an upper bound of what a call builds or walks (characters, bytes, list elements, comparisons), computed *before* the
+call from the same arguments and taken from the evaluation's work budget (`WORK_LIMIT`). Set it whenever the result can
+be larger than all arguments together (replace, join, format, flatten, range), or the time is more than linear in them
 (distinct, sets.*, min of lists in lists). Linear functions need none.
 """
 
@@ -66,7 +66,7 @@ class Overload:
     cost: int | CostFunction | None = None
     work: Callable[..., int] | None = None
     generic: bool = field(init=False, default=False)
-    """Whether its types have type parameters; found out from them."""
+    """Whether its types have type parameters; derived from them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "generic", any(each.is_open for each in (self.result, *self.parameters)))

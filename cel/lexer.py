@@ -47,7 +47,7 @@ class Token:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of an expression, ended by one of kind END. A character that begins none is a CompileError."""
+    """The tokens of an expression, followed by one of kind END. A character that begins no token is a CompileError."""
     surrogate = None if text.isascii() else _SURROGATE.search(text)
     if surrogate is not None:
         raise compile_error(
@@ -75,13 +75,13 @@ def _unknown_token(text: str, position: int) -> str:
 
 
 def int_value(text: str) -> int | None:
-    """The value of an int literal with its sign, or None when int64 cannot hold it."""
+    """The value of an int literal with its sign, or None if int64 cannot hold it."""
     number = _whole_number(text)
     return number if number is not None and INT_MIN <= number <= INT_MAX else None
 
 
 def uint_value(text: str) -> UInt | None:
-    """The value of a uint literal, or None when uint64 cannot hold it."""
+    """The value of a uint literal, or None if uint64 cannot hold it."""
     number = _whole_number(text[:-1])
     return UInt(number) if number is not None and number <= UINT_MAX else None
 
@@ -101,7 +101,7 @@ def _whole_number(text: str) -> int | None:
 
 
 def float_value(text: str) -> float | None:
-    """The value of a double literal, or None when it is too large for one."""
+    """The value of a double literal, or None if it is too large for one."""
     number = float(text)
     return None if number in (float("inf"), float("-inf")) else number
 
@@ -124,7 +124,7 @@ _ANY_ESCAPE = re.compile(_ESCAPE)
 
 
 def string_value(text: str) -> str | bytes | None:
-    """The value of a string or bytes literal, or None when an escape names no character.
+    """The value of a string or bytes literal, or None if an escape names no character.
 
     Line ends in the literal become "\\n". In bytes `\\x` and octal escapes are bytes, other characters their UTF-8;
     `\\u` and `\\U` are not allowed there.

@@ -1,6 +1,7 @@
-"""The macros: calls whose arguments are not evaluated but woven into the tree.
+"""The macros: calls whose arguments are not evaluated but built into the tree.
 
-A macro is known by name, number of arguments and whether it has a receiver; any other call of the same name is a call.
+A macro is identified by its name, its number of arguments and whether it has a receiver; any other call of the same
+name is an ordinary call.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class MacroError(Exception):
 
 
 def height(*nodes: SyntaxNode) -> int:
-    """The height of the highest node; 0 of none."""
+    """The height of the highest node; 0 if there is none."""
     return max((node.height for node in nodes), default=0)
 
 
 def expand(
     position: int, function: str, target: SyntaxNode | None, arguments: tuple[SyntaxNode, ...]
 ) -> SyntaxNode | None:
-    """What the call expands to, or None when it is no macro. Arguments that do not fit are a MacroError."""
+    """What the call expands to, or None if it is not a macro. Arguments that do not fit are a MacroError."""
     if target is None:
         return _has(arguments[0]) if function == "has" and len(arguments) == 1 else None
     if function == "bind" and len(arguments) == 3:

@@ -10,10 +10,10 @@ from dracaena.cel.errors import CompileError, DeviceDataError
 from dracaena.cel.outcome import Failed, Outcome
 from dracaena.cel.selector import Selector, compile_derived_attribute, compile_selector
 
-# A cluster has some hundred different selectors in its classes and claims.
+# A cluster has about a hundred different selectors in its classes and claims.
 MOST_SELECTORS: Final = 1_000
-# Characters of all of them. A compiled selector takes 35 bytes a character, a chain of sums 430, so they stay below
-# 56 MB whatever they say, and hold 600 of usual length.
+# Total characters of all of them. A compiled selector takes 35 bytes per character, a chain of sums 430, so they stay
+# below 56 MB whatever they are, and there is room for 600 of usual length.
 MOST_CHARACTERS: Final = 128 << 10
 # Answers are per selector and kind of device. One takes about 300 bytes, and 4 KiB at the very most (all that a device
 # may have in one domain), so they stay below 80 MiB whatever the devices are.
@@ -23,8 +23,8 @@ MOST_ANSWERS: Final = 20_000
 class SelectorMemo:
     """Remembers by (expression, the parts of the device it can read), so that equal devices cost one evaluation.
 
-    Memory is bounded: when it is full it forgets everything and starts anew. An expression that can read everything is
-    evaluated each time. Threads may share one: at worst they find an answer twice.
+    Memory is bounded: when it is full, it forgets everything and starts again. An expression that can read everything
+    is evaluated each time. Threads may share one: at worst they compute an answer twice.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class SelectorMemo:
     ) -> Outcome:
         """The selector's answer about the device, remembered from an equal one if there was any.
 
-        `charge` is told in parts what an evaluation takes, in steps of about a microsecond; what it raises is raised
-        here. The last part comes when the answer is remembered.
+        `charge` is told in instalments what an evaluation takes, in steps of about a microsecond; what it raises is
+        raised here. The last instalment comes once the answer is remembered.
         """
         if selector.footprint.everything:
             outcome, untold = selector.evaluate_charged(device, charge)

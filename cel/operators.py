@@ -1,4 +1,4 @@
-"""The operators that have forms of their own: equality, `&&`, `||`, `? :`, `or`, `orValue`, `in` a list of literals."""
+"""The operators that are evaluated specially: equality, `&&`, `||`, `? :`, `or`, `orValue`, `in` a list of literals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _equality_price(first: Any, second: Any, *, negated: bool) -> int:
 
 
 def _compared(state: EvaluationState, first: Any, second: Any, *, negated: bool) -> bool:
-    """The answer, paid for. Lists and maps are counted before they are compared; opaque values know only their type."""
+    """The answer, paid for. Lists and maps are counted before they are compared; opaque ones are compared by type."""
     state.cost += _equality_price(first, second, negated=negated)
     if type(first) is tuple or type(first) is Map or type(first) is OptionalValue:
         state.spend_on(first)
@@ -49,7 +49,7 @@ def _compared(state: EvaluationState, first: Any, second: Any, *, negated: bool)
 
 
 def equals_constant(left: Run, constant: Any, *, negated: bool) -> Run:
-    """`==` and `!=` with a text, int or bool on the right that is written out: the common case."""
+    """`==` and `!=` with a literal text, int or bool on the right: the common case."""
     kind, size = type(constant), size_of(constant)
     failed = tenth(min(1, size))
     # Comparing costs a tenth of the shorter text, rounded up: looked up by the other text's length.
@@ -85,7 +85,7 @@ def equals_constant(left: Run, constant: Any, *, negated: bool) -> Run:
 def logical(terms: tuple[Run, ...], *, decisive: bool) -> Run:
     """`||` (true decides) and `&&` (false decides) of any number of terms.
 
-    One term that decides is the answer, whatever the others are. Else the first error is, if there is one.
+    If one term decides, it is the answer, whatever the others are. Else it is the first error, if there is one.
     """
 
     otherwise = not decisive
@@ -110,7 +110,7 @@ def logical(terms: tuple[Run, ...], *, decisive: bool) -> Run:
 
 
 def conditional(condition: Run, chosen: Run, otherwise: Run) -> Run:
-    """`? :`, which evaluates one of its branches only."""
+    """`? :`, which evaluates only one of its branches."""
 
     def choose(state: EvaluationState) -> Any:
         decided = condition(state)
@@ -124,7 +124,7 @@ def conditional(condition: Run, chosen: Run, otherwise: Run) -> Run:
 
 
 def optional_or(optional: Run, otherwise: Run, *, unwraps: bool) -> Run:
-    """`or` and `orValue`, which evaluate their argument only when there is no value."""
+    """`or` and `orValue`, which evaluate their argument only if there is no value."""
 
     def choose(state: EvaluationState) -> Any:
         value = optional(state)
@@ -138,6 +138,6 @@ def optional_or(optional: Run, otherwise: Run, *, unwraps: bool) -> Run:
 
 
 def among(element: Run, elements: tuple[Any, ...]) -> Run:
-    """`in` a list that is written out, of texts, numbers and truth values: free, as in the reference."""
+    """`in` a literal list of texts, numbers and truth values: free, as in the reference."""
     known = Map((each, True) for each in elements)
     return lambda state: element(state) in known

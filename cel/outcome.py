@@ -1,7 +1,7 @@
 """The three answers of a selector: the device matches, does not match, or there is no answer.
 
-They are three classes without a truth value. `if selector.evaluate(device):` raises, because a failure would pass for
-an answer there; write `if outcome is MATCH`, or
+The three classes have no truth value: `if selector.evaluate(device):` raises, because it would take a failure for an
+answer; write `if outcome is MATCH`, or
 
     match outcome:
         case Match(): …
@@ -19,17 +19,17 @@ class _Outcome:
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("an outcome of a selector is no truth value: compare with MATCH, and handle Failed")
+        raise TypeError("an outcome of a selector is not a truth value: compare with MATCH, and handle Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Match(_Outcome):
-    """The selector is true of the device."""
+    """The selector is true for the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoMatch(_Outcome):
-    """The selector is false of the device."""
+    """The selector is false for the device."""
 
 
 @dataclass(frozen=True, slots=True)

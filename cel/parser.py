@@ -25,7 +25,7 @@ from dracaena.cel.source import Diagnostic, compile_error
 
 # Levels of nesting. The reference has the same limit; three Python frames per level stay below the interpreter's 1,000.
 NESTING_LIMIT: Final = 250
-# Levels of the tree, whatever they are made of. The reference counts each kind of operator by itself; this is a little
+# Levels of the tree, whatever they are made of. The reference counts each kind of operator separately; this is slightly
 # more than the 250 that a chain of one kind may have.
 HEIGHT_LIMIT: Final = 255
 
@@ -67,7 +67,7 @@ _NUMBERS: Final = frozenset({"int", "float"})
 
 _WANTED: Final = {"ident": "an identifier", END: "an operator"}
 
-# A comma list's item: is it optional, its key (maps only), its value.
+# An item of a comma-separated list: whether it is optional, its key (maps only), its value.
 _Item = tuple[bool, SyntaxNode | None, SyntaxNode]
 
 
@@ -137,7 +137,7 @@ class _Parser:
     # Grammar
 
     def expression(self, weakest: int) -> SyntaxNode:
-        """Operands joined by operators that bind at least this strongly; 0 allows the conditional too."""
+        """Operands joined by operators of at least this precedence; 0 also allows the conditional."""
         self._depth += 1
         if self._depth > NESTING_LIMIT:
             self._fail(self._tokens[self._next].position, f"expression recursion limit exceeded: {NESTING_LIMIT}")
@@ -284,7 +284,7 @@ class _Parser:
         return self.expect("ident").text
 
     def _is_message(self) -> bool:
-        """Whether `{` follows, perhaps after more parts of a dotted name."""
+        """Whether `{` follows, possibly after more parts of a dotted name."""
         ahead = self._next
         while self._tokens[ahead].kind == "." and self._tokens[ahead + 1].kind == "ident":
             ahead += 2

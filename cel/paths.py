@@ -1,7 +1,8 @@
 """Selecting fields and indexing: `a.b`, `a[i]`, `a.?b`, `a[?i]`, `has(a.b)`.
 
-A path is a root and the steps from it. It costs 1, and 1 for each step that is made. Once the root is an optional value
-or a step is optional, all that follows is optional: what is missing then makes the whole path `optional.none()`.
+A path is a root and the steps from it. It costs 1, and 1 for each step that is taken. Once the root is an optional
+value or a step is optional, all further steps are optional: something missing then makes the whole path
+`optional.none()`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Step:
 
 
 def select(value: Any, key: Any) -> Any:
-    """The part of a value under a key; EvaluationError when there is none."""
+    """The part of a value under a key; EvaluationError if there is none."""
     kind = type(value)
     if kind is Map:
         found = value.find(key)
@@ -77,7 +78,7 @@ def shown(key: Any) -> str:
 
 
 def path(root: Run, base_cost: int, steps: tuple[Step, ...]) -> Run:
-    """What walks the steps from what `root` gives."""
+    """Return a function that walks the steps from the value of `root`."""
     if all(step.key is None and not step.optional and not step.tests for step in steps):
         return _constant_path(root, base_cost, tuple(step.constant for step in steps))
     has = steps[-1].tests
@@ -140,7 +141,7 @@ def _key(state: EvaluationState, key: Run, *, paid: bool) -> Any:
 
 
 def attribute(domain: str, name: str, *, capacity: bool) -> Run:
-    """`device.attributes[domain][name]` or the same of capacity, without making maps of them: the common selector."""
+    """`device.attributes[domain][name]`, or the same for capacity, without creating maps: the common selector."""
     missing = f"no such key: {name}"
 
     def read_attribute(state: EvaluationState) -> Any:

@@ -1,6 +1,6 @@
 """From the checked tree to closures: everything that does not depend on the device is decided here, once.
 
-As in the reference, literals and conversions of literals are computed now, and one that fails is a compile error.
+As in the reference, literals and conversions of literals are computed now, and a failure is a compile error.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CONVERSIONS: Final = frozenset(
     ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
 )
 _PATTERNS: Final = frozenset(("matches", "find", "findAll"))
-# Values that may be a key written out, and that a set can hold: `in` a list of these is a look-up.
+# Values that may be literal keys, and that a set can hold: `in` a list of these is a look-up.
 _SIMPLE_TYPES: Final = frozenset((str, int, UInt, float, bool))
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """How a node is evaluated. `resolve` leaves out the 1 that a path costs: a branch of `? :` does not pay it."""
+    """How a node is evaluated. `resolve` omits the 1 that a path costs: a branch of `? :` does not pay it."""
 
     run: Run
     resolve: Run
@@ -120,7 +120,7 @@ class _Planner:
         return self._plans[type(node)]
 
     def _static(self, node: SyntaxNode) -> Type:
-        """The type that values of the node are sure to have, or dyn."""
+        """The type that values of the node certainly have, or dyn."""
         return DYN if self._checked.guesses else self._checked.type_of(node)
 
     def _slot(self) -> int:
@@ -190,7 +190,7 @@ class _Planner:
         return paths.Step(key=index.resolve, optional=node.optional)
 
     def _device_attribute(self, root: SyntaxNode, steps: list[paths.Step]) -> Planned | None:
-        """The fast form of `device.driver`, `device.attributes["domain"].name` and the same of capacity."""
+        """The fast form of `device.driver`, `device.attributes["domain"].name` and the same for capacity."""
         if not isinstance(root, Ident) or self._checked.type_of(root) != DEVICE or self._is_local(root):
             return None
         if any(step.key is not None or step.optional or step.tests for step in steps):
@@ -244,10 +244,10 @@ class _Planner:
                 raise self._failing_literal(node, error) from None
 
     def _computed_once(self, run: Run) -> Run:
-        """A call of literals, such as `quantity("40Gi")`: made now, and paid for each time.
+        """A call with literal arguments, such as `quantity("40Gi")`: made now, but paid for each time.
 
-        One that fails, fails when it is evaluated; one that gives something large is made anew each time, as a
-        selector is kept for long. So are all once the planner's own budget is used up.
+        If it fails, it fails at evaluation; if its result is large, it is called each time, because selectors are
+        kept for long. So are all calls once the planner's own budget is used up.
         """
         before = self._folding.cost
         try:
@@ -345,10 +345,10 @@ def _turn(fold: Fold) -> int:
     return NODE_WORK * len(seen)
 
 
-# Cost and work of all calls of literals that are made while one selector is planned, 10 ms at most. A call of a
-# sensible selector takes below 100.
+# Cost and work of all calls with literals that are made while one selector is planned, 10 ms at most. A call in a
+# sensible selector takes less than 100.
 _FOLDING_LIMIT: Final = 50_000
-# Values; a list of so many takes some 10 KiB, like the rest of a selector.
+# Values; a list of this many takes some 10 KiB, like the rest of a selector.
 _LARGEST_KEPT: Final = 1_000
 
 _NO_DEVICE: Final = DeviceValues("", {}, {}, allow_multiple_allocations=False)
@@ -388,7 +388,7 @@ def _variable(slot: int) -> Run:
 
 
 def _bound(slot: int, value: Run) -> Run:
-    """A variable of cel.bind: computed at its first use, and then kept, even if it is an error."""
+    """A variable of cel.bind: computed at its first use and then kept, even if it is an error."""
 
     def read(state: EvaluationState) -> Any:
         found = state.slots[slot]
@@ -405,7 +405,7 @@ def _bound(slot: int, value: Run) -> Run:
     return read
 
 
-_BINDING_WORK: Final = 8 * NODE_WORK  # an optMap is so many nodes
+_BINDING_WORK: Final = 8 * NODE_WORK  # the nodes of an optMap
 
 
 def _binding(slot: int, body: Run) -> Run:

@@ -29,9 +29,9 @@ TOO_DEEP = "expression nests too deeply for the calling program's stack"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selector:
-    """A selector that can be asked about any number of devices, from any number of threads.
+    """A selector that can be evaluated for any number of devices, from any number of threads.
 
-    `footprint` says which parts of a device it can read at all: devices that agree in these get the same answer.
+    `footprint` says which parts of a device it can read: devices that agree in these get the same answer.
     """
 
     expression: str
@@ -40,7 +40,7 @@ class Selector:
     _program: SelectorProgram
 
     def evaluate(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> Outcome:
-        """MATCH, NO_MATCH, or Failed with the reason. Never raises; ends within the cost limit whatever it says."""
+        """MATCH, NO_MATCH, or Failed with the reason. Never raises, and always ends within the cost limit."""
         return self.evaluate_with_cost(device, cost_limit)[0]
 
     def evaluate_with_cost(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> tuple[Outcome, int]:
@@ -89,11 +89,11 @@ class Selector:
 
 
 def compile_selector(expression: str, features: LanguageFeatures | None = None, *, new: bool = False) -> Selector:
-    """Check an expression and make it ready to be asked.
+    """Check an expression and make it ready for evaluation.
 
-    Stored expressions may use everything this version knows, whatever the feature gates say, so that a gate that is
-    switched off breaks no object. `new` is for what is being written now: gates count then. CompileError tells every
-    problem with its place.
+    Stored expressions may use everything that this version knows, whatever the feature gates say, so that switching a
+    gate off breaks no object. `new` is for expressions that are being written now: then gates count. CompileError lists
+    every problem with its place.
     """
     return _compile(expression, features or LanguageFeatures(), _check_result, new=new)
 
@@ -152,7 +152,7 @@ def _scalar_value(result: Any) -> str | int | bool | Version:
         return scalar
     if isinstance(result, Semver):
         return Version(str(result))
-    raise EvaluationError(f"CEL result of type {type_name(result)} is no value of an attribute")
+    raise EvaluationError(f"CEL result of type {type_name(result)} is not a value of an attribute")
 
 
 def _outcome(result: Any) -> Outcome:

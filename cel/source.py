@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dracaena.cel.errors import CompileError
 
-# Problems shown of one expression. More help nobody, and each costs a line as long as the expression's.
+# Problems shown per expression. More would help nobody, and each takes a line as long as the expression's.
 SHOWN_PROBLEMS = 20
 
 
@@ -26,7 +26,7 @@ def line_and_column(text: str, position: int) -> tuple[int, int]:
 
 
 def render(text: str, problem: Diagnostic) -> str:
-    """The problem with its line and a caret below the place, as the API server shows it."""
+    """The problem with its line, and a caret below its place, as the API server shows it."""
     line, column = line_and_column(text, problem.position)
     shown = text.split("\n")[line - 1].replace("\t", " ")
     return f"ERROR: <input>:{line}:{column}: {problem.message}\n | {shown}\n | {'.' * (column - 1)}^"

@@ -1,4 +1,4 @@
-"""What one evaluation carries with it: the device, the variables, and what it has used up."""
+"""The state of one evaluation: the device, the variables, and what it has used up."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class EvaluationState:
         work: int = WORK_LIMIT,
         charge: Callable[[int], None] | None = None,
     ) -> None:
-        """`charge` is called each time that about PULSE more units were used, of cost or of work; what it raises ends
-        it all."""
+        """`charge` is called each time that about PULSE more units of cost or of work were used; what it raises ends
+        the evaluation."""
         self.values = values
         self.driver = values.driver
         self.attributes = values.attributes
@@ -70,23 +70,23 @@ class EvaluationState:
             self._tell()
 
     def spend_on(self, value: Any) -> None:
-        """Take as much work as walking the whole value, and comparing or copying it, takes."""
+        """Take the work of walking the whole value and comparing or copying it."""
         self.spend(WALK_WORK * tree_size(value, self.work))
 
     def check_limit(self) -> None:
-        """End the evaluation when it has used up its cost."""
+        """End the evaluation if it has used up its cost."""
         if self.cost > self.limit:
             self.over_limit()
 
     def over_limit(self) -> None:
-        """The cost is above `limit`: end the evaluation when it is used up, else report it and go on."""
+        """The cost is above `limit`: end the evaluation if it is used up, else report it and continue."""
         if self.cost > self._most or self._charge is None:
             raise CostLimitError
         self._tell()
 
     @property
     def untold(self) -> int:
-        """Units that were used since `charge` was last called."""
+        """Units used since `charge` was last called."""
         return self.cost - self._told_cost + (self._told_work - self.work) // WORK_OF_UNIT
 
     def _tell(self) -> None:
@@ -102,7 +102,7 @@ Run = Callable[[EvaluationState], Any]
 
 
 class Raised:
-    """An error that is the value of a variable: every use of the variable raises it again."""
+    """An error as the value of a variable: every use of the variable raises it again."""
 
     __slots__ = ("error",)
 
@@ -116,5 +116,5 @@ class _Marker:
     __slots__ = ()
 
 
-UNSET: Final = _Marker()  # a variable of cel.bind that nobody has asked for yet
+UNSET: Final = _Marker()  # a variable of cel.bind that has not been used yet
 FAILED: Final = _Marker()  # the argument or result of a call that failed, for its cost: its size is 1

@@ -2,7 +2,7 @@
 
 A type is a kind with parameters: `list_of(INT)`, `map_of(STRING, DYN)`, `optional_of(A)`. A type parameter (`A`, `B`)
 stands for any type, the same one everywhere in one declaration. An opaque type has only a name
-(`opaque("kubernetes.Quantity")`): functions are all one can do with it.
+(`opaque("kubernetes.Quantity")`): it can only be passed to functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Type:
     name: str = ""
     parameters: tuple[Type, ...] = ()
     size: int = field(init=False, compare=False, repr=False)
-    """How many types it is made of, itself included."""
+    """How many types it is made of, including itself."""
     is_open: bool = field(init=False, compare=False, repr=False)
     """Whether it is a type parameter or contains one."""
 
@@ -32,7 +32,7 @@ class Type:
         return self.text_with(_FULL_NAMES)
 
     def short(self) -> str:
-        """As messages of the checker call it: `null`, `timestamp` and `duration` without what comes before or after."""
+        """Its name in messages of the checker: `null`, `timestamp` and `duration` without prefix or suffix."""
         return self.text_with(_SHORT_NAMES)
 
     def text_with(self, names: dict[str, str]) -> str:
@@ -62,7 +62,7 @@ BYTES = Type("bytes")
 NULL = Type("null")
 DYN = Type("dyn")
 ANY = Type("any")  # google.protobuf.Any: like dyn, but no macro iterates over it. Device attributes have it.
-ERROR = Type("error")  # of an expression the checker has complained about: fits everywhere, so one mistake is told once
+ERROR = Type("error")  # of an expression with a mistake: it fits everywhere, so that each mistake is reported once
 TIMESTAMP = Type("timestamp")
 DURATION = Type("duration")
 A = Type("param", "A")
@@ -90,7 +90,7 @@ def type_of_type(value: Type) -> Type:
 
 
 def opaque(name: str) -> Type:
-    """A type known by its name alone, such as `kubernetes.Quantity` or `net.IP`."""
+    """A type known only by its name, such as `kubernetes.Quantity` or `net.IP`."""
     return Type("opaque", name)
 
 
@@ -103,7 +103,7 @@ CIDR = opaque("net.CIDR")
 
 
 class Opaque:
-    """Base of the values of opaque types. Subclasses are frozen, hashable and say their type in `cel_type`.
+    """Base of the values of opaque types. Subclasses are frozen, hashable and have their type in `cel_type`.
 
     `==` of the class is CEL's equality; two values of different classes are never equal. `cel_size` is what the cost
     model sees as the size of the value; it is 1 unless the reference gives the type a size of its own.

@@ -1,4 +1,4 @@
-"""Whether one type fits another, and what type parameters stand for: the unification of CEL's type checker.
+"""Whether one type fits another, and what type parameters stand for: unification in CEL's type checker.
 
 The rules are the reference checker's: dyn and any fit everything, null fits opaque types, timestamps and durations, a
 type parameter fits what it has been found to stand for, and becomes the more general type when two types meet.
@@ -17,8 +17,8 @@ _FITS_SIMPLE = _WILD | {"param"}
 _CONTAINERS = frozenset({"list", "map", "optional", "type"})
 
 
-# Steps of comparing and resolving types in one expression. The worst of 10 KiB that is no attack takes 40,000; this
-# many take 0.1 s. Types can double with each variable: {v: v}.
+# Steps of comparing and resolving types in one expression. The worst expression of 10 KiB that is not an attack takes
+# 40,000; this many take 0.1 s. Types can double with each variable: {v: v}.
 MOST_STEPS: Final = 250_000
 
 
@@ -31,7 +31,7 @@ class Substitution:
 
     def __init__(self) -> None:
         self._found: dict[str, Type] = {}
-        self._replaced: list[tuple[str, Type | None]] = []  # what to put back if a type does not fit after all
+        self._replaced: list[tuple[str, Type | None]] = []  # what to restore if a type does not fit after all
         self._fresh = 0
         self._steps = 0
 
@@ -41,7 +41,7 @@ class Substitution:
         return Type("param", f"_{self._fresh}")
 
     def fits(self, pairs: tuple[tuple[Type, Type], ...]) -> bool:
-        """Whether each first type fits its second. What type parameters must stand for is kept only if all fit."""
+        """Whether each first type fits its second. The types of type parameters are kept only if all fit."""
         settled = True
         for first, second in pairs:
             if first.kind not in _SIMPLE or second.kind not in _SIMPLE:
@@ -61,7 +61,7 @@ class Substitution:
         return False
 
     def resolve(self, type_: Type, *, final: bool = False) -> Type:
-        """The type with its parameters replaced; when `final`, those that stand for nothing become dyn."""
+        """The type with its parameters replaced; if `final`, those that stand for nothing become dyn."""
         if not type_.is_open:
             return type_
         self._step()
@@ -104,7 +104,7 @@ class Substitution:
         return first == second
 
     def _stands_for(self, type_: Type, parameter: Type) -> tuple[bool, bool]:
-        """Whether the parameter may stand for the type, and whether it stood for one already."""
+        """Whether the parameter may stand for the type, and whether it already stood for one."""
         if type_ == parameter:
             return True, True
         known = self._found.get(parameter.name)
@@ -135,7 +135,7 @@ class Substitution:
 
 
 def never_fits(first: Type, second: Type) -> bool:
-    """Whether that is plain at once: a simple type fits no other one. It spares the many overloads of operators."""
+    """Whether they obviously do not fit: a simple type fits no other one. A short cut for operators' many overloads."""
     return first.kind in _SIMPLE and first.kind != second.kind and second.kind not in _FITS_SIMPLE
 
 

@@ -1,7 +1,7 @@
 """The values of CEL that Python does not have, CEL's equality, and the type of a value.
 
-CEL tells bool, int and uint apart where Python does not (`True == 1`, equal hashes), so neither `==` nor a plain dict
-will do for values: use `equal` and `Map`.
+CEL distinguishes bool, int and uint where Python does not (`True == 1`, equal hashes), so neither `==` nor a plain dict
+works for values: use `equal` and `Map`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UINT_MAX: Final = 2**64 - 1
 
 
 class UInt(int):
-    """A value of CEL's uint. Make it with `checked_uint` where the number could be out of range."""
+    """A value of CEL's uint. Use `checked_uint` if the number could be out of range."""
 
     __slots__ = ()
 
@@ -29,14 +29,14 @@ class UInt(int):
 
 
 def checked_int(number: int, what: str = "integer overflow") -> int:
-    """The number as int, or EvaluationError when int64 cannot hold it."""
+    """The number as int, or EvaluationError if int64 cannot hold it."""
     if INT_MIN <= number <= INT_MAX:
         return number
     raise EvaluationError(what)
 
 
 def checked_uint(number: int, what: str = "unsigned integer overflow") -> UInt:
-    """The number as uint, or EvaluationError when uint64 cannot hold it."""
+    """The number as uint, or EvaluationError if uint64 cannot hold it."""
     if 0 <= number <= UINT_MAX:
         return UInt(number)
     raise EvaluationError(what)
@@ -79,7 +79,7 @@ class OptionalValue:
 
     @property
     def value(self) -> Any:
-        """The value. Absent is an error of the expression."""
+        """The value. If it is absent, the expression fails."""
         if not self._present:
             raise EvaluationError("optional.none() dereference")
         return self._value
@@ -94,8 +94,8 @@ NONE: Final = OptionalValue(None, present=False)
 class Map:
     """An immutable map that keeps its order and keeps the keys 1, 1u and true apart.
 
-    `find` accepts a number of another numeric type when it is equal: `m[1u]` and `m[1.0]` find the key 1. A map with a
-    `default` finds every key, but contains only its own: so it is with the domains of a device.
+    `find` accepts an equal number of another numeric type: `m[1u]` and `m[1.0]` find the key 1. A map with a `default`
+    finds every key, but contains only its own, like the domains of a device.
     """
 
     __slots__ = ("_default", "_entries")
@@ -105,7 +105,7 @@ class Map:
         self._default = default
 
     def find(self, key: Any) -> tuple[Any, Any] | None:
-        """The entry (key, value), or None when there is no such key."""
+        """The entry (key, value), or None if there is no such key."""
         found = self._own(key)
         if found is None and self._default is not None:
             return key, self._default
@@ -156,7 +156,7 @@ _KEY_TYPES = frozenset({str, int, UInt, float, bool, type(None)})
 
 
 def _slot(key: Any) -> Any:
-    """What stands for the key in a dict: str and int themselves, everything that Python holds equal to them a pair."""
+    """The key to use in a dict: str and int themselves, and a pair for everything that Python deems equal to them."""
     kind = type(key)
     if kind is str or kind is int:
         return key
@@ -216,13 +216,13 @@ _TYPES: dict[type, Type] = {
 
 
 def type_of(value: Any) -> Type:
-    """The type of a value at run time; what a list or map holds is not looked at."""
+    """The type of a value at run time; elements of lists and maps are not looked at."""
     known = _TYPES.get(type(value))
     if known is not None:
         return known
     if isinstance(value, Opaque):
         return value.cel_type
-    raise TypeError(f"{type(value).__name__} is no value of CEL")
+    raise TypeError(f"{type(value).__name__} is not a value of CEL")
 
 
 def type_name(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Checking calls of `format` whose format string and arguments are written out, before anything is evaluated."""
+"""Checking calls of `format` whose format string and arguments are literals, before anything is evaluated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS: Final = {
 
 
 def format_problem(call: Call, type_of: Callable[[SyntaxNode], Type]) -> Diagnostic | None:
-    """What is wrong with a call of `format`, or None; also None when it is not all written out."""
+    """What is wrong with a call of `format`, or None; also None if not all of it is literal."""
     if call.function != "format" or not isinstance(call.target, Literal) or len(call.arguments) != 1:
         return None
     text, arguments = call.target.value, call.arguments[0]
@@ -51,7 +51,7 @@ def format_problem(call: Call, type_of: Callable[[SyntaxNode], Type]) -> Diagnos
 
 
 def _wrong(argument: SyntaxNode, letter: str, type_of: Callable[[SyntaxNode], Type]) -> SyntaxNode | None:
-    """The argument, or what it holds, when the clause does not write its type."""
+    """The argument, or its element, if the clause cannot format its type."""
     if type_of(argument).kind not in _KINDS[letter]:
         return argument
     if letter == "s" and isinstance(argument, ListLiteral | MapLiteral):

@@ -1,7 +1,7 @@
 """`format` of CEL's string library, version 2: `"%d GPUs of %s".format([2, "a"])`.
 
 The reference writes doubles for readers in the United States: `%f` groups thousands, `%e` writes 1.000000×10⁰³ and
-always six digits behind the point.
+always six digits after the decimal point.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dracaena.cel.types import DYN, STRING, list_of
 from dracaena.cel.value import Duration, Map, OptionalValue, Timestamp, TypeValue, UInt, type_name
 from dracaena.cel.values.text import quoted
 
-DEFAULT_PRECISION: Final = 6  # digits behind the point
+DEFAULT_PRECISION: Final = 6  # digits after the decimal point
 
-# Digits behind the point that a clause may ask for. A double has at most 1,074 that are not zero.
+# Digits after the decimal point that a clause may ask for. A double has at most 1,074 that are not zero.
 MAX_PRECISION: Final = 1_100
 
 
@@ -33,7 +33,7 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One `%…` of a format string: its letter, and the digits behind the point if it names them."""
+    """One `%…` of a format string: its letter, and the digits after the decimal point if it names them."""
 
     letter: str
     precision: int | None = None
@@ -44,7 +44,7 @@ _LETTERS: Final = "sdfebxXo"
 
 
 def parse_format(text: str, arguments: int) -> Iterator[str | Clause]:
-    """The format string as plain text and clauses, in order. FormatError where it is wrong or wants more arguments."""
+    """The format string as plain text and clauses, in order. FormatError if it is wrong or needs more arguments."""
     at = clauses = 0
     while at < len(text):
         percent = text.find("%", at)
@@ -169,7 +169,7 @@ def _as_hexadecimal(value: Any, clause: Clause) -> str:
 
 
 def refusal(letter: str, type_name_: str) -> str:
-    """What is said when a clause is given a value of a type that it does not write."""
+    """The message for a clause with a value of a type that it cannot format."""
     return f"error during formatting: {_WRITES[letter]}, was given {type_name_}"
 
 
@@ -256,12 +256,12 @@ _LITERAL_WRITERS: Final[dict[type, Callable[[Any], str]]] = {
     Duration: lambda value: f"duration({quoted(duration_text(value))})",
 }
 
-_SCALAR_SIZE: Final = 40  # characters of the longest text of a value that is no string, bytes, double, list or map
-_DOUBLE_SIZE: Final = 1_500  # characters of the longest double: its digits before the point, with commas, and behind
+_SCALAR_SIZE: Final = 40  # characters of the longest text of a value that is not a string, bytes, double, list or map
+_DOUBLE_SIZE: Final = 1_500  # characters of the longest double: its digits before the point, with commas, and after it
 
 
 def _work(text: str, arguments: tuple[Any, ...]) -> int:
-    """Characters that the result can have; counting stops once there are more than an evaluation may make."""
+    """Upper bound of the result's characters; counting stops once there are more than an evaluation may create."""
     size = len(text)
     waiting = list(arguments)
     while waiting and size <= WORK_LIMIT:

@@ -35,7 +35,7 @@ def _key(value: Any) -> Any:
 
 
 def _greater(left: Any, right: Any) -> bool:
-    """Whether the first is greater. Never for types that do not compare, nor NaN: the reference passes over them."""
+    """Whether the first is greater. Never for types that do not compare, nor for NaN: the reference skips them."""
     if type(left) is not type(right) and not (type(left) in _NUMBERS and type(right) in _NUMBERS):
         return False
     return bool(_key(left) > _key(right))
@@ -88,7 +88,7 @@ _ZEROS: Final[dict[type, Any]] = {int: 0, UInt: UInt(0), float: 0.0, Duration: D
 
 def _sum_from(zero: Any) -> Callable[[_List], Any]:
     def total(elements: _List) -> Any:
-        # The overload is a guess when the checker did not know the elements; then the first one decides.
+        # The overload is a guess if the checker did not know the elements; then the first element decides.
         result = _ZEROS.get(type(elements[0])) if elements else zero
         if result is None:
             raise EvaluationError("no such overload: sum(list)")
@@ -165,7 +165,7 @@ def _reverse(elements: _List) -> _List:
 
 
 def _distinct(elements: _List) -> _List:
-    """Each value once, where it came first."""
+    """Each value once, at its first place."""
     found: list[Any] = []
     for element in elements:
         if not any(equal(element, other) for other in found):
@@ -190,7 +190,7 @@ def _flatten_cost(arguments: _List, _result: Any) -> int:
 
 
 def _compare_all_cost(elements: Any) -> int:
-    """Every element with every other, twice; a tenth more for text. Asked of no list, too, when the call failed."""
+    """Every element with every other, twice; a tenth more for text. If the call failed, there may be no list."""
     pairs = size_of(elements) ** 2
     text = type(elements) is tuple and len(elements) > 0 and type(elements[0]) in (str, bytes)
     return 1 + LIST_COST + (pairs * 21 // 10 if text else pairs * 2)

@@ -40,7 +40,7 @@ def _text_cost(arguments: tuple[Any, ...], _result: Any) -> int:
 
 
 def _ip_cost(arguments: tuple[Any, ...], _result: Any) -> int:
-    """The address of a network is only taken out, a text is parsed."""
+    """From a network, the address is only extracted; text is parsed."""
     return 1 if isinstance(arguments[0], Network) else tenth(size_of(arguments[0]))
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' library for semantic versions, version 1: with the second argument that makes a version regular first."""
+"""Kubernetes' library for semantic versions, version 1: with the second argument that normalises a version first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CEL's extension library for lists as sets: equal elements count once, the order does not matter."""
+"""CEL's extension library for lists as sets: equal elements count once, and order does not matter."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _STRINGS: Final = list_of(STRING)
 _LOWER: Final = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _UPPER: Final = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
 
-# Unicode's White_Space. Python's strip() also takes U+001C to U+001F, which are none.
+# Unicode's White_Space. Python's strip() also strips U+001C to U+001F, which do not belong to it.
 _SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 _QUOTES: Final = str.maketrans(
@@ -49,7 +49,7 @@ def _index_of(text: str, part: str, start: int = 0) -> int:
 
 
 def _last_index_of(text: str, part: str, start: int | None = None) -> int:
-    """Where `part` begins at or before `start`, or -1; also -1 when `start` is not within the text."""
+    """Where `part` begins at or before `start`, or -1; also -1 if `start` is not within the text."""
     if start is None:
         return text.rfind(part)
     if not part:
@@ -69,7 +69,7 @@ def _replace_work(text: str, old: str, new: str, count: int = -1) -> int:
 
 
 def _split(text: str, separator: str, count: int = -1) -> tuple[str, ...]:
-    """At most `count` parts, the last with all that is left; the empty separator splits after every character."""
+    """At most `count` parts, the last with the whole rest; the empty separator splits after every character."""
     if count == 0:
         return ()
     if separator:

@@ -1,4 +1,4 @@
-"""`+ - * / %` and unary minus. Whole numbers never wrap around: what does not fit is an error."""
+"""`+ - * / %` and unary minus. Whole numbers never wrap around: overflow is an error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TIMESTAMP_MAX = 253_402_300_800 * _SECOND - 1
 
 
 def checked_timestamp(nanoseconds: int) -> Timestamp:
-    """The timestamp, or EvaluationError when it is outside the years 1 to 9999."""
+    """The timestamp, or EvaluationError if it is outside the years 1 to 9999."""
     if TIMESTAMP_MIN <= nanoseconds <= TIMESTAMP_MAX:
         return Timestamp(nanoseconds)
     raise EvaluationError("timestamp overflow")
 
 
 def checked_duration(nanoseconds: int) -> Duration:
-    """The duration, or EvaluationError when int64 cannot hold its nanoseconds."""
+    """The duration, or EvaluationError if int64 cannot hold its nanoseconds."""
     return Duration(checked_int(nanoseconds, "duration overflow"))
 
 

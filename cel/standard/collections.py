@@ -16,7 +16,7 @@ _MAP = map_of(types.A, types.B)
 
 
 def in_list(element: Any, elements: tuple[Any, ...]) -> bool:
-    """Whether the list holds a value equal to the element."""
+    """Whether the list contains a value equal to the element."""
     return any(equal(element, each) for each in elements)
 
 
@@ -30,7 +30,7 @@ def search_work(element: Any, elements: tuple[Any, ...]) -> int:
     return WALK_WORK * tree_size(elements) if large else NODE_WORK * len(elements)
 
 
-_SHORT_TEXT = 64  # characters; comparing so many takes no longer than comparing numbers
+_SHORT_TEXT = 64  # characters; comparing that many takes no longer than comparing numbers
 
 
 def _in_map(key: Any, map_: Map) -> bool:

@@ -1,4 +1,4 @@
-"""Conversions between types, and `type`, `dyn`. The texts that are numbers are those of Go's strconv."""
+"""Conversions between types, and `type`, `dyn`. Numbers are read from text as Go's strconv does."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dracaena.cel.value import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, 
 
 _INT_TEXT = re.compile(r"[+-]?[0-9]+")
 _UINT_TEXT = re.compile(r"[0-9]+")
-_DIGITS = r"[0-9]+(?:_[0-9]+)*"  # an underscore may stand between digits
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"  # an underscore may separate digits
 _HEX_DIGITS = r"[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*"
 _DECIMAL_TEXT = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
 _HEX_TEXT = re.compile(rf"[+-]?0[xX]_?(?:{_HEX_DIGITS}\.?(?:{_HEX_DIGITS})?|\.{_HEX_DIGITS})[pP][+-]?{_DIGITS}")
 _NO_NUMBER = re.compile(r"[+-]?inf(?:inity)?|nan", re.IGNORECASE)
 
-# Digits of the longest number that fits: no longer text needs to be read, and Python refuses 4,300 digits.
+# Digits of the longest number that fits: longer text need not be read, and Python refuses 4,300 digits.
 _MOST_DIGITS = 400
 
 
@@ -50,7 +50,7 @@ def _string_to_uint(text: str) -> UInt:
 
 
 def _double_to_int(number: float) -> int:
-    """The part before the point. The limits themselves are refused, since they are no exact doubles."""
+    """The part before the decimal point. The limits themselves are refused because they are not exact doubles."""
     if not math.isfinite(number) or not float(INT_MIN) < number < float(INT_MAX):
         raise EvaluationError("integer overflow")
     return int(number)
@@ -101,7 +101,7 @@ def double_to_string(number: float) -> str:
     return f"{sign}{whole}{'.' + fraction if fraction else ''}"
 
 
-_FIRST_EXPONENT = 6  # of the texts with an exponent; below they are written out
+_FIRST_EXPONENT = 6  # from here on text has an exponent; below, all digits are written
 
 
 def _shortest(number: float) -> tuple[str, str, int]:

@@ -1,4 +1,4 @@
-"""Optional values: making them, asking them, choosing between them."""
+"""Optional values: creating them, reading them, choosing between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dracaena.cel.value import NONE, Duration, Map, OptionalValue, Timestamp
 _OPTIONAL = optional_of(types.A)
 _LIST = list_of(types.A)
 
-# The reference's zero of timestamps is that of its language, the first moment of the year 1.
+# The reference's zero timestamp is Go's, the first moment of the year 1.
 _ZERO_TIMESTAMP = -62_135_596_800_000_000_000
 
 
@@ -68,7 +68,7 @@ FUNCTIONS = (
     Function("optional.none", (global_("optional_none", (), _OPTIONAL, lambda: NONE),)),
     Function("value", (member("optional_value", (_OPTIONAL,), types.A, _value),)),
     Function("hasValue", (member("optional_hasValue", (_OPTIONAL,), types.BOOL, _has_value),)),
-    # The planner evaluates the second argument of these two only when it is needed.
+    # The planner evaluates the second argument of these two only if it is needed.
     Function("or", (member("optional_or_optional", (_OPTIONAL, _OPTIONAL), _OPTIONAL, _or),)),
     Function("orValue", (member("optional_orValue_value", (_OPTIONAL, types.A), types.A, _or_value),)),
     Function("optional.unwrap", (global_("optional_unwrap", (list_of(_OPTIONAL),), _LIST, _unwrap),)),

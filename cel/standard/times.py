@@ -30,7 +30,7 @@ _TIMESTAMP_TEXT = re.compile(
 
 
 def timestamp_of(text: str) -> Timestamp:
-    """The timestamp that RFC 3339 text stands for; digits after the ninth of a fraction are dropped."""
+    """The timestamp of RFC 3339 text; digits of the fraction after the ninth are dropped."""
     match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
         raise EvaluationError(_NO_TIMESTAMP)
@@ -56,7 +56,7 @@ def _whole_seconds(moment: datetime) -> int:
 
 
 def timestamp_text(value: Timestamp) -> str:
-    """RFC 3339 in UTC, with as many digits of the fraction as it has."""
+    """RFC 3339 in UTC, with as many digits of the fraction as needed."""
     seconds, fraction = divmod(value.nanoseconds, _SECOND)
     moment = _EPOCH + timedelta(seconds=seconds)
     digits = f".{fraction:09d}".rstrip("0") if fraction else ""
@@ -78,7 +78,7 @@ _NO_DURATION = "type conversion error from 'string' to 'google.protobuf.Duration
 
 
 def duration_of(text: str) -> Duration:
-    """The duration that text such as "1h30m" or "-1.5s" stands for."""
+    """The duration of text such as "1h30m" or "-1.5s"."""
     body = text[1:] if text[:1] in ("+", "-") else text
     if body == "0":
         return Duration(0)
@@ -98,7 +98,7 @@ def duration_of(text: str) -> Duration:
 
 
 def _part(whole: str, fraction: str, unit: int) -> int:
-    """Nanoseconds of one number with its unit; what is smaller than a nanosecond is dropped."""
+    """Nanoseconds of one number with its unit; fractions of a nanosecond are dropped."""
     if len(whole.lstrip("0")) > 19:
         raise EvaluationError(_NO_DURATION)
     digits = fraction[:18]
@@ -106,7 +106,7 @@ def _part(whole: str, fraction: str, unit: int) -> int:
 
 
 def duration_text(value: Duration) -> str:
-    """Seconds as the shortest decimal number that a double holds, without an exponent, then "s"."""
+    """Seconds as the shortest decimal number of the double, without an exponent, then "s"."""
     seconds, fraction = divmod(abs(value.nanoseconds), _SECOND)
     number = format(Decimal(repr(float(seconds) + fraction / 1e9)), "f").removesuffix(".0")
     return f"{'-' if value.nanoseconds < 0 else ''}{number}s"

@@ -77,7 +77,7 @@ _BROADCAST: Final = IPv4Address("255.255.255.255")
 
 @dataclass(frozen=True, slots=True)
 class Network(Opaque):
-    """An address with the length of its network prefix: CEL's `cidr("10.0.0.0/8")`. Bits behind the prefix are kept."""
+    """An address with the length of its network prefix: CEL's `cidr("10.0.0.0/8")`. Bits after the prefix are kept."""
 
     address: IPv4Address | IPv6Address
     prefix_length: int
@@ -104,7 +104,7 @@ class Network(Opaque):
         return Network(address, int(length))
 
     def masked(self) -> Network:
-        """The network itself: all bits behind the prefix zero."""
+        """The network itself, with all bits after the prefix zero."""
         behind = _BITS[self.address.version] - self.prefix_length
         return Network(type(self.address)(int(self.address) >> behind << behind), self.prefix_length)
 

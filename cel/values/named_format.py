@@ -1,4 +1,4 @@
-"""The formats that `format.named("dns1123Label")` and its like check texts against.
+"""The formats against which `format.named("dns1123Label")` and the like check texts.
 
 Sources: k8s.io/apimachinery pkg/util/validation (names, labels), k8s.io/kube-openapi pkg/validation/strfmt (others).
 """
@@ -23,7 +23,7 @@ class NamedFormat(Opaque):
     name: str
     problems: Callable[[str], list[str]]
     pattern_size: int
-    """What the cost model takes for the length of the format's pattern."""
+    """The length of the format's pattern according to the cost model."""
 
     cel_type: ClassVar[Type] = NAMED_FORMAT
 
@@ -36,7 +36,7 @@ class NamedFormat(Opaque):
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A pattern with what is said about texts that do not match it."""
+    """A pattern with the message about texts that do not match it."""
 
     pattern: str
     says: str
@@ -122,7 +122,7 @@ def _label_value(text: str) -> list[str]:
 
 
 def _too_long(text: str, most: int, unit: str = "characters") -> list[str]:
-    """Messages about names speak of characters, those about labels of bytes; bytes are what is counted."""
+    """Messages about names say characters, those about labels say bytes; what is counted is bytes."""
     return [f"must be no more than {most} {unit}"] if len(text.encode()) > most else []
 
 
@@ -161,7 +161,7 @@ def _is_date(text: str) -> bool:
 
 
 def _is_datetime(text: str) -> bool:
-    """A date, a T and a time; what follows another T is not looked at."""
+    """A date, a T and a time; whatever follows another T is ignored."""
     date, _, rest = text.lower().partition("t")
     match = _TIME.fullmatch(rest.partition("t")[0])
     return match is not None and _is_date(date) and match[1] <= "23" and match[2] <= "59" and match[3] <= "59"

@@ -1,8 +1,8 @@
-"""Kubernetes' resource.Quantity as CEL shows it: what `dracaena.api.quantity` reads, with the form that it is kept in.
+"""Kubernetes' resource.Quantity as CEL shows it: what `dracaena.api.quantity` reads, with the form in which it is kept.
 
-The reference keeps a quantity either as an int64 times a power of ten or, when that does not fit, as a decimal of any
-size, and lets that show: `isInteger` is true only for the first form without digits behind the point. So it is false
-for "1000m", and for "1Pi". `scale` and `is_decimal` are that difference.
+The reference keeps a quantity either as an int64 times a power of ten or, if that does not fit, as a decimal of any
+size, and this is visible: `isInteger` is true only for the first form without digits after the decimal point. So it is
+false for "1000m" and for "1Pi". `scale` and `is_decimal` record the form.
 
 Source: k8s.io/apimachinery pkg/api/resource.
 """
@@ -49,7 +49,7 @@ class QuantityValue(Opaque):
         return (self.amount.nano > 0) - (self.amount.nano < 0)
 
     def compare(self, other: QuantityValue) -> int:
-        """-1 when this is less than the other, 0 when equal, 1 when greater."""
+        """-1 if this is less than the other, 0 if equal, 1 if greater."""
         return (self.amount > other.amount) - (self.amount < other.amount)
 
     def __eq__(self, other: object) -> bool:
@@ -59,7 +59,7 @@ class QuantityValue(Opaque):
         return hash(self.amount)
 
     def add(self, other: QuantityValue) -> QuantityValue:
-        """The sum. It is written like this quantity, or like the other when this is zero."""
+        """The sum. It is written like this quantity, or like the other if this is zero."""
         notation = (self if self.amount.nano else other).amount.notation
         total = Quantity(self.amount.nano + other.amount.nano, notation)
         if not (self.is_decimal or other.is_decimal):
@@ -79,7 +79,7 @@ class QuantityValue(Opaque):
         )
 
     def as_int(self) -> int | None:
-        """The amount as int64, or None when the reference does not convert it (see above)."""
+        """The amount as int64, or None if the reference does not convert it (see above)."""
         if self.is_decimal or self.scale > 0:
             return None
         number = self.amount.nano // NANO
@@ -106,7 +106,7 @@ def _at_scale(amount: Quantity, scale: int) -> int:
 
 
 def _power_of_ten(exponent: int) -> float:
-    """10^exponent as the product (below one: the quotient) of two doubles, as Go's math.Pow10 makes it."""
+    """10^exponent as the product (below one: the quotient) of two doubles, as Go's math.Pow10 computes it."""
     if exponent < -323:
         return 0.0
     if exponent > 308:

@@ -19,7 +19,7 @@ Identifier = int | str
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver(Opaque):
-    """One version. Build data is kept, but has no part in equality and order."""
+    """One version. Build data is kept, but ignored by equality and order."""
 
     major: int
     minor: int
@@ -36,11 +36,11 @@ class Semver(Opaque):
 
     @staticmethod
     def parse_loose(text: str) -> Semver:
-        """Read a version after making it regular: without "v", leading zeros gone, missing minor and patch 0."""
+        """Read a version after normalising it: without "v" and leading zeros, with 0 for missing minor and patch."""
         return _parse_loose(text)
 
     def compare(self, other: Semver) -> int:
-        """-1 when this precedes the other, 0 when they are equal, 1 when it follows (semver.org, 11)."""
+        """-1 if this precedes the other, 0 if they are equal, 1 if it follows (semver.org, 11)."""
         mine, others = self._order(), other._order()
         return (mine > others) - (mine < others)
 

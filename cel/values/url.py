@@ -15,7 +15,7 @@ from dracaena.cel.values.text import quoted
 
 
 class UrlError(ValueError):
-    """The text is no URL. Its text is the reason."""
+    """The text is not a URL; str() says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,17 +24,17 @@ class Url(Opaque):
 
     scheme: str
     opaque: str
-    """What follows the scheme when no slash does, as in "mailto:a@b"."""
+    """What follows the scheme if no slash does, as in "mailto:a@b"."""
     user: str | None
     """User and password as they are written in the canonical text."""
     has_authority: bool
-    """Whether two slashes follow the scheme, also when nothing comes before the path."""
+    """Whether two slashes follow the scheme, even if nothing comes before the path."""
     host: str
     """With the port, IPv6 addresses in brackets."""
     path: str
     """Escaped."""
     query: str | None
-    """Escaped; None when there is no question mark."""
+    """Escaped; None if there is no question mark."""
     fragment: str
     """Escaped."""
 
@@ -104,7 +104,7 @@ class _Part(Enum):
 
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 
-# What a part holds unescaped when it is written anew.
+# What a part may have unescaped when it is escaped again.
 _PLAIN: Final = {
     _Part.PATH: _UNRESERVED | frozenset(b"$&+,/:;=@"),
     _Part.HOST: _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\""),
@@ -113,7 +113,7 @@ _PLAIN: Final = {
     _Part.QUERY: _UNRESERVED,
     _Part.FRAGMENT: _UNRESERVED | frozenset(b"$&+,/:;=?@!()*"),
 }
-_KEPT_AS_WRITTEN: Final = frozenset(b"!$&'()*+,;=:@[]%")  # what else a path or fragment may hold to be left alone
+_KEPT_AS_WRITTEN: Final = frozenset(b"!$&'()*+,;=:@[]%")  # what else a path or fragment may contain as it is
 _USER: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=:)")
 _PORT: Final = re.compile(r":[0-9]*\Z")
@@ -121,7 +121,7 @@ _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def check_url(text: str) -> None:
-    """Raise UrlError when the text is neither an absolute URL nor an absolute path."""
+    """Raise UrlError if the text is neither an absolute URL nor an absolute path."""
     try:
         _parse(text, absolute=True)
     except UrlError as error:
@@ -187,7 +187,7 @@ def _parse_host(scheme: str, host: str) -> str:
         raise UrlError("invalid IP-literal")
     if host.startswith("["):
         return _parse_ip_literal(host)
-    # Colons within the host are let pass as they always were, but not in the schemes that everyone uses.
+    # Colons within the host are accepted as they always were, except in the schemes that everyone uses.
     at = host.find(":") if scheme in ("http", "https") else host.rfind(":")
     if at >= 0:
         _check_port(host[at:])
@@ -218,13 +218,13 @@ def _check_port(text: str) -> None:
 
 
 def _kept_or_escaped(text: str, part: _Part) -> str:
-    """The escaped text: as written when that is valid, else escaped anew."""
+    """The escaped text: as written if that is valid, else escaped again."""
     plain = _unescaped_bytes(text, part)
     return text if (_PLAIN[part] | _KEPT_AS_WRITTEN).issuperset(text.encode()) else _escaped(plain, part)
 
 
 def _unescaped(text: str, part: _Part) -> str:
-    """The text with its escapes resolved; bytes that are no UTF-8 become U+FFFD."""
+    """The text with its escapes resolved; bytes that are not UTF-8 become U+FFFD."""
     return _unescaped_bytes(text, part).decode(errors="replace")
 
 
@@ -246,7 +246,7 @@ def _unescaped_bytes(text: str, part: _Part) -> bytes:
 
 
 def _check_escape(raw: bytes, at: int, part: _Part) -> None:
-    """Hosts may escape only what is not ASCII, and zones only what they may hold plainly, or a blank."""
+    """Hosts may escape only what is not ASCII, and zones only what they may also contain unescaped, or a blank."""
     escape = raw[at : at + 3]
     found = _ESCAPE.fullmatch(escape)
     value = int(found.group(1), 16) if found else 0

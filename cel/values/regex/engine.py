@@ -1,4 +1,4 @@
-"""RE2 itself (google-re2), and the only file that imports it: linear in time, bounded in memory, silent."""
+"""RE2 itself (google-re2): linear in time, bounded in memory, silent. Only this file imports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dracaena.cel.values.regex.pattern import Pattern
 # program of more than a twelfth of this (87,381 instructions), which takes it 25 ms at most; a DNS name takes 20, and
 # 63 letters of any script (`\\pL{1,63}`) 76,000.
 MOST_MEMORY_BYTES: Final = 1 << 20
-# Patterns kept ready, so 32 MiB in all. Many selectors use the same few.
+# Compiled patterns that are kept, so 32 MiB in all. Many selectors use the same few.
 _REMEMBERED: Final = 32
 
 
@@ -48,7 +48,7 @@ def _compiled(pattern: str, options: re2.Options) -> Any:
             raise TooLargeError(pattern) from None
         raise ValueError(reason.decode(errors="replace")) from None
     finally:
-        re2.purge()  # the module remembers 128 patterns of its own, which ours makes superfluous
+        re2.purge()  # the module has its own memory of 128 patterns, which ours makes superfluous
 
 
 def search(pattern: Pattern, text: str) -> str | None:
@@ -59,7 +59,7 @@ def search(pattern: Pattern, text: str) -> str | None:
 
 
 def spans(pattern: Pattern, text: str) -> Iterator[tuple[int, int]]:
-    """Where the matches are, from left to right; empty ones may come twice. Raises as `search` does."""
+    """Where the matches are, from left to right; empty ones may occur twice. Raises as `search` does."""
     ready = _ready(pattern.text)
     return _walked(ready, text) if pattern.walks else (found.span() for found in ready.finditer(text))
 
@@ -73,10 +73,10 @@ def _walked(ready: Any, text: str) -> Iterator[tuple[int, int]]:
 
 
 def runs(pattern: str, text: str) -> list[tuple[int, int]]:
-    """Where the matches are, for a pattern and a text of ours that are used once: nothing of it is kept."""
+    """Where the matches are, for a pattern and a text of ours that are used once: nothing is kept."""
     return [found.span() for found in _compiled(pattern, _ROOMY).finditer(text)]
 
 
 def program_size(pattern: str) -> int:
-    """How many instructions RE2 takes for a pattern in its own syntax. Raises as `search` does."""
+    """How many instructions RE2 needs for a pattern in its own syntax. Raises as `search` does."""
     return int(_ready(pattern).programsize)

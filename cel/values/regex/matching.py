@@ -1,4 +1,4 @@
-"""What CEL asks of regular expressions, by the text of the pattern."""
+"""What CEL needs of regular expressions, by the text of the pattern."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dracaena.cel.values.regex.syntax import RegexError, read
 # of this length takes 20 ms.
 MOST_CHARACTERS: Final = 20_000
 
-# Work, in steps of 0.1 to 0.2 µs (`WORK_LIMIT`). Measured at the worst patterns that a search found: reading takes 1 µs
-# a character, RE2 0.35 µs an instruction to compile, 6 µs for each search or match, and 20 ns an instruction and byte,
-# where each byte leads to a state that it has not seen before. Compiling is charged each time, so that the answer does
-# not depend on what others had compiled before.
+# Work, in steps of 0.1 to 0.2 µs (`WORK_LIMIT`). Measured with the worst patterns that a search found: reading takes
+# 1 µs per character; RE2 takes 0.35 µs per instruction to compile, 6 µs for each search or match, and 20 ns per
+# instruction and byte if each byte leads to a state that it has not seen before. Compiling is charged each time, so
+# that the answer does not depend on what others have compiled before.
 _WORK_OF_CHARACTER: Final = 6
 _WORK_OF_SEARCH: Final = 40
 _WORK_OF_INSTRUCTION: Final = 2
@@ -40,7 +40,7 @@ def find(text: str, pattern: str) -> str:
 def find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
     """All matches from left to right, at most `limit` unless it is negative. Raises as `search` does.
 
-    As in Go an empty match right behind a match is left out.
+    As in Go, an empty match right after a match is left out.
     """
     found: list[str] = []
     previous_end = -1
@@ -97,7 +97,7 @@ def _first(text: str, pattern: str) -> str | None:
 
 
 def _as_cel(error: ValueError) -> Exception:
-    """What ends the evaluation: the limit, or an error where RE2 refuses what Go takes, of which none is known."""
+    """What ends the evaluation: the limit, or an error if RE2 refuses what Go accepts, of which no case is known."""
     if isinstance(error, engine.TooLargeError):
         return CostLimitError(_TOO_LARGE)
     return EvaluationError(f"error parsing regexp: {error}")

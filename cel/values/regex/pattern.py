@@ -1,4 +1,4 @@
-"""A pattern as RE2 takes it."""
+"""A pattern in the form for RE2."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What RE2 is given: `text` means to RE2 what the pattern means to Go; `size` bounds the instructions it takes.
+    """The input of RE2: `text` means to RE2 what the pattern means to Go; `size` bounds the instructions that it needs.
 
-    With `walks` the text begins with all that comes before the match, and the match is its one group. RE2 looks for a
+    With `walks` the text begins with everything before the match, and the match is its only group. RE2 looks for a
     match at each byte, where `\\B` would hold in the middle of a character.
     """
 

@@ -1,8 +1,8 @@
 """The grammar of Go's `regexp/syntax`, which users of Kubernetes know: what it refuses, and in its words.
 
-RE2 and Go share their grammar but for a few corners: Go refuses `\\C` and names of groups beyond ASCII, and knows more
-names of Unicode classes. So a pattern is read here first; what comes out means the same to RE2. Nothing is kept of
-groups, as nothing in CEL asks what a group matched.
+RE2 and Go share their grammar except for a few corners: Go refuses `\\C` and names of groups beyond ASCII, and knows
+more names of Unicode classes. So a pattern is read here first; the result means the same to RE2. Groups are not kept,
+because nothing in CEL asks what a group matched.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dracaena.cel.values.regex.unicode_classes import NoSuchClassError, UnicodeC
 MAX_COUNT: Final = 1000  # copies that counted repetitions may ask for, nested ones multiplied
 MAX_HEIGHT: Final = 1000  # levels of nested operators
 
-# Instructions that RE2 makes at most of one part of a pattern, as UTF-8 is matched byte by byte. Measured, and held by
-# a test that compiles random patterns.
+# Most instructions that RE2 creates for one part of a pattern, as UTF-8 is matched byte by byte. Measured, and enforced
+# by a test that compiles random patterns.
 _ASCII_SIZE: Final = 1
 _CHARACTER_SIZE: Final = 8  # a character above ASCII with all its cases
 _ANY_SIZE: Final = 10  # `.`
@@ -33,8 +33,8 @@ _POSIX_CLASSES: Final = frozenset(
     {"alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower"}
     | {"print", "punct", "space", "upper", "word", "xdigit"}
 )
-# The letters that have a case beyond ASCII. RE2 adds it when it joins this class to another one: to RE2 [kK]|[0-9]
-# holds the Kelvin sign. Written as alternatives they are safe.
+# The letters that have a case variant beyond ASCII. RE2 adds it when it joins this class to another one: to RE2,
+# [kK]|[0-9] contains the Kelvin sign. Written as alternatives they are safe.
 _THREE_CASES: Final = {frozenset("kK"): "(?:k|K)", frozenset("sS"): "(?:s|S)"}
 _CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
@@ -70,14 +70,14 @@ class _Part:
 
 @dataclass(slots=True)
 class _Group:
-    """What stands open at one level of parentheses."""
+    """What is open at one level of parentheses."""
 
     fold_before: bool
     captures: bool
     last: _Part | None = None
-    """The part that an operator would repeat. None: nothing stands before it."""
+    """The part that an operator would repeat. None: there is nothing before it."""
     size: int = 0
-    """Of all parts before `last`, with what joins the alternatives."""
+    """Of all parts before `last`, including what joins the alternatives."""
     copies: int = 1
     height: int = 1
     parts: int = 0
@@ -157,14 +157,14 @@ class _Reader:
     # What is written for RE2
 
     def _verbatim(self, length: int, *, size: int | None = None) -> None:
-        """Take so many characters as they are; with a size they are one part."""
+        """Take this many characters as they are; with a size they are one part."""
         self.written.append(self.pattern[self.at : self.at + length])
         self.at += length
         if size is not None:
             self.groups[-1].add(_Part(size))
 
     def _literals(self) -> None:
-        """A run of plain characters: an operator behind it repeats the last one."""
+        """A run of plain characters: an operator after it repeats the last one."""
         run = _LITERALS.match(self.pattern, self.at)
         assert run is not None
         self._literal_parts(run.group())
@@ -272,7 +272,7 @@ class _Reader:
                 self._literal_parts(characters)
             self._verbatim(2 + len(characters) + 2 * (end >= 0))
             if end < 0:
-                self.written.append("\\E")  # more may be written behind it
+                self.written.append("\\E")  # more may follow it
         elif follows in ("p", "P"):
             found = self._unicode_class()
             self.written.append(found.alone)
@@ -419,7 +419,7 @@ class _Reader:
 
 
 def _count(digits: str) -> int:
-    """The number; too large ones are given as just too large."""
+    """The number; numbers that are too large become the smallest such number."""
     return int(digits) if len(digits) <= len(str(MAX_COUNT)) else MAX_COUNT + 1
 
 

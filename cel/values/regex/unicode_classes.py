@@ -1,9 +1,9 @@
-"""What `\\p{name}` means to Go, told to RE2.
+"""What `\\p{name}` means to Go, translated for RE2.
 
 Go looks names up without regard to case, spaces, hyphens and underscores, and knows the long names of categories and
 `Any`, `Assigned`, `ASCII`, `Cn` and `LC`; RE2 knows short names of categories, and scripts by their exact name. To Go,
-`C` holds what is unassigned; to RE2 it does not. Names of scripts with two capitals ("Old_Italic") are refused by Go
-1.25 and 1.26, whose lookup does not find them, so they are refused here.
+`C` includes unassigned code points; to RE2 it does not. Names of scripts with two capitals ("Old_Italic") are refused
+by Go 1.25 and 1.26, whose lookup does not find them, so they are refused here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONG_CATEGORIES: Final = {
 }  # fmt: skip
 
 _VISIBLE: Final = r"\pL\pM\pN\pP\pS\pZ"
-# Names that RE2 lacks or means otherwise: what they hold, or with True what they do not hold.
+# Names that RE2 lacks or understands differently: what they contain, or with True what they do not contain.
 _COMPOSED: Final = {
     "Any": (r"\p{Any}", False),
     "Ascii": (r"\x00-\x7F", False),
@@ -44,7 +44,7 @@ class NoSuchClassError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class UnicodeClass:
-    """One class as RE2 reads it, `alone` or `within_brackets`, and how many instructions it takes."""
+    """One class in RE2's syntax, `alone` or `within_brackets`, and how many instructions it takes."""
 
     alone: str
     within_brackets: str
@@ -85,7 +85,7 @@ def _is_known(pattern: str) -> bool:
 
 @cache
 def _ranges(bracketed: str, *, fold: bool) -> str:
-    """What a class holds, as ranges: within brackets a union cannot be negated. Takes 0.2 s, once for each class."""
-    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))  # no text holds a surrogate
+    """The content of a class as ranges: within brackets a union cannot be negated. Takes 0.2 s, once per class."""
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))  # no text contains a surrogate
     found = engine.runs(f"(?i){bracketed}+" if fold else f"{bracketed}+", everything)
     return "".join(f"\\x{{{ord(everything[begin]):X}}}-\\x{{{ord(everything[end - 1]):X}}}" for begin, end in found)

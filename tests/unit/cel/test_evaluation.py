@@ -148,7 +148,7 @@ def test_halves_of_characters_in_a_device_are_replaced() -> None:
 
 def test_an_outcome_is_no_truth_value() -> None:
     for expression in ("true", "false", BROKEN):
-        with pytest.raises(TypeError, match="no truth value"):
+        with pytest.raises(TypeError, match="not a truth value"):
             bool(answer(expression))
 
 

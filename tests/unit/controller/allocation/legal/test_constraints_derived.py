@@ -95,8 +95,8 @@ def test_an_empty_list_agrees_with_nothing(expression: str) -> None:
     [
         (f"{INDEX}.absent", "no such"),
         ('device.attributes["driver-a"].absent', "no such key"),
-        ("dyn(1.5)", "CEL result of type double is no value of an attribute"),
-        ("dyn({'a': 1})", "CEL result of type map is no value of an attribute"),
+        ("dyn(1.5)", "CEL result of type double is not a value of an attribute"),
+        ("dyn({'a': 1})", "CEL result of type map is not a value of an attribute"),
         ("[dyn(1), dyn('a')]", "the elements of a list must be of one type"),
         ("1.5", "must evaluate to a primitive scalar"),
         ("optional.of(1)", "must evaluate to a primitive scalar"),
