@@ -1,6 +1,6 @@
 """The embedded cluster: a Kubernetes API, stand-ins for its controllers and kubelets, and real Dracaena processes.
 
-All of it lives in one folder and ends with the `with` block, however that is left.
+All of it lives in one folder and ends with the `with` block, however the block is left.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
 
 READY_TIMEOUT_S = 40.0
-"""For all programs to start: about 5 s on two free cores, the rest is for a loaded machine."""
+"""Time for all programs to start: about 5 s on two free cores, the rest is for a loaded machine."""
 
 POLL_S = 0.05
-"""Pause between two looks while waiting: too short for a person to notice, long enough not to burden the API."""
+"""Pause between two checks while waiting: too short for a person to notice, long enough not to burden the API."""
 
 SHORT_FOLDER = Path("/tmp")  # noqa: S108 - only the place of a fresh private folder
 """A unix socket path holds 107 bytes; the default temporary folder of some systems takes half of that."""
 
 
 class ClusterError(DracaenaError):
-    """The cluster did not come to the state that was waited for; str() says what was seen instead."""
+    """The cluster did not reach the expected state; str() says what was seen instead."""
 
 
 class StandIn(Protocol):
@@ -91,7 +91,7 @@ class NodeFolders:
 
 @contextmanager
 def short_folder(*, kept_after_error: str = "") -> Iterator[Path]:
-    """Make a private folder with a short path, and remove it with all that is in it at the end of the block.
+    """Make a private folder with a short path, and remove it with all its content at the end of the block.
 
     When the block ends with a DracaenaError, the folder `kept_after_error` inside it stays.
     """
@@ -121,7 +121,7 @@ def _remove(folder: Path, *, but: str) -> None:
 class DemoCluster:
     """A running cluster inside a `with` block.
 
-    Its files are in `root`, which must be a short path, or in a folder of its own that goes with the block.
+    Its files are in `root`, which must be a short path, or in a folder of its own that is removed with the block.
     `controller` and `plugins[node]` are the real processes: they may be killed and started again. `kubelets[node]`,
     `scheduler` and `controller_manager` are stand-ins in this process.
     """
@@ -193,7 +193,7 @@ class DemoCluster:
         self._cleanup.callback(self._stop_kubelets)
 
     def start_kubelet(self, node_name: str) -> None:
-        """Start the stand-in for kubelet on a node; after stop() on the old one this is kubelet's restart."""
+        """Start the stand-in for kubelet on a node. After stop() on the old one, this is a restart of kubelet."""
         folders = self.folders[node_name]
         kubelet = Kubelet(
             self._connect("kubelet"),
@@ -257,7 +257,7 @@ class DemoCluster:
     # waiting
 
     def check(self) -> None:
-        """Raise when a stand-in met a bug of its own, or a program that was started has ended by itself."""
+        """Raise if a stand-in failed by a bug of its own, or a started program has ended by itself."""
         stand_ins: tuple[StandIn, ...] = (self.controller_manager, self.scheduler, *self.kubelets.values())
         for stand_in in stand_ins:
             if stand_in.failure is not None:
@@ -266,9 +266,9 @@ class DemoCluster:
             program.check()
 
     def wait(self, what: str, missing: Callable[[], str | None], timeout_s: float) -> None:
-        """Wait until `missing` returns None; it returns in words what is not as it should be.
+        """Wait until `missing` returns None; it returns in words what is not yet as it should be.
 
-        Raises ClusterError after timeout_s with what was missing last, or at once as check() does.
+        Raises ClusterError with what was missing last after timeout_s, or at once for the reasons of check().
         """
         deadline_s = self._clock.monotonic() + timeout_s
         while True:

@@ -1,6 +1,6 @@
 """Stand-in for what a container runtime does with CDI: find each device by its full name in the spec folder.
 
-It starts nothing. It fails where containerd would fail, and tells what a container would be given.
+It starts nothing. It fails where containerd would fail, and returns what a container would be given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dracaena.api.errors import TemporaryError
 
 
 class UnresolvableDevicesError(TemporaryError):
-    """No spec in the folder names these CDI devices; containerd refuses to create the container then."""
+    """No spec in the folder names these CDI devices; containerd would refuse to create the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Edits:
 
 
 def resolve(cdi_root: Path, device_ids: Iterable[str]) -> Edits:
-    """Return the container edits of all devices. Raises UnresolvableDevicesError naming those that no spec has."""
+    """Return the container edits of all devices. Raises UnresolvableDevicesError with those that no spec has."""
     wanted = sorted(set(device_ids))
     known: dict[str, list[dict[str, Any]]] = {}
     if wanted:

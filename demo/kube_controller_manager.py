@@ -3,13 +3,13 @@
 What it does, as the real one does it:
 * makes claims from templates and records their names in pod.status.resourceClaimStatuses;
 * reserves allocated claims for pods that were bound past the scheduler;
-* drops reservations of pods that are gone, replaced, ended, or deleted before they had a node; when the last one goes
-  and the claim has the delete-protection finalizer, the allocation goes in the same write and the finalizer after it;
+* drops reservations of pods that are gone, replaced, ended, or deleted before they had a node; with the last one, if
+  the claim has the delete-protection finalizer, it drops the allocation in the same write and the finalizer next;
 * deletes a generated claim when its pod is done;
-* takes the not-ready taint, which the API server gives to every new node, from nodes that say Ready.
+* removes the not-ready taint, which the API server gives to every new node, from nodes that say Ready.
 
-What it does not: nodes that stop reporting, any other taint, pods of lost nodes, device taint eviction, PodGroups. As
-in the real one, a claim that was allocated and never reserved stays allocated.
+What it does not do: nodes that stop reporting, any other taint, pods of lost nodes, device taint eviction, PodGroups.
+As in the real one, a claim that was allocated and never reserved stays allocated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KubeControllerManager:
         self._claims = self._loop.cache(ResourceClaim)
         self._templates = self._loop.cache(ResourceClaimTemplate)
         self._nodes = self._loop.cache(NodeWithStatus)
-        # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
+        # Claims that were just made and may not be in the cache yet: a second claim would never be used.
         self._made: dict[tuple[str, str], str] = {}
         self._controllers = (
             DeploymentController(client, clock),
@@ -94,7 +94,7 @@ class KubeControllerManager:
     # claims of pods
 
     def _serve_pod(self, pod: Pod) -> None:
-        """Make the claims that the pod's templates ask for, and reserve them when nobody else will."""
+        """Make the claims that the pod's templates ask for, and reserve them if nobody else will."""
         if pod.metadata.deletion_timestamp is not None or is_done(pod):
             return
         missing = [entry for entry in needed_entries(pod) if claim_name(pod, entry) is None]

@@ -2,16 +2,17 @@
 
 What it does, as the real one does it:
 * leaves a pod alone until all its claims exist and are its own;
-* keeps to the node selector of claims that are allocated, and does not look again at classes or taints of devices;
+* obeys the node selector of allocated claims, and does not look at classes or taints of their devices again;
 * honours spec.unschedulable, node taints, nodeSelector and required node affinity;
-* counts what pods request against what nodes have (cpu, memory, any other resource, number of pods);
+* compares what pods request with what nodes have (cpu, memory, any other resource, number of pods);
 * says PodScheduled=False, Unschedulable while a claim is not allocated ("cannot allocate all claims");
 * before it binds, adds the pod to status.reservedFor where it is missing. That fails for an allocation without
   allocationTimestamp, because the real one then compares an immutable field with a different value.
 
-What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), also
-not one without requests, which the real one allocates with an empty result: its pod waits and is told. It has no host
-ports, no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is refused by name), no profiles.
+What it does not do: it never allocates a claim (all devices here carry our taint, which stops the real one), not even
+one without requests, which the real one allocates with an empty result: its pod waits and says why. It has no host
+ports, no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is refused, with the reason), no
+profiles.
 It never clears an allocation that fits nowhere (PostFilter).
 """
 
@@ -36,7 +37,7 @@ SCHEDULER_NAME = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """The pod has to wait; `message` says why, in words of kube-scheduler."""
+    """The pod has to wait; `message` says why, in kube-scheduler's words."""
 
     message: str
 
@@ -134,7 +135,7 @@ class KubeScheduler(CachedStandIn):
         self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
 
     def _report(self, pod: Pod, reason: str, message: str) -> None:
-        """Write the condition and the Event, once for each new message, and over a condition that somebody probed."""
+        """Write the condition and the Event, once for each new message, and again if somebody probed the condition."""
         wanted = ("False", reason, message, None)
         for condition in pod.status.conditions:
             said = (condition.status, condition.reason, condition.message, condition.last_probe_time)
@@ -180,7 +181,7 @@ def choose_node(
 def _reasons(
     pod: Pod, claims: Sequence[ResourceClaim], node: Node, pods_on_nodes: Mapping[str, Sequence[Pod]]
 ) -> tuple[str, ...]:
-    """Return why the pod cannot run on the node: all that it lacks where that is all, as kube-scheduler says it."""
+    """Return why the pod cannot run on the node, as kube-scheduler says it: if only resources lack, all of them."""
     first = misfit(pod, node)
     if first is not None:
         return (first,)
@@ -190,7 +191,7 @@ def _reasons(
 
 
 def _unserved_claim(claims: Sequence[ResourceClaim]) -> str | None:
-    """Return what would have to be done for a claim that only kube-scheduler allocates, if there is one."""
+    """Return what is not implemented for a claim that only kube-scheduler allocates, if there is one."""
     for claim in claims:
         if claim.status.allocation is None and not (claim.spec.get("devices") or {}).get("requests"):
             return f'the allocation of a claim without requests (resourceclaim "{claim.metadata.name}")'

@@ -2,17 +2,17 @@
 
 What it does, as the real one does it:
 * registers its Node, and deletes the ResourceSlices of its node when it starts;
-* watches <root>/plugins_registry for sockets; asks GetInfo, takes the first DRA service of the plugin that it knows,
+* watches <root>/plugins_registry for sockets; calls GetInfo, uses the first DRA service of the plugin that it knows,
   answers NotifyRegistrationStatus; the instance that registered last is used; a vanished socket ends a registration;
 * wipes the driver's slices of its node when no instance was connected for a while (30 s in the real one);
 * for a pod bound here: reads the claims from the API, wants the pod in reservedFor and every driver registered, calls
   NodePrepareResources for claims not prepared yet (a second pod leads to no call), has the runtime resolve the CDI
   devices, reports Running; what fails becomes an Event and is tried again;
-* for a pod that goes: NodeUnprepareResources for claims without another pod, then deletes it with grace 0;
+* for a pod that is deleted: NodeUnprepareResources for claims without another pod, then deletes it with grace 0;
 * keeps in <root>/dra_manager_state what to unprepare after its own restart.
 
-What it does not: containers, volumes, probes, networks, evictions, node heartbeats, restarts, device health, seconds
-of grace (containers end at once).
+What it does not do: containers, volumes, probes, networks, evictions, node heartbeats, restarts, device health, grace
+periods (containers end at once).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ POLL_S = 0.1
 """How often the registry folder is read; the real one is notified by inotify."""
 
 REGISTER_TIMEOUT_S = 5.0
-"""For GetInfo and NotifyRegistrationStatus: a plugin answers both from memory."""
+"""Deadline of GetInfo and NotifyRegistrationStatus: a plugin answers both from memory."""
 
 CALL_TIMEOUT_S = 45.0
 """The real kubelet's deadline for prepare and unprepare."""
@@ -64,7 +64,7 @@ WIPE_AFTER_S = 30.0
 """The real kubelet's wait before it deletes the slices of a driver that is gone."""
 
 CHANNEL_OPTIONS = (("grpc.client_idle_timeout_ms", 2**31 - 1),)
-"""gRPC would close a connection without calls after 30 minutes, and here that stands for a plugin that is gone."""
+"""gRPC would close a connection without calls after 30 minutes, and here a closed connection means a lost plugin."""
 
 RETRY_S = 1.0
 """Pause before a failed prepare is tried again; the real one takes about ten times as long."""
@@ -87,9 +87,9 @@ class _Instance:
 
 
 class PluginSockets:
-    """The plugins that registered through the sockets of one folder. Safe from many threads.
+    """The plugins that registered through the sockets of one folder. Thread-safe.
 
-    `on_change` is called when an instance came or went, `on_gone(driver)` when none was connected for wipe_after_s.
+    `on_change` is called when an instance came or went, `on_gone(driver)` once none was connected for wipe_after_s.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class PluginSockets:
         self._lock = Lock()
         self._instances: dict[tuple[str, int, int], _Instance] = {}  # by socket identity, in order of registration
         self._refused: set[tuple[str, int, int]] = set()
-        self._gone_at_s: dict[str, float] = {}  # driver → steady time at which its slices go
+        self._gone_at_s: dict[str, float] = {}  # driver → steady time at which its slices are wiped
         self._loop = ReconcileLoop("kubelet plugins", self._look, clock)
 
     @property
@@ -261,7 +261,7 @@ def _claims(messages: Any, claims: Sequence[ClaimInfo]) -> list[Any]:
 
 
 def _call(driver: str, method: Callable[..., Any], request: Any, claims: Sequence[ClaimInfo]) -> Any:
-    """Call a plugin and hold it to one answer for each claim and no other."""
+    """Call a plugin and insist on one answer for each claim and no others."""
     try:
         response = method(request, timeout=CALL_TIMEOUT_S)
     except grpc.RpcError as error:
@@ -276,12 +276,12 @@ def _call(driver: str, method: Callable[..., Any], request: Any, claims: Sequenc
 
 
 def _words(error: Any) -> str:
-    """Return code and details of an RpcError; what calls raise is a grpc.Call too, which its type does not say."""
+    """Return code and details of an RpcError; what calls raise is also a grpc.Call, which its type does not say."""
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
 
 
 class Kubelet:
-    """One node between start() and stop(). A stopped and a new one on the same folders are a kubelet's restart."""
+    """One node between start() and stop(). Stopping one and starting another on the same folders restarts kubelet."""
 
     def __init__(
         self,

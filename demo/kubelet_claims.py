@@ -25,8 +25,8 @@ class PluginDevice(msgspec.Struct, frozen=True):
 class ClaimInfo(msgspec.Struct, frozen=True):
     """A claim in use on this node. `drivers` and `pod_uids` are sorted.
 
-    `devices` is None until all drivers prepared the claim. It is not kept across a restart, as in the real one: the
-    next pod leads to a new call, which plugins answer without doing anything twice.
+    `devices` is None until all drivers have prepared the claim. As in the real one, it is not kept across a restart:
+    the next pod leads to a new call, which plugins answer without doing anything twice.
     """
 
     uid: str
@@ -41,12 +41,12 @@ class ClaimInfo(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, pod_uids=tuple(sorted({*self.pod_uids, pod_uid})))
 
     def kept_for(self, pod_uids: Iterable[str]) -> ClaimInfo:
-        """Return the claim with only those of its pods that are among pod_uids."""
+        """Return the claim with only those of its pods that are in pod_uids."""
         return msgspec.structs.replace(self, pod_uids=tuple(sorted(set(self.pod_uids).intersection(pod_uids))))
 
 
 class ClaimState:
-    """All claims in use on this node, written to disk before anybody acts on them. Used by one thread."""
+    """All claims in use on this node, written to disk before anything is done with them. Used by one thread."""
 
     def __init__(self, kubelet_root: Path) -> None:
         self._path = kubelet_root / STATE_FILE
@@ -66,7 +66,7 @@ class ClaimState:
         self._write()
 
     def remove(self, uid: str) -> None:
-        """Forget a claim that is unprepared; on return that is on disk."""
+        """Forget an unprepared claim; on return that is on disk."""
         self._claims.pop(uid, None)
         self._write()
 

@@ -1,4 +1,4 @@
-"""The pod side of the kubelet stand-in: prepare claims, run the pod, unprepare, let the pod go."""
+"""The pod side of the kubelet stand-in: prepare claims, run the pod, unprepare, remove the pod."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PodRunner(CachedStandIn):
         self._ends_at_s: dict[str, float] = {}  # UID of a pod that ends by itself → steady time of its end
 
     def wake(self) -> None:
-        """Look again at once, because a plugin came or went. From any thread: only the loop touches its tables."""
+        """Look again at once, because a plugin came or went. Safe from any thread: only the loop touches its tables."""
         self._retry_now.set()
         self._loop.wake()
 
@@ -193,7 +193,7 @@ class PodRunner(CachedStandIn):
             self._events.record(pod, "Normal", "Started", f"Started container {container.name}")
 
     def _adopt(self, pod: Pod) -> None:
-        """Go on with a pod that ran before this process did."""
+        """Take over a pod that ran before this process did."""
         document = self._client.get(PodDocument, pod.metadata.name, namespace=pod.metadata.namespace)
         self._note_end(pod, document.spec)
         self._running.add(pod.metadata.uid)

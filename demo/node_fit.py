@@ -8,7 +8,7 @@ from typing import Any
 from dracaena.api.objects import Node, Pod, Taint, Toleration
 
 BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
-"""PreferNoSchedule only lowers a score, and we have no scores."""
+"""PreferNoSchedule only lowers a score, and there are no scores here."""
 
 UNSERVED_AFFINITY = ("podAffinity", "podAntiAffinity")
 
@@ -35,7 +35,7 @@ def misfit(pod: Pod, node: Node) -> str | None:
 
 
 def unserved(pod: Pod) -> str | None:
-    """Name the first thing in the pod that decides about nodes and that the stand-in does not implement."""
+    """Name the first part of the pod that restricts its nodes and that the stand-in does not implement."""
     return next((name for name in UNSERVED_AFFINITY if pod.spec.affinity.get(name)), None)
 
 

@@ -14,7 +14,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:
-    """Return what the node lacks for the pod beside the pods that are there, in words of kube-scheduler, sorted.
+    """Return what the node lacks for the pod in addition to the pods there, in kube-scheduler's words, sorted.
 
     Honoured: the number of pods, and requests of every resource of containers, init containers and sidecars, with
     overhead. Not honoured: requests of a whole pod (spec.resources), resizing, host ports. Pods that have ended take
@@ -33,7 +33,7 @@ def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:
 
 
 def requested(pod: Pod) -> dict[str, int]:
-    """Return what a pod needs at the moment when it needs most, by resource, in billionths."""
+    """Return the most that a pod needs at any moment, by resource, in billionths."""
     names = {
         name for container in (*pod.spec.containers, *pod.spec.init_containers) for name in container.resources.requests
     } | pod.spec.overhead.keys()
@@ -41,7 +41,7 @@ def requested(pod: Pod) -> dict[str, int]:
 
 
 def _peak(pod: Pod, name: str) -> int:
-    """Follow the pod's life: each init container beside the sidecars that run by then, at last all containers."""
+    """Follow the pod's life: each init container with the sidecars that run by then, finally all containers."""
     sidecars = peak = 0
     for container in pod.spec.init_containers:
         amount = _request(container, name)

@@ -1,4 +1,4 @@
-"""Kinds and fields that only the stand-ins need, beside those of dracaena.api."""
+"""Kinds and fields that only the stand-ins need, in addition to those of dracaena.api."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeWithStatus(Node, frozen=True):
 
 
 class PodDocument(KubeObject, frozen=True):
-    """A pod with nothing dropped: what a status is read from before it is written back."""
+    """A pod with nothing dropped: for a status that is read and written back."""
 
     API_VERSION: ClassVar[str] = "v1"
     RESOURCE: ClassVar[str] = "pods"
@@ -79,7 +79,7 @@ class ReplicaSetDocument(KubeObject, frozen=True):
 
 
 def owned_by(item: KubeObject, owner: KubeObject) -> bool:
-    """Whether `owner` made `item` and answers for it."""
+    """Whether `owner` is the controller of `item`."""
     return any(one.controller and one.uid == owner.metadata.uid for one in item.metadata.owner_references)
 
 
@@ -99,4 +99,4 @@ KINDS: dict[tuple[str, str], type[KubeObject]] = {
     (kind.API_VERSION, kind.KIND): kind
     for kind in (DeviceClass, Node, Pod, ResourceClaim, ResourceClaimTemplate, ResourceSlice)
 }
-"""What a manifest of the demo may hold, by apiVersion and kind."""
+"""What a manifest of the demo may contain, by apiVersion and kind."""

@@ -1,4 +1,4 @@
-"""What the API server says at one moment about the demo's pods, claims and GPUs. Reads only."""
+"""What the API server says at one moment about the demo's pods, claims and GPUs. Read-only."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 
 STAND_INS = frozenset({"default-scheduler", "kubelet", "resource_claim"})
-"""Components whose Events are those of any cluster; all others speak for Dracaena."""
+"""Components whose Events occur in any cluster; all others are Dracaena's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedPart:
-    """A MIG device that a claim has of a GPU which is cut on demand."""
+    """A MIG device that a claim has on a GPU that is divided on demand."""
 
     device: str
     ordinal: int
@@ -43,20 +43,20 @@ class ObservedPart:
 
 @dataclass(frozen=True, slots=True)
 class ObservedNode:
-    """A node's GPUs as decoded from its ResourceSlices, and who holds them by the allocations of all claims."""
+    """A node's GPUs as decoded from its ResourceSlices, and who holds them according to all claims' allocations."""
 
     name: str
     machine: Machine
     ordinals: Mapping[str, int]
-    """Device name → ordinal, of a part the one of its GPU."""
+    """Device name → ordinal; for a part, that of its GPU."""
     holders: Mapping[int, tuple[str, ...]]
-    """Ordinal → the pods that hold the GPU, a claim that no pod has yet by `claim NAME`; free GPUs are left out."""
+    """Ordinal → the pods that hold the GPU, or `claim NAME` for a claim that no pod has yet; free GPUs are left out."""
     shares: Mapping[int, str]
-    """Ordinal → what is taken of a GPU that is given in shares: `2 shares: 30 of 80 GiB, 40 % of the cores`."""
+    """Ordinal → how much of a shared GPU is taken: `2 shares: 30 of 80 GiB, 40 % of the cores`."""
     parts: tuple[ObservedPart, ...] = ()
     """By GPU and start."""
     slices: Mapping[int, int] = field(default_factory=dict)
-    """Ordinal of each GPU that is cut on demand → its memory slices."""
+    """Ordinal of each GPU that is divided on demand → its memory slices."""
 
     @property
     def free(self) -> int:
@@ -64,7 +64,7 @@ class ObservedNode:
         return len(self.machine.gpus) - len(self.holders)
 
     def label(self, ordinal: int) -> str:
-        """Return who has a GPU, behind how much of it where that is a part; `free` for nobody."""
+        """Return who has a GPU, preceded by how much of it if that is a part; `free` for nobody."""
         count = sum(part.ordinal == ordinal for part in self.parts)
         cut = f"cut into {count} part{'s' if count > 1 else ''}" if count else ""
         told = (cut, self.shares.get(ordinal, ""), ", ".join(self.holders.get(ordinal, ())))
@@ -78,20 +78,19 @@ class ObservedPod:
     pod: Pod
     claims: tuple[ResourceClaim, ...]
     node: str
-    """Its node, or before it is bound the node of its allocation; empty without either."""
+    """Its node, or the node of its allocation before it is bound; empty if it has neither."""
     ordinals: tuple[int, ...]
     """The pod's GPUs on its node, ascending."""
     indexes: tuple[int, ...]
     """The same GPUs by their NVML index, ascending: the numbers that tools on the node show."""
     uuids: tuple[str, ...]
-    """The same GPUs, in the order of the claims' results; of a part its own, once it is told."""
+    """UUIDs of the same GPUs, in the order of the claims' results; of a part its own, once it is reported."""
     links: str
     """How they are linked, in words; empty without a GPU."""
     amounts: str
-    """What it has of GPUs that are given in shares or parts: `20 GiB of memory and 30 % of the cores`; empty for whole
-    ones."""
+    """What it has of shared or divided GPUs: `20 GiB of memory and 30 % of the cores`; empty for whole ones."""
     waits: str
-    """Why it does not run, in the words of the newest Event or condition; empty when it runs."""
+    """Why it does not run, in the words of the newest Event or condition; empty if it runs."""
 
     @property
     def name(self) -> str:
@@ -108,7 +107,7 @@ class ObservedPod:
 
     @property
     def state(self) -> str:
-        """Phase, or what the pod is in the middle of."""
+        """Phase, or what is happening to the pod."""
         if self.pod.metadata.deletion_timestamp is not None:
             return "Terminating"
         if self.pod.status.phase == "Pending" and self.node:
@@ -118,7 +117,7 @@ class ObservedPod:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the cluster. The lists were read one after the other, so they may be a moment apart."""
+    """A snapshot of the cluster. The lists were read one after the other, so they may be a moment apart."""
 
     nodes: tuple[ObservedNode, ...]
     pods: tuple[ObservedPod, ...]
@@ -134,7 +133,7 @@ class Observation:
         return next((pod for pod in self.pods if pod.name == name), None)
 
     def unanswered(self) -> str | None:
-        """Say which pods have neither devices nor an Event about why they wait; None when each has one of them."""
+        """Say which pods have neither devices nor an Event about why they wait; None if there are none."""
         names = [pod.name for pod in self.pods if not pod.ordinals and not self._told(pod)]
         return f"no decision on {', '.join(names)}" if names else None
 
@@ -150,7 +149,7 @@ class Observation:
 def observe(client: KubeClient) -> Observation:
     """Read everything once. Raises KubeError."""
     slices = client.list(ResourceSlice).items
-    pods = client.list(Pod).items  # before claims: a pod that runs is then never seen without its allocation
+    pods = client.list(Pod).items  # before claims, so that a running pod is never seen without its allocation
     claims = client.list(ResourceClaim).items
     events = client.list(Event).items
     return read_observation(slices, claims, pods, events)
@@ -162,7 +161,7 @@ def read_observation(
     pods: Iterable[Pod],
     events: Iterable[Event],
 ) -> Observation:
-    """Put lists of objects together. Pure; everything is sorted by name, Events by time."""
+    """Combine lists of objects. Pure; everything is sorted by name, Events by time."""
     ordered_events = tuple(sorted(events, key=lambda event: (event.last_timestamp or "", event.metadata.name)))
     ordered_claims = tuple(sorted(claims, key=lambda claim: claim.key))
     nodes = _nodes(slices, ordered_claims)
@@ -184,7 +183,7 @@ def _requests(claim: ResourceClaim) -> Sequence[Mapping[str, Any]]:
 
 
 def _count(request: Mapping[str, Any]) -> int | None:
-    """Return how many devices a request is for, as the API server stored it; None when it names no number."""
+    """Return how many devices a request asks for, as the API server stored it; None if it names no number."""
     count: int | None = (request.get("exactly") or {}).get("count")
     return count
 
@@ -250,7 +249,7 @@ def _node(
 
 
 def _place(pool: DecodedPool, mig: DecodedMig) -> tuple[int, int, int] | None:
-    """Return ordinal, start and size of a part that is made when a claim gets it."""
+    """Return ordinal, start and size of a part that is created on demand."""
     ordinal = next((item.ordinal for item in pool.gpus if item.gpu.uuid == mig.parent_uuid), None)
     return None if ordinal is None or mig.start is None else (ordinal, mig.start, mig.size or 0)
 
@@ -267,7 +266,7 @@ def _parts(pool: DecodedPool, held: Mapping[str, Sequence[str]]) -> tuple[Observ
 
 
 def _shares_in_words(memory_bytes: int | None, shares: Sequence[Mapping[str, str]]) -> str:
-    """Return what shares take of a GPU together; "" where one takes all of it, as a claim for a whole GPU does."""
+    """Return what shares take of a GPU together; "" if one claim takes all of it, as for a whole GPU."""
     capacity = {MEMORY_CAPACITY: str(memory_bytes or 0)}
     if not shares or any(is_all_memory(one, capacity) for one in shares):
         return ""
@@ -310,7 +309,7 @@ def _pod(
 
 
 def _uuid(claim: ResourceClaim, result: DeviceResult, node: ObservedNode) -> str:
-    """Return the UUID of a device; of a part what status.devices says, "" while that says nothing."""
+    """Return the UUID of a device; of a part the one in status.devices, "" as long as there is none."""
     if all(part.device != result.device for part in node.parts):
         return node.machine.gpus[node.ordinals[result.device]].uuid
     entries = [msgspec.json.decode(bytes(entry)) for entry in claim.status.devices]
@@ -326,7 +325,7 @@ def _amounts_of(node: ObservedNode, results: Sequence[DeviceResult]) -> str:
 
 
 def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[Event]) -> str:
-    """Return the newest warning of who has the next step, else the scheduler's condition.
+    """Return the newest warning from whoever has to act next, else the scheduler's condition.
 
     That is kubelet for a pod with a node, and without one Dracaena before the scheduler.
     """

@@ -16,7 +16,7 @@ def is_done(pod: Pod) -> bool:
 
 
 def claim_name(pod: Pod, entry: PodResourceClaim) -> str | None:
-    """Return the claim's name behind one entry of spec.resourceClaims, None while it is not known.
+    """Return the name of the claim of one entry of spec.resourceClaims, None while it is not known.
 
     An entry that needs no claim (a status without a name) reads as not known too; see needed_entries().
     """
@@ -27,7 +27,7 @@ def claim_name(pod: Pod, entry: PodResourceClaim) -> str | None:
 
 
 def needed_entries(pod: Pod) -> tuple[PodResourceClaim, ...]:
-    """Return the entries that stand for a claim, without those that the API says need none."""
+    """Return the entries that need a claim, without those that need none according to the API."""
     none_needed = {status.name for status in pod.status.resource_claim_statuses if status.resource_claim_name is None}
     return tuple(entry for entry in pod.spec.resource_claims if entry.name not in none_needed)
 

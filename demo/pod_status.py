@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 BRIEF_S = 3.0
-"""A command whose length nobody knows: long enough to be seen running."""
+"""How long a command of unknown duration runs: long enough to be seen running."""
 
 _SLEEP_TIME: Final = re.compile(r"(\d+\.?\d*|\.\d+|(?i:inf|infinity))([smhd]?)", re.ASCII)
 """An argument of GNU's sleep: a decimal number, and its unit."""
@@ -68,7 +68,7 @@ def running_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> di
 
 
 def ended_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> dict[str, Any]:
-    """Return the status patch of a pod all of whose containers have ended well."""
+    """Return the status patch of a pod all of whose containers have succeeded."""
     kept = [one for one in status.get("conditions", ()) if one["type"] not in ("Ready", "ContainersReady")]
     over = {"status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
     began = {one["name"]: one["state"].get("running", {}).get("startedAt") for one in status["containerStatuses"]}
@@ -88,9 +88,9 @@ def ended_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> dict
 def lasts_s(spec: dict[str, Any], *, of_job: bool = False) -> float | None:
     """Return how long the containers of a pod run, in seconds, or None for a pod that runs until it is deleted.
 
-    No container runs here. `sleep 60` lasts 60 s all the same, `sleep 1m 30s` 90 s, `sleep infinity` for ever, and any
-    other command BRIEF_S, unless restartPolicy is Always. An image's own program runs until the pod is deleted, but for
-    that of a Job, which is there to end. All of them end well.
+    No container runs here. Still, `sleep 60` lasts 60 s, `sleep 1m 30s` 90 s, `sleep infinity` forever, and any other
+    command BRIEF_S, unless restartPolicy is Always. An image's own program runs until the pod is deleted, except in a
+    Job, whose pods are meant to end. All of them succeed.
     """
     if spec.get("restartPolicy", "Always") == "Always":
         return None
@@ -106,7 +106,7 @@ def _container_lasts_s(container: dict[str, Any], *, of_job: bool) -> float:
 
 
 def _sleep_s(arguments: Sequence[str]) -> float:
-    """What `sleep` does with its arguments: it adds them up. One that it cannot read ends it soon."""
+    """Add up arguments as `sleep` does. An argument that it cannot read ends it soon."""
     times = [_SLEEP_TIME.fullmatch(one) for one in arguments]
     if not times or None in times:
         return BRIEF_S

@@ -1,7 +1,7 @@
 """`dracaena demo`: Dracaena's main job in a minute, on recordings of real machines.
 
 It starts the embedded cluster, applies manifests, and shows what happens by reading it back from the API and from the
-nodes' folders. What it says is verified; it ends with 1 when something does not hold.
+nodes' folders. What it says is verified; it exits with 1 if something does not hold.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from dracaena.process.clock import SystemClock
 from dracaena.process.logs import configure_logs
 
 SETTLE_TIMEOUT_S = 40.0
-"""For all pods to reach their end state: about 3 s on two free cores, the rest is for a loaded machine."""
+"""Time for all pods to reach their final state: about 3 s on two free cores, the rest is for a loaded machine."""
 
 SHOWN_POD = "train"
-"""The pod whose annotations are shown in full: it has enough GPUs to choose among."""
+"""The pod whose annotations are shown in full: it asks for enough GPUs to make the choice interesting."""
 
 SHARING_PODS, SLICE_PODS = '"name":"share-', '"name":"slice-'
-"""What the lines of podlist.json have in common about pods with a share of a GPU, and with a slice of one."""
+"""What identifies the lines of podlist.json about pods with a share of a GPU, and with a slice of one."""
 
 LOGS = "logs"
 """Folder of the logs, in the cluster's folder."""
 
 
 def run(*, keep: bool, plain: bool, kubernetes: str) -> int:
-    """Show the demo; return 0 when all that it says holds, 1 when something does not.
+    """Show the demo; return 0 if everything that it says holds, 1 otherwise.
 
     `keep` leaves pods and cluster running until Ctrl-C. `plain` prints lines only, whatever standard output is.
     `kubernetes`: the version that the API server answers as.
@@ -56,8 +56,8 @@ def run(*, keep: bool, plain: bool, kubernetes: str) -> int:
     view = View(plain=plain, elapsed_s=lambda: clock.monotonic() - began_s)
     _end_in_order_on_signals()
     view.title(
-        "Dracaena: a pod asks for 4 GPUs and gets the 4 that are linked best.",
-        "Real here: controller, kubelet plugins, gRPC and HTTP between them, every file. Recorded: the GPUs.",
+        "Dracaena: a pod asks for 4 GPUs and gets the 4 best-linked ones.",
+        "Real: controller, kubelet plugins, gRPC and HTTP between them, every file. Recorded: the GPUs.",
         "Stand-ins: API server, kube-scheduler, kube-controller-manager, kubelet. Containers do not run.",
     )
     logs: Path | None = None
@@ -76,19 +76,19 @@ def run(*, keep: bool, plain: bool, kubernetes: str) -> int:
     except DracaenaError as error:
         view.error(f"The demo stopped: {error}")
         if logs is not None:
-            view.error(f"All else is removed; the logs stay in {logs}.")
+            view.error(f"Everything else is removed; the logs stay in {logs}.")
         return 1
     except KeyboardInterrupt:
-        view.note("Interrupted: everything is ended and removed.")
+        view.note("Interrupted: everything is stopped and removed.")
         return 130  # 128 + SIGINT
 
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Told to end, terminal closed, and Ctrl-\\. Ctrl-C has an answer of its own."""
+"""Requests to end, a closed terminal, and Ctrl-\\. Ctrl-C is handled separately."""
 
 
 def _end_in_order_on_signals() -> None:
-    """Have every way of being told to end remove what was started. Only SIGKILL leaves the folder behind."""
+    """Make every request to end remove what was started. Only SIGKILL leaves the folder behind."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     for number in END_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the terminal may go
@@ -96,7 +96,7 @@ def _end_in_order_on_signals() -> None:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    # A terminal that closes sends more than one: the second must not break off what the first began.
+    # A terminal that closes sends more than one: the second must not interrupt what the first began.
     for other in END_SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)  # as a shell reports it
@@ -104,7 +104,7 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _logs_in(root: Path) -> Iterator[None]:
-    """Send the stand-ins' log lines to a file, so that they do not run through the tables."""
+    """Send the stand-ins' log lines to a file, so that they do not disturb the tables."""
     (root / LOGS).mkdir(exist_ok=True)
     with (root / LOGS / "stand-ins.log").open("a", encoding="utf-8") as log:
         configure_logs("info", "json", log)
@@ -128,7 +128,7 @@ class Demo:
         self._view = view
 
     def show(self, *, keep: bool) -> bool:
-        """Run all parts; return whether everything that was said holds."""
+        """Run all parts; return whether everything that was shown holds."""
         empty = self._nodes()
         full = self._load(load_manifests())
         promises = self._promises(full)
@@ -173,7 +173,7 @@ class Demo:
 
             for manifest in manifests:
                 apply(cluster.client, [manifest])
-                # One after another: pods that wait together are served in the order of the controller's queue, and
+                # One after another: pods that wait together are served in the order of the controller's queue, so
                 # what each gets would differ from run to run.
                 cluster.wait(
                     f"an answer to {manifest.file}", lambda: missing() and latest[0].unanswered(), SETTLE_TIMEOUT_S
@@ -188,9 +188,9 @@ class Demo:
         key = decision_annotation(DEFAULT_DRIVER_NAME)
         view.note(f"From the annotation {key} of each claim:")
         view.decisions([(pod.name, decision) for pod in full.pods if (decision := _decision(pod)) is not None])
-        view.note("Nodes: what the pod gains there against what others would lose, share of the ideal, the fuller one.")
+        view.note("Nodes: what the pod gains there minus what others would lose, share of the ideal, the fuller one.")
         view.note("Sets of one node: bandwidth, slowest hop of the ring, damage to what stays free, worst pair, …;")
-        view.note("ordinals: equal in all of these, the fixed order decides.")
+        view.note("ordinals: equal in all of these, so the fixed order decides.")
         shown = full.pod(SHOWN_POD)
         for claim in shown.claims if shown else ():
             view.document(f"All of it for pod {SHOWN_POD}:", claim.metadata.annotations[key])
@@ -215,7 +215,7 @@ class Demo:
         view.note("assumed: the recording hides the PCIe level behind NV#, so NUMA nodes join these GPUs.")
 
     def _shares(self, full: Observation) -> None:
-        """Show the GPUs that are given in parts, and what podlist.json says of the pods that have them."""
+        """Show the shared GPUs, and what podlist.json says about the pods that have them."""
         view, root = self._view, self._cluster.root
         view.section("Two pods share a GPU: each has a claim of its own, for a part of memory and cores")
         for node in (node for node in full.nodes if node.shares):
@@ -224,12 +224,14 @@ class Demo:
             podlist = self._cluster.folders[node.name].podlist
             sharing = [line for line in podlist.read_text(encoding="utf-8").splitlines() if SHARING_PODS in line]
             view.document(f"Their lines of {view.path(podlist, root)}", "\n".join(sharing))
-        view.note("Nothing holds them to it here. On GPUs MPS does, with strategy MPS in the claim: docs/sharing.md.")
+        view.note(
+            "Nothing enforces the shares here. On GPUs MPS does, with strategy MPS in the claim: docs/sharing.md."
+        )
 
     def _slices(self, full: Observation) -> None:
-        """Draw the GPUs that are cut, and show what a pod that runs on a slice has."""
+        """Draw the divided GPUs, and show what a pod that runs on a slice has."""
         view, root, folders = self._view, self._cluster.root, self._cluster.folders
-        view.section("A GPU is cut into slices: each is made when its pod comes, and gone when that goes")
+        view.section("A GPU is divided into slices: each is created for its pod, and destroyed when the pod ends")
         for node in (node for node in full.nodes if node.parts):
             view.tree(node.name, node)
             podlist = folders[node.name].podlist
@@ -271,7 +273,7 @@ class Demo:
         return verify.all_free(latest[0], cluster.folders)
 
     def _promises(self, full: Observation) -> list[tuple[str, verify.Problems]]:
-        """Return what must hold while all pods are there, each with what contradicts it on the API and on disk."""
+        """Return what must hold while all pods are there, each with what contradicts it in the API and on disk."""
         folders = self._cluster.folders
         return [
             ("every pod that fits got as many GPUs as it asked for, on one node", verify.running(full, WAITING)),
@@ -291,7 +293,7 @@ class Demo:
 
     def _keep(self) -> None:
         """Say how to reach the cluster, and leave it running until Ctrl-C."""
-        # A handler that only takes note cannot lose the signal, wherever the program is at that moment.
+        # A handler that only sets a flag cannot lose the signal, wherever the program is at that moment.
         interrupted: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, _frame: interrupted.append(number))
         try:
@@ -299,7 +301,7 @@ class Demo:
             never = threading.Event()
             while not interrupted:
                 self._cluster.check()
-                never.wait(0.5)  # seconds between two looks whether a program has ended
+                never.wait(0.5)  # seconds between two checks whether a program has ended
         finally:
             signal.signal(signal.SIGINT, before)
         self._view.note("Ended by Ctrl-C: everything is stopped and removed.")
@@ -309,18 +311,18 @@ class Demo:
         view.section("It keeps running until Ctrl-C")
         view.text(f"export KUBECONFIG={cluster.kubeconfig}")
         view.text(f"The controller's page, for a browser: {cluster.page_url()}")
-        own = Path(sys.executable).with_name("dracaena")  # not on every PATH: `make demo` has an environment of its own
+        own = Path(sys.executable).with_name("dracaena")  # may not be on PATH: `make demo` has its own environment
         for line in OWN_COMMANDS:
             view.text(f"{own} {line}")
         for line in KEEP_COMMANDS:
             view.text(line)
         view.note("These work: get, describe, apply, delete, label, annotate, patch, cordon; more in docs/demo.md.")
-        view.note("What the embedded server does not serve (exec, logs, other kinds) it refuses by name.")
+        view.note("The embedded server refuses what it does not serve (exec, logs, other kinds), and names it.")
         view.note(f"Logs and the nodes' files are in {cluster.root}.")
 
 
 OWN_COMMANDS = ("status", "explain pod train", "explain pod too-big")
-"""What `dracaena` itself is worth asking on such a cluster."""
+"""Commands of `dracaena` that are worth trying on such a cluster."""
 
 KEEP_COMMANDS = (
     "kubectl get pods -o wide",
@@ -329,7 +331,7 @@ KEEP_COMMANDS = (
     "kubectl delete pod train",
     "kubectl apply --server-side -f deploy/examples/one-gpu/pod.yaml",
 )
-"""What the embedded API server serves to a stock kubectl."""
+"""Commands of a stock kubectl that the embedded API server serves."""
 
 
 def _ordered(observation: Observation, manifests: Sequence[ManifestFile]) -> Observation:
@@ -351,7 +353,7 @@ def _decision(pod: ObservedPod) -> Decision | None:
 
 
 def _fullest(observation: Observation) -> ObservedNode:
-    """Return the node whose GPUs the most claims hold: the one with the most to show."""
+    """Return the node whose GPUs are held by the most claims: it has the most to show."""
     return max(
         observation.nodes,
         key=lambda node: (len({name for names in node.holders.values() for name in names}), node.name),

@@ -1,4 +1,4 @@
-"""Processes of the `dracaena` command: started, watched and ended by their own handles."""
+"""Processes of the `dracaena` command: started, watched and ended through their own handles."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL: both programs end within one; the rest is for a loaded machine."""
 
 TAIL_LINES = 15
-"""Lines of a log that an error quotes: enough for the last words of a program and the lines before them."""
+"""Number of log lines that an error quotes: enough for a program's last message and the lines before it."""
 
 _COMMAND = (sys.executable, "-P", "-m", "dracaena.demo.tied")
-"""Runs `dracaena` so that it ends with its parent. -P: the working folder is not searched for modules, whatever lies
-there."""
+"""Runs `dracaena` so that it ends with its parent. -P: the working folder is not searched for modules, whatever it
+contains."""
 
 
 class ProgramEndedError(TemporaryError):
-    """A program that should run has ended; str() holds the end of its log."""
+    """A program that should be running has ended; str() has the end of its log."""
 
 
 class Running(Protocol):
@@ -84,13 +84,13 @@ class ProgramProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; its log goes on where it was.
+        """Start the process; its log is appended to.
 
         Where the kernel can do it (Linux), the process is killed when the calling thread ends: call it in a thread that
         lives as long as the process is to.
         """
         if self.is_running:
-            raise AssertionError(f"{self.name} runs already")
+            raise AssertionError(f"{self.name} is already running")
         self._process = self._begin(self._arguments, self.log_path, _environment(os.environ))
 
     def request_stop(self) -> None:
@@ -99,7 +99,7 @@ class ProgramProcess:
             self._process.terminate()
 
     def stop(self) -> int | None:
-        """End the process in order, by force after STOP_S; return its exit code, None when it does not run."""
+        """End the process in order, by force after STOP_S; return its exit code, None if it is not running."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -134,5 +134,5 @@ class ProgramProcess:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without settings of Dracaena, which would reach every program alike."""
+    """Return the environment without settings of Dracaena, which would apply to every program."""
     return {key: value for key, value in environment.items() if not key.startswith("DRACAENA_")}

@@ -1,4 +1,4 @@
-"""The one loop of every stand-in: look at the caches, do what is missing, wait until something changes."""
+"""The loop of every stand-in: look at the caches, do what is missing, wait until something changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
 RETRY_S = 0.5
-"""Pause after a failed write: the caches catch up within milliseconds here, a broken server needs no storm."""
+"""Pause after a failed write: caches catch up within milliseconds here, and a broken server must not be flooded."""
 
 LONGEST_WAIT_S = 3600.0
-"""A wait of a loop that waits for longer, or only to be woken: no clock can wait for any number of seconds (an Event
-of Python raises OverflowError beyond some 292 years), and one look an hour costs nothing."""
+"""Longest single wait of a loop that wants to wait longer, or until it is woken: no clock can wait for an arbitrary
+number of seconds (Python's Event raises OverflowError beyond some 292 years), and one look per hour costs nothing."""
 
 BURST = 500
-"""Pods that a controller makes or deletes before it looks again at how many are wanted, as the real ones. A number
-typed with a zero too many can be taken back that soon."""
+"""Pods that a controller creates or deletes before it checks again how many are wanted, like the real ones. So a number
+with a zero too many can be corrected soon."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class ReconcileLoop:
-    """Calls `reconcile` in a thread of its own, after each wake() and when the time that it returned is over.
+    """Calls `reconcile` in a thread of its own, after each wake() and when the time that it returned has passed.
 
     `reconcile` returns seconds, or None to be called only after a wake(); it may be called sooner than it asked for,
     LONGEST_WAIT_S after the last call at the latest. Wakes during a call lead to one more call. A KubeError is retried;
@@ -86,9 +86,9 @@ class ReconcileLoop:
 
 
 class CachedLoop:
-    """A ReconcileLoop with the caches that it looks at and the Events that it records: started and ended together.
+    """A ReconcileLoop with the caches that it reads and the Events that it records: started and ended together.
 
-    Make the caches before start(). Each of their changes wakes the loop; `reconcile` is first called when all of them
+    Create the caches before start(). Each change in them wakes the loop; `reconcile` is first called when all of them
     have seen everything once.
     """
 
@@ -145,12 +145,12 @@ class CachedLoop:
 
     def _when_synced(self) -> float | None:
         if not all(cache.synced for cache in self._caches):
-            return 0.05  # seconds; only at the start: what was not seen yet would look gone
+            return 0.05  # seconds; only at the start, when objects not seen yet would look as if they were gone
         return self._reconcile()
 
 
 class CachedStandIn:
-    """A stand-in of one program: lives from start() to stop() as its loop does, on caches of its own."""
+    """A stand-in for one program: runs from start() to stop() with its loop, on caches of its own."""
 
     def __init__(self, loop: CachedLoop) -> None:
         self._loop = loop
@@ -166,14 +166,14 @@ class CachedStandIn:
         self._loop.start()
 
     def stop(self) -> None:
-        """End all threads. What it has made stays as it is."""
+        """End all threads. What it has created stays as it is."""
         self._loop.stop()
 
 
 def settle(items: Iterable[T], act: Callable[[T], None], what: str) -> bool:
-    """Call `act` on every item; one that fails does not keep the others from their turn. Return whether all went well.
+    """Call `act` on every item; a failure does not keep the others from their turn. Return whether all succeeded.
 
-    Conflicts and vanished objects are ordinary: the cache was behind, and the watch will wake us.
+    Conflicts and vanished objects are normal: the cache was behind, and the watch will wake us.
     """
     done = True
     for item in items:

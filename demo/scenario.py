@@ -22,11 +22,11 @@ NODES = (
     DemoNode("h100", "h100-x1", mig="onDemand"),
     DemoNode("h100-pcie", "h100-pcie-bridged-numa-3-5", sharing="all"),
 )
-"""Four machines whose links have nothing in common: switches only, a mesh of NVLinks, NVSwitches, bridged pairs. Pods
-may share GPUs of h100-pcie, whose memory is known. And one GPU that is cut into MIG devices when pods ask for them."""
+"""Four machines with very different links: switches only, a mesh of NVLinks, NVSwitches, bridged pairs. Pods may share
+GPUs of h100-pcie, whose memory is known. One more GPU is divided into MIG devices when pods ask for them."""
 
 WAITING = frozenset({"too-big", "typo"})
-"""Pods that must not run: no node has 16 GPUs, and a policy with a misspelt field is refused."""
+"""Pods that cannot run: no node has 16 GPUs, and a policy with a misspelt field is refused."""
 
 NAMESPACE = "default"
 
@@ -67,7 +67,7 @@ def load_manifests() -> tuple[ManifestFile, ...]:
 
 
 def apply(client: KubeClient, manifests: Iterable[ManifestFile]) -> None:
-    """Create every object that is not there yet. Raises KubeError."""
+    """Create every object that does not exist yet. Raises KubeError."""
     for manifest in manifests:
         for document in manifest.documents:
             kind = _kind(document)

@@ -1,7 +1,7 @@
 """`python -m dracaena.demo.tied PARENT_PID ARGUMENTS...`: runs `dracaena`, and the kernel kills it with its parent.
 
-The demo's programs have sessions of their own, so nothing of a terminal reaches them: without this they would stay when
-the demo is killed. Linux only (prctl(2), PR_SET_PDEATHSIG); elsewhere just the command.
+The demo's programs have sessions of their own, so no signal of a terminal reaches them: without this they would survive
+when the demo is killed. Linux only (prctl(2), PR_SET_PDEATHSIG); elsewhere just the command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def tie_to(parent_pid: int) -> None:
     """Have the kernel send SIGKILL to this process when the thread that started it ends.
 
     Not SIGTERM: the API server ended with the parent, so nothing could be ended in order. Ends this process at once
-    when the parent is gone already.
+    if the parent is already gone.
     """
     prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
     if prctl is None:

@@ -1,6 +1,6 @@
 """Checks that what the demo shows is true: the API, the nodes' disks and the pods agree.
 
-Each check returns the problems that it found, in words; no problem means that it holds.
+Each check returns the problems that it found, in words; it holds if there are none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dracaena.demo.observation import Observation, ObservedNode, ObservedPod
 Problems = tuple[str, ...]
 
 ALL_CORES: Final = 100
-"""Percent: the ceilings of one GPU's shares sum to no more."""
+"""Percent: the ceilings of one GPU's shares add up to at most this."""
 
 
 def running(observation: Observation, waiting: Collection[str]) -> Problems:
@@ -51,7 +51,7 @@ def running(observation: Observation, waiting: Collection[str]) -> Problems:
 
 
 def held_once(observation: Observation) -> Problems:
-    """No GPU is held by two claims, unless each has a share of it and they sum to no more than it has, or each has
+    """No GPU is held by two claims, unless each has a share of it and they add up to no more than it has, or each has
     slices of it that the others do not have.
     """
     held: dict[tuple[str, str], list[DeviceResult]] = {}
@@ -70,7 +70,7 @@ def held_once(observation: Observation) -> Problems:
 
 
 def _overlapping(node: ObservedNode, devices: Sequence[str]) -> Problems:
-    """Return which devices that are held have a part of a GPU in common: all of it and a part, or two parts."""
+    """Return which held devices overlap on a GPU: a whole GPU and a part of it, or two parts."""
     parts = {part.device: (part.ordinal, part.start, part.start + part.size) for part in node.parts}
     places = [
         (device, *parts.get(device, (ordinal, 0, node.slices.get(ordinal, 1))))
@@ -98,7 +98,7 @@ def _overdrawn(node: ObservedNode | None, device: str, results: Sequence[DeviceR
 
 
 def shares(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
-    """podlist.json of its node says of each running pod which shares it has, with the amounts of its claims."""
+    """podlist.json of its node says which shares each running pod has, with the amounts of its claims."""
     problems = []
     for pod in observation.pods:
         node = observation.node(pod.node)
@@ -143,7 +143,7 @@ def waiting(observation: Observation, names: Collection[str]) -> Problems:
         elif any(claim.status.allocation is not None for claim in pod.claims):
             problems.append(f"pod {name} waits but its claim is allocated")
         elif not pod.waits:
-            problems.append(f"pod {name} waits and nobody says why")
+            problems.append(f"pod {name} waits and nothing says why")
     return tuple(problems)
 
 
@@ -196,7 +196,7 @@ def podlists(observation: Observation, folders: Mapping[str, NodeFolders]) -> Pr
 
 
 def mig_devices(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
-    """The GPUs that are cut on demand have the MIG devices of claims at their places, and nothing else."""
+    """The GPUs that are divided on demand have the claims' MIG devices at their places, and nothing else."""
     problems = []
     for node in observation.nodes:
         expected = sorted(
@@ -249,7 +249,7 @@ def _checkpoints(places: NodeFolders) -> list[Path]:
 
 
 def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
-    """Return a check of the whole load for Cluster.wait: None when everything holds, else the first problem."""
+    """Return a check of the whole load for Cluster.wait: None if everything holds, else the first problem."""
 
     def first_problem(observation: Observation) -> str | None:
         problems = (

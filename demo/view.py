@@ -18,7 +18,7 @@ from dracaena.api.tree import render_tree
 from dracaena.demo.observation import Observation, ObservedNode, ObservedPod, links_in_words
 
 WIDTH = 100
-"""Columns of the output where the terminal does not say less: what CI logs show without wrapping."""
+"""Width of the output unless the terminal is narrower: what CI logs show without wrapping."""
 
 STATE_STYLES = {
     "Running": "green",
@@ -64,14 +64,14 @@ class View:
         self._print(Text(text, style="bold red"))
 
     def success(self, text: str) -> None:
-        """Print the last line of a run that did what it promised."""
+        """Print the last line of a successful run."""
         self._print(Text(f"\n{text}", style="bold green"))
 
     def _indented(self, what: RenderableType, columns: int = 2) -> None:
         self._print(Padding(what, (0, 0, 0, columns), expand=False))
 
     def _print(self, what: RenderableType) -> None:
-        """Print without the blanks that tables put at the end of lines: logs and diffs show them."""
+        """Print without the trailing blanks of tables: logs and diffs show them."""
         with self._console.capture() as capture:
             self._console.print(what)
         self._console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
@@ -98,7 +98,7 @@ class View:
 
     @contextmanager
     def following(self) -> Iterator[Callable[[Observation], None]]:
-        """Yield a function that shows the newest state of all pods: as a live table, or as lines for what changed."""
+        """Yield a function that shows the latest state of all pods: as a live table, or as lines about changes."""
         if self._live:
             with Live(console=self._console, refresh_per_second=8, transient=True) as live:
                 yield lambda observation: live.update(Padding(_pod_table(observation.pods), (0, 0, 0, 2)))
@@ -124,7 +124,7 @@ class View:
         table = _table("POD", "CHOSEN", "NOT CHOSEN", "WHICH WAS WORSE IN")
         for pod, decision in decisions:
             second = decision.runner_up
-            instead = f"{second.node}: {second.links}" if second else "no other set was there"
+            instead = f"{second.node}: {second.links}" if second else "there was no other set"
             table.add_row(pod, f"{decision.node}: {decision.links}", instead, second.lost_by if second else "")
         self._indented(table)
 
@@ -204,7 +204,7 @@ def _links_or_reason(pod: ObservedPod) -> str:
 
 
 def _cut(node: ObservedNode) -> Iterator[str]:
-    """Draw the memory slices of each GPU that is cut now, and say who has which part."""
+    """Draw the memory slices of each GPU that is divided now, and say who has which part."""
     for ordinal in sorted({part.ordinal for part in node.parts}):
         parts = [part for part in node.parts if part.ordinal == ordinal]
         drawn = draw_slices(node.slices[ordinal], [(part.start, part.size, part.profile) for part in parts])
@@ -218,7 +218,7 @@ def _products(node: ObservedNode) -> str:
 
 
 def fold(line: str, width: int) -> list[str]:
-    """Break a long line of JSON after commas, so that no UUID is cut; a longer piece stays whole."""
+    """Break a long line of JSON after commas, so that no UUID is split; a longer piece stays whole."""
     folded, pieces = [""], line.split(",")
     for position, piece in enumerate(pieces):
         part = piece if position == len(pieces) - 1 else f"{piece},"
@@ -229,7 +229,7 @@ def fold(line: str, width: int) -> list[str]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Return sorted numbers with neighbours drawn together: `0-3,5`."""
+    """Return sorted numbers with neighbours joined into ranges: `0-3,5`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -1,37 +1,37 @@
-"""The embedded API server: what the demo, the integration tests and the benches use for a cluster.
+"""The embedded API server: what the demo, the integration tests and the benches use as a cluster.
 
-It speaks the Kubernetes API over HTTP on 127.0.0.1, holds everything in memory, and behaves as kube-apiserver 1.37 or
-1.36 with default feature gates does, for the kinds in ``resources.py``. Three rules keep it honest:
+It speaks the Kubernetes API over HTTP on 127.0.0.1, keeps everything in memory, and behaves like kube-apiserver 1.37 or
+1.36 with default feature gates, for the kinds in ``resources.py``. Three rules keep it honest:
 
-* it refuses what it does not implement (501, or 415 for media types), naming it, and never does a thing by halves;
-* where it answers, it answers as the real server: status codes, ``Status`` objects, field paths, events, versions;
-* nothing of the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
+* it refuses what it does not implement (501, or 415 for media types), names it, and never does anything by halves;
+* where it answers, it answers like the real server: status codes, ``Status`` objects, field paths, events, versions;
+* nothing in the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
   the API (its quantities and limits, JSON as text, the language of selectors), and recorded transcripts hold those
   too.
 
-It asks for no credentials, and has no authorisation. It listens on the loopback address only and is no server for
-anything but trying and testing.
+It asks for no credentials and has no authorisation. It listens only on the loopback address, and is meant only for
+trying and testing.
 
 Known differences, all on purpose:
 
-* CEL expressions are refused where they do not compile, but not for what they are estimated to cost; a syntax error
-  that is no early end has words of our own.
+* CEL expressions are refused if they do not compile, but not for their estimated cost; a syntax error other than an
+  early end has words of our own.
 * The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
-* No garbage collector, namespace controller or event expiry runs in it, as none would with a bare kube-apiserver
+* No garbage collector, namespace controller or event expiry runs in it, as with a bare kube-apiserver
   (events expire there after an hour, here never).
 * Messages that print whole Go values print the fields that are served (an immutable field), or our JSON of them (a
   broken patch, a pod that may not change so).
-* A bookmark carries the newest version of all kinds, and comes too where nothing has happened since the last one.
-* Opaque parameters are compared as text, as there; a number that a patch writes anew is printed as Python prints it.
-* Bodies in protobuf are read of the kinds that kubectl makes by itself (``protobuf``), and refused of all others (415).
+* A bookmark carries the newest version of all kinds, and is sent even if nothing has happened since the last one.
+* Opaque parameters are compared as text, as there; a number that a patch rewrites is printed as Python prints it.
+* Bodies in protobuf are read for the kinds that kubectl creates by itself (``protobuf``), and refused for others (415).
 * Answers are JSON only, as objects or as tables: no YAML, protobuf, bare metadata or aggregated discovery. The
-  descriptions of a table's columns are empty. OpenAPI v2 has its head alone.
+  descriptions of a table's columns are empty. Of OpenAPI v2 there is only the head.
 
 Where things are: ``server`` the process side, ``http`` and ``router`` requests, ``bodies`` and ``decode`` reading,
 ``shapes`` and ``schema`` the tables of fields, ``writes`` and ``deletes`` the order of the steps, ``strategies`` and
-``validation`` what is particular to a kind, ``managed`` and ``fieldsets`` field ownership, ``storage`` objects and
-their history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints, ``discovery`` and
-``openapi`` what clients ask first, ``faults`` faults on purpose.
+``validation`` what is specific to a kind, ``managed`` and ``fieldsets`` field ownership, ``storage`` objects and their
+history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints, ``discovery`` and
+``openapi`` what clients ask first, ``faults`` injected faults.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes
 
 
 def check_namespace(kind: Kind, name: str, namespace: str, stored: Document | None) -> None:
-    """A creation needs its namespace (404), and one that is not going away (403)."""
+    """A creation needs its namespace (404), and one that is not being deleted (403)."""
     if stored is None:
         raise not_found(_NAMESPACES, namespace)
     if stored["status"].get("phase") == "Terminating":
@@ -37,7 +37,7 @@ def check_namespace(kind: Kind, name: str, namespace: str, stored: Document | No
 
 
 def check_namespace_deletion(name: str) -> None:
-    """The namespaces that every cluster has stay."""
+    """The namespaces that every cluster has cannot be deleted."""
     if name in _PERMANENT:
         raise forbidden(_NAMESPACES, name, "this namespace may not be deleted")
 
@@ -63,7 +63,7 @@ def admit_update(kind: Kind, new: Document, old: Document, node: Document | None
 
 
 def _tainted(node: Document) -> Document:
-    """A new node takes no pods until its kubelet (or who stands in for it) has said that it is ready."""
+    """A new node takes no pods until its kubelet (or a stand-in for it) has said that it is ready."""
     taint = {"key": _NOT_READY, "effect": "NoSchedule"}
     taints = node["spec"].get("taints") or []
     if any(one["key"] == _NOT_READY and one["effect"] == "NoSchedule" for one in taints):

@@ -29,7 +29,7 @@ STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 _KNOWN: Final = {kind.kind: kind for kind in KINDS}
 
 
-# Where opaque JSON can stand: only then is it worth knowing the text of each object.
+# Where opaque JSON can be: only then is it worth keeping the text of each object.
 _OPAQUE_FIELDS: Final = tuple(f'"{name}"'.encode() for name in OPAQUE_FIELDS)
 
 
@@ -138,7 +138,7 @@ _SUMMARY_BYTES: Final = 30  # kube-apiserver's own
 
 
 def _summary(body: bytes) -> str:
-    """What the refusal of a body quotes: text where it may be an object, else bytes."""
+    """What the refusal of a body quotes: text if it may be an object, else bytes."""
     start = body[:_SUMMARY_BYTES]
     shown = start.decode(errors="replace") if body.startswith(b"{") else start.hex()
     return f"{shown} ..." if len(body) > _SUMMARY_BYTES else shown or "<empty>"
@@ -163,7 +163,7 @@ class DecodedBody:
 def _canonical(
     kind: Kind, raw: Any, now: datetime, opaque: str, when: str, version: str
 ) -> tuple[Document, list[str], list[str]]:
-    """The document, what strict validation finds in it, and what a client is warned of in any case."""
+    """The document, what strict validation finds in it, and what clients are always warned about."""
     read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
     defaults.fill(kind.kind, read.document, now)
     return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"], when)
@@ -231,7 +231,7 @@ def _patch_refused(patched: Any, why: str) -> Exception:
 
 def _another_kind(struct: Struct, named: Any, version: Any, label: str) -> Exception:
     if struct.name == "DeleteOptions":
-        # Read by a table of kinds of its own, that goes by the place in Kubernetes' source where it is made.
+        # Read by a separate table of kinds, which is named after the place in Kubernetes' source where it is made.
         why = f'no kind "{named}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
         return bad_request(why)
     why = f"converting ({version}.{named}) to (core.{struct.name}): unknown conversion"
@@ -239,7 +239,7 @@ def _another_kind(struct: Struct, named: Any, version: Any, label: str) -> Excep
 
 
 def read_plain(struct: Struct, raw: Any, label: str) -> Document:
-    """A body that is no stored object (delete options, a binding); unknown fields are dropped."""
+    """A body that is not a stored object (delete options, a binding); unknown fields are dropped."""
     if isinstance(raw, dict):
         if raw.get("kind") not in (None, "", struct.name):
             raise _another_kind(struct, raw["kind"], raw.get("apiVersion", ""), label)

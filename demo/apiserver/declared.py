@@ -48,7 +48,7 @@ def _found(said: FieldError, struct: Struct) -> tuple[tuple[_Place, ...], FieldE
         places.append((rank, int(key) if is_item and isinstance(of, ListOf) else 0, key))
         of = of.item if is_item and isinstance(of, ListOf | MapOf) else of
     if said.type == "FieldValueDuplicate":
-        # That an item is there twice is a fault of its list.
+        # A duplicate item is a fault of its list.
         rank, index, _ = places.pop()
         places.append((rank, _OF_WHOLE_LIST, f"{index:9}"))
     return tuple(places), replace(said, value=ordered(of, said.value))

@@ -1,4 +1,4 @@
-"""Decoding: any JSON value into the canonical document of a kind, along its table of fields.
+"""Decoding: from any JSON value to the canonical document of a kind, along its table of fields.
 
 The canonical document is what the server stores and answers with: known fields only, in the order of the table, zero
 values left out where Kubernetes leaves them out, quantities and times in their one form. Decoding a canonical document
@@ -27,8 +27,8 @@ class OpaqueJson(dict[str, Any]):
     """Opaque JSON of an object, together with the text that a real server would keep for it.
 
     kube-apiserver stores opaque parameters as bytes and compares them as bytes. So a claim whose parameters were sent
-    with blanks or with unsorted keys cannot be patched any more: the patch re-writes the text, and the spec counts as
-    changed. Two of these are equal when their texts are; what clients read back is the value.
+    with blanks or with unsorted keys can no longer be patched: the patch rewrites the text, and the spec counts as
+    changed. Two of these are equal if their texts are; what clients read back is the value.
     """
 
     text: str
@@ -54,14 +54,13 @@ def go_text(value: Any, *, sort_keys: bool) -> str:
     return text
 
 
-# How the text of opaque values comes about: as the client sent it, or written anew by a JSON patch, a merge patch
-# (which sorts the keys of what it brings and not of what was there), or a patch that passes through maps (which sorts
-# all).
+# How the text of opaque values comes about: as the client sent it, or rewritten by a JSON patch, a merge patch (which
+# sorts only the keys that it brings, not those that were there), or a patch that passes through maps (which sorts all).
 AS_SENT, COMPACT, MERGED, SORTED = "as sent", "compact", "merged", "sorted"
 
 
 class UnreadableError(Exception):
-    """A value that cannot be read as its field's type. The text is worded as Kubernetes' decoder does."""
+    """A value that cannot be read as its field's type. The text is that of Kubernetes' decoder."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Opaque JSON that is nested too deep for Python's readers and writers of JSON, which are recursive.
+"""Opaque JSON that is nested too deeply for Python's readers and writers of JSON, which are recursive.
 
 kube-apiserver reads up to 10,000 levels. Here such a value is an object with its text under one name, from the body
 of a request to the bytes that are stored.
@@ -17,12 +17,12 @@ OPAQUE_FIELDS: Final = ("parameters", "data")
 _READ_LEVELS: Final = 200
 """Levels that are read here like everything else."""
 _NAME: Final = "\ufdd0deep"
-"""No character: nothing that is meant for people has such a name."""
+"""Not a character, so that no real field has such a name."""
 _HELD: Final = re.compile(rb'\{"' + _NAME.encode() + rb'":("(?:[^"\\]++|\\.)*+")\}')
 
 
 def hold_texts(body: bytes) -> bytes:
-    """Return a JSON body in which deep opaque values are held as text. ValueError when it is deeper than Go reads."""
+    """Return a JSON body in which deep opaque values are held as text. ValueError if it is deeper than Go reads."""
     if not deeper_than(body, _READ_LEVELS):
         return body
     if deeper_than(body, limits.JSON_LEVELS):
@@ -34,13 +34,13 @@ def hold_texts(body: bytes) -> bytes:
 
 
 def held_text(value: dict[str, Any]) -> str | None:
-    """Return the text of a value that is held so, None for every other one."""
+    """Return the text of a value that is held like this, None for every other one."""
     text = value.get(_NAME)
     return text if isinstance(text, str) else None
 
 
 def release_texts(encoded: bytes) -> bytes:
-    """Return the bytes of a document with the texts in place of what held them."""
+    """Return the bytes of a document with the texts in place of their holders."""
     if _NAME.encode() not in encoded:
         return encoded
     return _HELD.sub(lambda found: json.loads(found[1]).encode(), encoded)

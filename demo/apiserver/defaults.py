@@ -39,7 +39,7 @@ def _pod(pod: Document, _: datetime) -> None:
 
 
 def _pod_spec(spec: Document) -> None:
-    """The part of the defaults that templates of pods have too."""
+    """The part of the defaults that pod templates also have."""
     for name, value in _POD_SPEC.items():
         spec.setdefault(name, value)
     spec.setdefault("securityContext", {})

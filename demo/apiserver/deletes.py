@@ -1,4 +1,4 @@
-"""Deleting and binding: the writes that are not updates of a document by its client."""
+"""Deleting and binding: the writes in which the client does not send the document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Deletes:
         self._clock = clock
 
     def delete(self, target: Target, options: Document) -> tuple[Stored, bool]:
-        """Delete or begin to. Returns the last state, and whether the object is gone."""
+        """Delete, or begin to delete. Returns the last state, and whether the object is gone."""
         meta.check_delete_options(options)
         kind = target.kind
         with self._storage.lock:
@@ -82,7 +82,7 @@ class Deletes:
         return self._remove(target, after, dry_run=dry_run)
 
     def _delete_namespace(self, target: Target, stored: Stored, *, dry_run: bool) -> tuple[Stored, bool]:
-        """A namespace is marked; who empties it takes its finalizer off through ``/finalize``, as in a real cluster."""
+        """Mark a namespace; whoever empties it removes its finalizer through ``/finalize``, as in a real cluster."""
         document = stored.document
         if not meta.is_deleting(document):
             marked = meta.with_metadata(document, deletionTimestamp=write_time(self._clock()))

@@ -1,5 +1,4 @@
-"""Faults on purpose: what a test needs to see how a client copes with a bad server. Without faults the server has
-none."""
+"""Injected faults, with which a test sees how a client copes with a bad server. By default there are none."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ class InjectedFault:
     """What happens to the next `times` requests whose method and path (with query) match.
 
     `delay_s` seconds pass first. Then the request is answered with `status` (a Kubernetes Status, with ``Retry-After``
-    when `retry_after_s` is set), or its connection is closed, or, with neither, it is served as usual. With `after` the
-    request is carried out before it is answered so: the client cannot know that it was.
+    if `retry_after_s` is set), or its connection is closed, or, with neither, it is served as usual. With `after` the
+    request is carried out before it is answered like this: the client cannot know that it was.
     """
 
     method: str = ".*"
@@ -33,7 +32,7 @@ class InjectedFault:
 
 
 class Faults:
-    """The faults still to come, in the order in which they were added. Safe to use from several threads."""
+    """The faults still to come, in the order in which they were added. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +44,7 @@ class Faults:
             self._left.append((fault, fault.times))
 
     def clear(self) -> None:
-        """Forget all that is left."""
+        """Forget all remaining faults."""
         with self._lock:
             self._left.clear()
 

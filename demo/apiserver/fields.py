@@ -1,8 +1,8 @@
 """Field errors: what is wrong with which field of an object, worded and typed as in Kubernetes' ``details.causes``.
 
-Kubernetes 1.37 took many rules out of Go code and into declarations beside the types. Such causes come last, in the
-order of the types' fields, and some have other words. The checks give the causes of 1.36 in its order and note on each
-what 1.37 makes of it; ``declared`` brings them into its form.
+Kubernetes 1.37 moved many rules from Go code into declarations next to the types. Such causes come last, in the order
+of the types' fields, and some have other words. The checks give the causes of 1.36 in its order and note on each what
+1.37 makes of it; ``declared`` converts them to its form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FieldError:
     is_declared: bool = False
     """In 1.37 the rule is declared."""
     newer: tuple[FieldError, ...] | None = None
-    """What 1.37 says in its place, where that differs."""
+    """What 1.37 says instead, if that differs."""
     is_new: bool = False
     """Only 1.37 finds it."""
 
@@ -58,7 +58,7 @@ def _shown(value: Any) -> str:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if isinstance(value, str):
         return text
-    # Kubernetes shows structures as its JSON encoder writes them, which escapes what HTML would read.
+    # Kubernetes shows structures as its JSON encoder writes them, which escapes characters that are special in HTML.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -69,7 +69,7 @@ def aggregate(errors: Sequence[FieldError]) -> str:
 
 
 def required(path: str, detail: str = "") -> FieldError:
-    """The field has to be given."""
+    """The field is required."""
     return FieldError("FieldValueRequired", path, "", detail)
 
 
@@ -79,7 +79,7 @@ def invalid(path: str, value: Any, detail: str) -> FieldError:
 
 
 def duplicate(path: str, value: Any) -> FieldError:
-    """The value is there already."""
+    """The value is a duplicate."""
     return FieldError("FieldValueDuplicate", path, value)
 
 
@@ -101,7 +101,7 @@ def too_long(path: str, limit_bytes: int) -> FieldError:
 
 
 def too_long_in_characters(path: str, limit: int) -> FieldError:
-    """The text is over its limit, as rules of 1.37 say it that count characters."""
+    """The text is over its limit, in the words of those rules of 1.37 that count characters."""
     return FieldError("FieldValueTooLong", path, "", f"may not be more than {limit} characters")
 
 
@@ -112,12 +112,12 @@ def too_many(path: str, count: int, limit: int) -> FieldError:
 
 
 def reworded(error: FieldError, newer: FieldError) -> FieldError:
-    """A cause that 1.37 words otherwise."""
+    """A cause that 1.37 words differently."""
     return replace(error, newer=(newer,))
 
 
 def declared(errors: Iterable[FieldError], newer: Sequence[FieldError] | None = None) -> list[FieldError]:
-    """Mark causes whose rule is declared in 1.37; `newer` is what 1.37 says in place of them all."""
+    """Mark causes whose rule is declared in 1.37; `newer` is what 1.37 says instead of all of them."""
     marked = [replace(error, is_declared=True) for error in errors]
     if newer is None:
         return marked

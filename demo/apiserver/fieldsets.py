@@ -48,7 +48,7 @@ class Shape:
                 return True
 
     def child(self, name: str) -> Shape | None:
-        """The shape of field or map key `name`; None when the type has no such field."""
+        """The shape of field or map key `name`; None if the type has no such field."""
         match self.type:
             case Struct(fields=fields):
                 known = fields.get(name)
@@ -79,7 +79,7 @@ def element(shape: Shape, item: Any) -> str:
 
 
 def children(shape: Shape, value: Any) -> Iterator[tuple[str, Shape, Any]]:
-    """The parts of a value that is no leaf, each with its path element and shape. Unknown fields are left out."""
+    """The parts of a value that is not a leaf, each with its path element and shape. Unknown fields are left out."""
     if isinstance(value, dict):
         for name, part in value.items():
             inner = shape.child(name)
@@ -170,7 +170,7 @@ def _tidy(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_wire(tree: Any) -> FieldSet:
-    """The set that a ``fieldsV1`` stands for. ValueError when it is none."""
+    """The set that a ``fieldsV1`` stands for. ValueError if it is not one."""
     return frozenset(_read(tree, ()))
 
 

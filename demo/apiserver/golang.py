@@ -1,6 +1,6 @@
 """How Go prints a structure in a message: the JSON of Kubernetes' internal types, which have no names for JSON.
 
-A refusal that shows a whole structure shows it so: Go's field names, every field, null for what is not there.
+A refusal that shows a whole structure shows it like this: Go's field names, every field, null for missing values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ZEROS: Final = {"string": "", "int32": 0, "int64": 0, "bool": False, "quantity"
 
 def internal(kind: str, value: dict[str, Any], version: str = "1.36") -> dict[str, Any]:
     """`value`, a structure of the type `kind` in ``shapes``, as Go would print it in a version of Kubernetes; fields
-    not in there are left out. From 1.37 on hardly any refusal shows a structure so."""
+    not in there are left out. From 1.37 on, hardly any refusal shows a structure like this."""
     return _struct(structs()[kind], value, version)
 
 
@@ -35,7 +35,7 @@ def _struct(struct: Struct, value: dict[str, Any], version: str) -> dict[str, An
     for name, field in struct.fields.items():
         if not field.is_in(version):
             continue
-        if name == "metadata":  # embedded in Go, and of a type that has names for JSON
+        if name == "metadata":  # embedded in Go, and of a type that has JSON names
             shown |= value.get(name) or {}
         else:
             shown[_NAMES.get(name, name[0].upper() + name[1:])] = _value(field, value.get(name), version)

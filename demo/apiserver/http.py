@@ -1,4 +1,4 @@
-"""HTTP: one handler per connection, one method per verb. Translates only; what the API does is elsewhere."""
+"""HTTP: one handler per connection, one method per verb. Only translates; what the API does is elsewhere."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Handler(BaseHTTPRequestHandler):
     server: Listener
 
     def handle(self) -> None:
-        """Serve the connection's requests; a client that goes away is nobody's error."""
+        """Serve the connection's requests; a client that goes away is not an error."""
         try:
             super().handle()
         except (ConnectionError, TimeoutError, _Dropped):
             self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Nothing: the demo's screen belongs to the demo."""
+        """Log nothing: the screen belongs to the demo."""
 
     def do_GET(self) -> None:
         """GET."""
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             raise
         except (RecursionError, UnicodeEncodeError) as error:
-            # kube-apiserver reads 10,000 levels and half surrogate pairs anywhere; Python's json does not.
+            # kube-apiserver reads 10,000 levels, and lone surrogates anywhere; Python's json does not.
             return _refusal(bad_request(f"this is beyond what the embedded API server can read: {error}"))
         except Exception as error:  # noqa: BLE001 - the top of a request: a defect is answered, and shown on stderr
             self.server.handle_error(self.request, self.client_address)
@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
             yield part
 
     def _number(self, what: str, text: str, base: int) -> int:
-        """Read a length. Where it is malformed, nobody knows where the next request begins."""
+        """Read a length. If it is malformed, nobody knows where the next request begins."""
         if re.fullmatch(r"[0-9]{1,10}" if base == 10 else r"[0-9a-fA-F]{1,8}", text, re.ASCII) is None:
             self.close_connection = True
             raise bad_request(f"{what} is no number: {text[:20]!r}")
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _send_stream(self, stream: AnswerStream) -> None:
-        first = next(stream.lines, b"")  # as with kube-apiserver, who has an answer has an open watch
+        first = next(stream.lines, b"")  # as with kube-apiserver, a client that has an answer has an open watch
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -186,7 +186,7 @@ def _too_large() -> ApiError:
 def _fault_answer(fault: InjectedFault) -> ApiAnswer:
     assert fault.status is not None
     reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout", 409: "Conflict"}
-    # Said, or the client sends its next request on a connection that is just being closed.
+    # Announced, or the client would send its next request on a connection that is being closed.
     headers = {"Connection": "close"}
     if fault.retry_after_s is not None:
         headers["Retry-After"] = str(fault.retry_after_s)

@@ -1,4 +1,4 @@
-"""Lists: the present, an exact past version, or page by page as of the version of the first page."""
+"""Lists: of the present state, of an exact past version, or page by page as of the version of the first page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored
 
 _FORMAT: Final = "meta.k8s.io/v1"
-_LATEST: Final = -1  # in a token: go on with whatever is there now
+_LATEST: Final = -1  # in a token: continue with whatever is there now
 _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list "
     "without the "
@@ -41,7 +41,7 @@ class ContinueToken:
 
     @classmethod
     def decode(cls, text: str) -> ContinueToken:
-        """Read the wire form; 400 when it is none."""
+        """Read the wire form; 400 if it is not one."""
         try:
             raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             document = parse_json(raw.decode(errors="replace").encode())
@@ -55,21 +55,21 @@ class ContinueToken:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """What a list answers: its metadata, and objects in the order of their keys."""
+    """The answer to a list: its metadata, and objects in the order of their keys."""
 
     kind: Kind
     metadata: dict[str, Any]
     items: list[Stored]
 
     def encode(self) -> bytes:
-        """A ``…List`` document around items that are encoded already."""
+        """A ``…List`` document around items that are already encoded."""
         head = {"kind": f"{self.kind.kind}List", "apiVersion": self.kind.api_version, "metadata": self.metadata}
         text = json.dumps(head, separators=(",", ":")).encode()[:-1]
         return text + b',"items":[' + b",".join(stored.as_item() for stored in self.items) + b"]}"
 
 
 def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> ListPage:
-    """The list, or a page of it. 410 when the version asked for is gone, 504 when it has not come."""
+    """The list, or a page of it. 410 if the requested version is gone, 504 if it has not come yet."""
     if options.token:
         return _continued(storage, kind, options)
     asked = options.version_number()

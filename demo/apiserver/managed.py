@@ -1,8 +1,8 @@
 """``metadata.managedFields``: who owns which field, kept at every write, and server-side apply on top of it.
 
-A manager is told apart by (manager, operation, apiVersion, sub-resource), as in Kubernetes. An ordinary write takes
-over the fields that it changes; an apply claims the fields that it names and meets a conflict (409) where another
-manager owns one with another value, unless it forces.
+A manager is identified by (manager, operation, apiVersion, sub-resource), as in Kubernetes. An ordinary write takes
+over the fields that it changes; an apply claims the fields that it names, and conflicts (409) if another manager owns
+one of them with another value, unless it forces.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """Who writes, and through which door."""
+    """Who writes, and through which sub-resource."""
 
     name: str
     operation: str
@@ -85,7 +85,7 @@ Ownership = dict[Manager, Owned]
 
 
 def read_ownership(document: dict[str, Any]) -> Ownership:
-    """The owners that a stored document names. Entries of a form that we cannot read own nothing."""
+    """The owners that a stored document names. Entries in a format that we cannot read own nothing."""
     owners: Ownership = {}
     for entry in document.get("metadata", {}).get("managedFields") or ():
         manager = Manager(
@@ -140,7 +140,7 @@ def without_ownership(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle(owners: Ownership, difference: Difference, by: Manager, *, force: bool) -> Ownership:
-    """Take what changed away from everybody but `by`. Raises the 409 of server-side apply unless `force`."""
+    """Take what changed away from everybody except `by`. Raises the 409 of server-side apply unless `force`."""
     changed = difference.modified | difference.added
     conflicts = {
         manager: owned.fields & changed for manager, owned in owners.items() if manager != by and owned.fields & changed
@@ -164,7 +164,7 @@ def owned_after_update(
     now: str | None,
     reset: Iterable[Path],
 ) -> Ownership:
-    """The owners after an ordinary write from `old` to `new`. `reset` are the paths that this door never writes.
+    """The owners after an ordinary write from `old` to `new`. `reset` are the paths that this kind of write never sets.
 
     An existing object without owners stays without: Kubernetes begins to track at creation or at the first apply only.
     """
@@ -221,7 +221,7 @@ def apply(
     *,
     force: bool,
 ) -> Applied:
-    """Merge `config` into `live` for manager `by`; drop what it applied before and does not any more.
+    """Merge `config` into `live` for manager `by`; drop what it applied before and no longer does.
 
     `live` is the canonical document without managedFields. Raises 409 on conflicts unless `force`.
     """
@@ -284,7 +284,7 @@ def _merge_list(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
 
 
 def _prune(shape: Shape, merged: Any, last: FieldSet, owners: Ownership) -> Any:
-    """Remove what the manager applied before and nobody owns now, with all that hangs below it."""
+    """Remove what the manager applied before and nobody owns now, with everything below it."""
     owned = {path[:depth] for entry in owners.values() for path in entry.fields for depth in range(1, len(path) + 1)}
     orphans = {path for path in last if path not in owned}
     return _without(shape, merged, orphans, ()) if orphans else merged

@@ -125,7 +125,7 @@ def mark_deleting(document: Document, now: datetime) -> Document:
 
 
 def check_preconditions(document: Document, kind: Kind, options: Document) -> None:
-    """409 when the object is not the one that the DELETE was meant for."""
+    """409 if the object is not the one that the DELETE was meant for."""
     wanted = options.get("preconditions") or {}
     metadata = document["metadata"]
     what = Qualified(kind.group, kind.kind)
@@ -151,7 +151,7 @@ def check_preconditions(document: Document, kind: Kind, options: Document) -> No
 
 
 def check_delete_options(options: Document) -> None:
-    """422 for options that contradict each other or that nobody knows."""
+    """422 for options that contradict each other or are unknown."""
     policy = options.get("propagationPolicy")
     errors = []
     if policy is not None and options.get("orphanDependents") is not None:
@@ -167,7 +167,7 @@ def check_delete_options(options: Document) -> None:
 def collector_finalizers(document: Document, options: Document, *, orphans: bool = False) -> list[str]:
     """The finalizers after a DELETE: a propagation policy adds the mark of the garbage collector's work.
 
-    `orphans`: dependents are left where nothing is said about them.
+    `orphans`: dependents are left alone if nothing is said about them.
     """
     present = document["metadata"].get("finalizers") or []
     policy = options.get("propagationPolicy")
@@ -183,7 +183,7 @@ def collector_finalizers(document: Document, options: Document, *, orphans: bool
 def graceful_mark(
     document: Document, options: Document, now: datetime, full_period_s: Callable[[Document, Document], int]
 ) -> tuple[Document, int] | None:
-    """Begin or shorten a graceful deletion: the marked object and its grace in seconds. None: it is on its way.
+    """Begin or shorten a graceful deletion: the marked object and its grace in seconds. None: it is already under way.
 
     `full_period_s` gives the grace of a deletion that begins now.
     """

@@ -24,7 +24,7 @@ def media_type(header: str) -> str:
 
 
 def accepted(accept: str) -> Acceptance:
-    """What to answer with; 406 when the client takes neither plain JSON nor a table in JSON."""
+    """The form of the answer; 406 if the client accepts neither plain JSON nor a table in JSON."""
     if not accept.strip():
         return Acceptance()
     for one in accept.split(","):
@@ -35,7 +35,7 @@ def accepted(accept: str) -> Acceptance:
 
 
 def require_json(accept: str) -> None:
-    """406 when the client takes no plain JSON, where there is nothing else; other forms may stand before it."""
+    """406 if the client does not accept plain JSON and there is nothing else; it may prefer other forms."""
     if accept.strip() and not any(_acceptance(one) == Acceptance() for one in accept.split(",")):
         raise not_acceptable(f"{JSON}, {JSON};stream=watch")
 

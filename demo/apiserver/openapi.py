@@ -1,10 +1,10 @@
 """OpenAPI v3: what kubectl asks for before it sends objects, and what ``kubectl explain`` prints.
 
-Made from the tables of fields, so it describes what is served and no more; there are no texts in it. kubectl takes
+It is made from the tables of fields, so it describes what is served and no more; it has no descriptions. kubectl reads
 from it whether the server checks fields by itself (``fieldValidation``) and how lists are merged.
 
-Of OpenAPI v2 there is the head alone, which says so. kubectl asks for it when a manifest names a kind that version 3
-does not describe, and goes on to say which kind that is.
+Of OpenAPI v2 there is only the head, which says so. kubectl asks for it when a manifest names a kind that version 3
+does not describe, and then says which kind that is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def index() -> Document:
 
 
 def older(path: str, accept: str, served: str) -> tuple[bytes, str] | None:
-    """The OpenAPI v2 document with its media type, protobuf where that is asked for; None when `path` is another's."""
+    """The OpenAPI v2 document with its media type, protobuf if that is requested; None for any other `path`."""
     if path.rstrip("/") != _V2:
         return None
     info = {"title": "Kubernetes", "version": RELEASES[served], "description": _V2_NOTE}

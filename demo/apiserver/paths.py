@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from dracaena.demo.apiserver.errors import no_such_path, not_implemented
 from dracaena.demo.apiserver.resources import BY_RESOURCE, GROUP_VERSIONS, NAMESPACE, Kind
 
-# Kubernetes has these, this server does not: they are refused by name, so that nobody takes them for misspelt.
+# Kubernetes has these, this server does not: they are refused by name, so that nobody thinks they are misspelt.
 _UNSERVED_CORE: Final = frozenset(
     {
         "bindings",

@@ -1,8 +1,8 @@
 """Bodies in Kubernetes' protobuf, which kubectl's ``create deployment``, ``create job`` and ``create namespace`` send.
 
-A body is ``k8s`` and a zero byte, then runtime.Unknown: what kind it is, and the message of that kind. A message
-becomes the document that the same client would have sent as JSON: Go writes zeros of fields that are no pointers, and
-JSON leaves them out. Answers stay JSON, which those clients accept too.
+A body is ``k8s`` and a zero byte, then runtime.Unknown: its kind, and the message of that kind. A message becomes the
+document that the same client would have sent as JSON: Go writes zeros of fields that are not pointers, and JSON leaves
+them out. Answers stay JSON, which those clients also accept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Wire = int | bytes
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 KINDS: Final = ("Deployment", "Job", "Namespace")
-"""Those that can be read: the ones that kubectl makes by itself and sends so."""
+"""The kinds that can be read: those that kubectl creates by itself and sends like this."""
 
 _MAGIC: Final = b"k8s\0"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -31,7 +31,7 @@ _IS_STRING: Final = 1  # IntOrString.type
 
 
 def read_protobuf(body: bytes, kind: str) -> Document:
-    """The document of a body for a request about `kind`. ValueError with a short reason when it is none."""
+    """The document of a body for a request about `kind`. ValueError with a short reason if it is not one."""
     if not body.startswith(_MAGIC):
         raise ValueError("does not start with the mark of Kubernetes' protobuf")
     unknown = dict(_fields(body.removeprefix(_MAGIC)))
@@ -42,7 +42,7 @@ def read_protobuf(body: bytes, kind: str) -> Document:
 
 @cache
 def _names() -> dict[str, dict[int, str]]:
-    """Of each type the field of each number."""
+    """Type → number → field."""
     known: dict[str, dict[int, str]] = {}
     current: dict[int, str] = {}
     for word in NUMBERS.split():
@@ -55,7 +55,7 @@ def _names() -> dict[str, dict[int, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Wire]]:
-    """Numbers and values in the order in which they come. ValueError for what is no message."""
+    """Field numbers and values in the order in which they come. ValueError for what is not a message."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -89,7 +89,7 @@ def _struct(struct: Struct, message: bytes) -> Document:
         if name is None:
             raise ValueError(f"{struct.name} has no field {number}")
         known = struct.fields.get(name)
-        if known is None:  # not served: who reads the document refuses it by name, if there is something in it
+        if known is None:  # not served: the document's reader refuses it by name, if there is something in it
             document |= {name: True} if wire else {}
         else:
             _take(document, known, wire)

@@ -1,4 +1,4 @@
-"""What the query of a request says, read and checked once."""
+"""The query of a request, read and checked once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
 
 
 def flag(query: Query, name: str) -> bool:
-    """A boolean parameter. Kubernetes takes anything that is not a form of false as true."""
+    """A boolean parameter. Kubernetes reads anything that is not a form of false as true."""
     return name in query and query[name] not in _FALSE
 
 
@@ -39,7 +39,7 @@ class ListOptions:
     initial_events: bool | None = None
 
     def version_number(self) -> int | None:
-        """``resourceVersion`` as a number; None when it is not given. Raises a refusal when it is no number."""
+        """``resourceVersion`` as a number; None if it is not given. Raises a refusal if it is not a number."""
         if not self.version:
             return None
         why = _unreadable(self.version)
@@ -57,7 +57,7 @@ def _unreadable(version: str) -> str:
 
 
 def version_of_get(query: Query) -> int:
-    """``resourceVersion`` of a GET; 0 when it is not given. kube-apiserver answers 500 to what is no number."""
+    """``resourceVersion`` of a GET; 0 if it is not given. kube-apiserver answers 500 if it is not a number."""
     version = query.get("resourceVersion", "")
     why = _unreadable(version) if version else ""
     if why:

@@ -32,9 +32,9 @@ class Kind:
     returns_deleted: bool = True
     # A DELETE without a propagation policy leaves the object's dependents, with a warning.
     deletion_orphans: bool = False
-    # Selectable fields beside metadata.name (and metadata.namespace of namespaced kinds): label → path in the document.
+    # Selectable fields besides metadata.name (and metadata.namespace of namespaced kinds): label → path.
     selectable: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # Of those the ones that one version of Kubernetes alone has.
+    # Those of them that only one version of Kubernetes has.
     selectable_only: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -65,11 +65,11 @@ class AnswerStream:
     """An answer that goes on."""
 
     lines: Iterator[bytes]
-    """The first, which may be empty, comes when the stream is open: from then on it misses nothing."""
+    """The first line, which may be empty, comes when the stream is open: from then on it misses nothing."""
 
 
 class Router:
-    """Answers requests. Raises `ApiError` for refusals, UnknownPathError for paths that are no API."""
+    """Answers requests. Raises `ApiError` for refusals, UnknownPathError for paths outside the API."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The sub-resource ``scale``: how many pods, read and written without a look at anything else of the object."""
+"""The sub-resource ``scale``: the number of pods, read and written without looking at the rest of the object."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class SchemaField:
     is_set: bool = False  # server-side apply: a set of scalars
     atomic: bool = False  # server-side apply: one owner for the whole value
     default: str | None = None
-    is_gated: bool = False  # its feature gate is off: the server drops it without a word
-    only: str = ""  # the one version of Kubernetes that has the field; empty: each has
+    is_gated: bool = False  # its feature gate is off: the server silently drops it
+    only: str = ""  # the only version of Kubernetes that has the field; empty: all have it
 
     def is_in(self, version: str) -> bool:
         """Whether a version of Kubernetes has the field."""

@@ -25,7 +25,7 @@ class LabelCondition:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Labels) -> bool:
-        """True when `labels` meet it."""
+        """True if `labels` satisfy it."""
         value = labels.get(self.key)
         match self.operator:
             case "exists":
@@ -50,7 +50,7 @@ _OPERATORS: Final = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotE
 
 
 def label_selector_matches(selector: Document, labels: Labels) -> bool:
-    """Whether a LabelSelector of the API selects an object with these labels; one that is empty selects all."""
+    """Whether a LabelSelector of the API selects an object with these labels; an empty one selects all."""
     conditions = [
         LabelCondition(key, "in", frozenset({value})) for key, value in (selector.get("matchLabels") or {}).items()
     ]
@@ -153,7 +153,7 @@ class FieldTerm:
     equal: bool
 
     def matches(self, document: Document) -> bool:
-        """True when the document's field is (or is not) the value."""
+        """True if the document's field is (or is not) the value."""
         return (_field_text(document, self.path) == self.value) is self.equal
 
 
@@ -206,7 +206,7 @@ def _unsupported(kind: Kind, label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one list or watch wants of a kind."""
+    """Which objects of a kind a list or watch wants."""
 
     namespace: str = ""
     name: str = ""
@@ -214,7 +214,7 @@ class Selection:
     fields: tuple[FieldTerm, ...] = ()
 
     def matches(self, document: Document) -> bool:
-        """True when the object is wanted."""
+        """True if the object is wanted."""
         metadata = document["metadata"]
         if self.namespace and metadata.get("namespace") != self.namespace:
             return False

@@ -55,7 +55,7 @@ class Listener(ThreadingHTTPServer):
                 self._connections.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A defect of this server shows; a client that goes away does not."""
+        """Report a defect of this server, but not a client that goes away."""
         if not self.stopping.is_set():
             super().handle_error(request, client_address)
 
@@ -65,7 +65,7 @@ class Listener(ThreadingHTTPServer):
             self.handle_request()
 
     def end(self) -> None:
-        """Make the accepting thread and every connection's thread come to their end."""
+        """Make the accepting thread and every connection's thread end."""
         self.stopping.set()
         # handle_request waits for a connection without a time limit: this is the last one.
         with contextlib.suppress(OSError), socket.create_connection((_HOST, self.server_port)):
@@ -77,7 +77,7 @@ class Listener(ThreadingHTTPServer):
 
 
 class ApiServer:
-    """An embedded Kubernetes API server on 127.0.0.1. See the package docstring for what it is and what it is not.
+    """An embedded Kubernetes API server on 127.0.0.1. The package docstring says what it is and what it is not.
 
     `port` 0 takes a free port. `clock` gives all times that the server writes and by which it sends bookmarks and ends
     watches. `event_window` is the number of past events kept: older versions are answered as expired (410). `version`
@@ -109,7 +109,7 @@ class ApiServer:
             writes.create(Target(NAMESPACE, ""), body, Options("kube-apiserver"))
 
     def start(self) -> None:
-        """Listen and serve; returns when connections are accepted. OSError when the port is taken."""
+        """Listen and serve; returns once connections are accepted. OSError if the port is taken."""
         listener = Listener(self._port, self.faults)
         address = f"{_HOST}:{listener.server_address[1]}"
         listener.router = Router(self._storage, self._clock, self._names, address, self._version)
@@ -118,7 +118,7 @@ class ApiServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all watches, connections and threads and close the port. Doing it twice is no error."""
+        """End all watches, connections and threads and close the port. May be called twice."""
         listener, thread = self._listener, self._thread
         if listener is None or thread is None:
             return
@@ -129,7 +129,7 @@ class ApiServer:
         listener.server_close()
 
     def forget_history(self) -> None:
-        """Answer every version before the present one as expired (410) from now on, as after a compaction of etcd."""
+        """From now on answer every version before the present one as expired (410), as after a compaction of etcd."""
         self._storage.forget_history()
 
     @property
@@ -140,7 +140,7 @@ class ApiServer:
         return f"http://{_HOST}:{self._listener.server_address[1]}"
 
     def kubeconfig(self) -> dict[str, Any]:
-        """A kubeconfig document for kubectl and clients. There are no credentials: nobody is asked for any."""
+        """A kubeconfig document for kubectl and clients. It has no credentials, because nobody is asked for any."""
         name = "dracaena-demo"
         return {
             "apiVersion": "v1",

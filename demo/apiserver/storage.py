@@ -1,10 +1,10 @@
 """The objects and their history: one counter, one lock, one window of past events.
 
 Every write takes the next resourceVersion of one counter that all kinds share. The window of past events serves three
-reads: a watch from an older version, a list as of an older version, and the further pages of a list. What has left the
-window is answered as expired (410), never guessed.
+kinds of reads: a watch from an older version, a list as of an older version, and the further pages of a list. What has
+left the window is answered as expired (410), never guessed.
 
-Documents in here are never changed in place.
+Stored documents are never changed in place.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored:
     encoded: bytes
 
     def as_item(self) -> bytes:
-        """The JSON as an item of a list: Kubernetes leaves ``kind`` and ``apiVersion`` out there."""
+        """The JSON as an item of a list, where Kubernetes leaves out ``kind`` and ``apiVersion``."""
         head = f'{{"kind":"{self.document["kind"]}","apiVersion":"{self.document["apiVersion"]}",'.encode()
         return b"{" + self.encoded[len(head) :]
 
@@ -63,7 +63,7 @@ def stamped(document: dict[str, Any], version: int) -> Stored:
 
 
 def stored_as(document: dict[str, Any], version: int) -> Stored:
-    """`document` as it is, in the form in which it goes to clients; for an answer about what is not stored."""
+    """`document` as it is, in the form in which it is sent to clients; for an answer about what is not stored."""
     whole = ordered(structs()[document["kind"]], document)
     return Stored(whole, version, release_texts(msgspec.json.encode(whole)))
 
@@ -78,7 +78,7 @@ class Subscription:
         self._is_closed = False
 
     def push(self, event: StorageEvent) -> None:
-        """Called by the storage under its lock. A reader too far behind is cut off, as a real server does."""
+        """Called by the storage under its lock. A reader that is too far behind is cut off, as by a real server."""
         with self._condition:
             if len(self._events) >= self._limit:
                 self._is_closed = True
@@ -87,7 +87,7 @@ class Subscription:
             self._condition.notify()
 
     def take(self, timeout_s: float) -> list[StorageEvent]:
-        """All events at hand; waits up to `timeout_s` seconds for a first one."""
+        """All available events; waits up to `timeout_s` seconds for a first one."""
         with self._condition:
             if not self._events and not self._is_closed:
                 self._condition.wait(timeout_s)
@@ -96,12 +96,12 @@ class Subscription:
             return taken
 
     def is_empty(self) -> bool:
-        """True when nothing waits to be taken."""
+        """True if no event waits to be taken."""
         with self._condition:
             return not self._events
 
     def is_closed(self) -> bool:
-        """True when nothing more will come and everything was taken."""
+        """True once nothing more will come and everything was taken."""
         with self._condition:
             return self._is_closed and not self._events
 
@@ -148,7 +148,7 @@ class ObjectStorage:
             return after
 
     def delete(self, kind: Kind, key: str) -> Stored:
-        """Remove; returns the last state, carrying the version of the deletion. KeyError when there is none."""
+        """Remove an object; returns the last state, with the version of the deletion. KeyError if there is none."""
         with self.lock:
             before = self._objects[kind].pop(key)
             after = stamped(before.document, self._version + 1)
@@ -167,7 +167,7 @@ class ObjectStorage:
     def snapshot(self, kind: Kind, version: int | None = None) -> tuple[int, list[tuple[str, Stored]]]:
         """All objects of a kind in key order, now or as of `version`, with the version that this shows.
 
-        Raises 410 when `version` has left the window.
+        Raises 410 if `version` has left the window.
         """
         with self.lock:
             objects = dict(self._objects[kind])
@@ -186,18 +186,18 @@ class ObjectStorage:
             raise expired(f"too old resource version: {version} ({self._forgotten + 1})")
 
     def is_expired(self, version: int) -> bool:
-        """True when the history after `version` is not whole any more."""
+        """True if the history after `version` is no longer complete."""
         with self.lock:
             return version < self._forgotten
 
     def forget_history(self) -> None:
-        """Lose every version before the present one, as a compaction of etcd does. Open watches go on."""
+        """Lose every version before the present one, as a compaction of etcd does. Open watches continue."""
         with self.lock:
             self._events.clear()
             self._forgotten = self._version
 
     def wait_for(self, version: int) -> None:
-        """Return when the counter has reached `version`; 504 when it does not within the wait of a real server."""
+        """Return once the counter has reached `version`; 504 if it does not in the time that a real server waits."""
         with self.lock:
             if not self._grown.wait_for(lambda: self._version >= version or self._is_closed, self._future_wait_s):
                 raise too_large_version(version, self._version)
@@ -237,7 +237,7 @@ class ObjectStorage:
             self._grown.notify_all()
 
     def check(self) -> None:
-        """Raise AssertionError when the history does not lead to the present objects."""
+        """Raise AssertionError if the history does not lead to the present objects."""
         with self.lock:
             versions = [event.version for event in self._events]
             assert versions == sorted(set(versions)), "versions of events rise"

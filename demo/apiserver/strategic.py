@@ -121,7 +121,7 @@ def _key_reader(key: str) -> Callable[[Any], Any]:
         if not isinstance(item, dict) or key not in item:
             raise ApiError(500, "", f"map: {_go_map(item)} does not contain declared merge key: {key}")
         if isinstance(item[key], dict | list):
-            raise bad_request(f"the merge key {key} is no plain value")
+            raise bad_request(f"the merge key {key} is not a plain value")
         return item[key]
 
     return read
@@ -162,7 +162,7 @@ def _reorder(type_: Type, merged: Document, name: str, wanted: list[Any]) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """A value that nothing is merged into, without directives and nulls."""
+    """A value with nothing to merge into, without directives and nulls."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items() if part is not None and not name.startswith("$")}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""What is particular to each kind when it is written: the parts a client cannot set, the checks, the grace of deletion.
+"""What is specific to each kind when it is written: parts that a client cannot set, checks, grace of deletion.
 
-A strategy holds functions only. Documents in are canonical, documents out are new; nothing here touches storage but for
-the labels of the object's namespace, which the caller brings.
+A strategy has only functions. They take canonical documents and return new ones; nothing here touches storage: the
+labels of the object's namespace come from the caller.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _no_warnings(_: Document) -> list[str]:
 class Door:
     """One way to update an object: the main resource or a sub-resource.
 
-    `prepare` gets (new, old) and puts back what this door cannot change; `reset` names the same for field ownership.
+    `prepare` gets (new, old) and restores what this update cannot change; `reset` names the same for field ownership.
     """
 
     prepare: Callable[[Document, Document], Document]
     check: Callable[[Document, Document], Errors]
     reset: tuple[Path, ...] = ()
     check_namespace: Callable[[Document, Document, Labels], Errors] = lambda _new, _old, _labels: []
-    unconditional: bool = True  # a PUT without resourceVersion is taken
+    unconditional: bool = True  # a PUT without resourceVersion is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,12 @@ class Strategy:
     finalize: Door | None = None
     scale: Door | None = None
     warn: Callable[[Document], list[str]] = _no_warnings
-    # Seconds of grace for a deletion that begins now; None: the kind goes at once.
+    # Seconds of grace for a deletion that begins now; None: the kind is deleted at once.
     grace_s: Callable[[Document, Document], int] | None = None
     creates_on_put: bool = False
 
     def door(self, subresource: str) -> Door:
-        """The door of a sub-resource ("" is the main one)."""
+        """The way to update a sub-resource ("" is the main resource)."""
         door = {"": self.main, "status": self.status, "finalize": self.finalize, "scale": self.scale}[subresource]
         assert door is not None, subresource
         return door
@@ -135,7 +135,7 @@ def _pod_status(new: Document, old: Document) -> Document:
 
 
 def _with_observed(status: Document, old: Document) -> Document:
-    """A client that does not know ``observedGeneration`` of a condition does not erase it."""
+    """Keep ``observedGeneration`` of a condition if the client does not know it."""
     known = {one["type"]: one.get("observedGeneration") for one in old.get("conditions") or ()}
     conditions = [
         one | {"observedGeneration": known[one["type"]]}
@@ -235,7 +235,7 @@ def _new_workload(new: Document, _: datetime) -> Document:
 
 
 def _changed_deployment(new: Document, old: Document) -> Document:
-    """Annotations count as a change too: a deployment hands them on to its replica sets."""
+    """Annotations also count as a change: a deployment passes them on to its replica sets."""
     kept = new | {"status": old["status"]}
     told = new["metadata"].get("annotations") != old["metadata"].get("annotations")
     return bumped(kept, old) if told or new["spec"] != old["spec"] else kept
@@ -266,7 +266,7 @@ REPLICA_SET: Final = Strategy(
 
 
 def _new_job(job: Document, _: datetime) -> Document:
-    """Pods of a job bear its name and UID; it selects them by the UID, unless the client chose a selector."""
+    """A job's pods are labelled with its name and UID; it selects them by UID, unless the client chose a selector."""
     spec, template = job["spec"], job["spec"]["template"]
     if not spec["manualSelector"]:
         metadata = job["metadata"]
@@ -275,7 +275,7 @@ def _new_job(job: Document, _: datetime) -> Document:
         matched = {workloads.CONTROLLER_UID: metadata["uid"]} | (selector.get("matchLabels") or {})
         template = with_metadata(template, labels={key: labels[key] for key in sorted(labels)})
         spec = spec | {"selector": selector | {"matchLabels": {key: matched[key] for key in sorted(matched)}}}
-    # Labels that are the template's by default are so in Go by being the same map.
+    # Labels that default to the template's are in Go the same map.
     is_shared = job["metadata"].get("labels") is job["spec"]["template"]["metadata"].get("labels")
     labels = (template if is_shared else job)["metadata"].get("labels")
     return with_metadata(job | {"spec": spec | {"template": template}, "status": {}}, generation=1, labels=labels)
@@ -327,7 +327,7 @@ def _new_claim(claim: Document, _: datetime) -> Document:
 
 
 def _claim_status(new: Document, old: Document) -> Document:
-    """Metadata and spec stay; entries of ``status.devices`` whose device was given back go."""
+    """Metadata and spec stay; entries of ``status.devices`` for released devices are removed."""
     before, after = old["metadata"], new["metadata"]
     kept = with_metadata(
         new | {"spec": old["spec"]},

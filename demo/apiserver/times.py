@@ -21,7 +21,7 @@ def write_time(moment: datetime) -> str:
 
 
 def read_time(text: str) -> datetime:
-    """A ``Time`` or ``MicroTime``; ValueError when it is neither."""
+    """A ``Time`` or ``MicroTime``; ValueError if it is neither."""
     return datetime.fromisoformat(text)
 
 

@@ -32,7 +32,7 @@ def _line(event_type: str, encoded: bytes) -> bytes:
 def event_line(
     selection: Selection, event: StorageEvent, encode: Callable[[Stored], bytes] = lambda stored: stored.encoded
 ) -> bytes | None:
-    """One event as a client with `selection` sees it; None when it sees nothing. `encode` writes the object.
+    """One event as a client with `selection` sees it; None if it sees nothing. `encode` writes the object.
 
     An object that stops matching is DELETED for the client: with its last matching state and the version of the change.
     """
@@ -61,7 +61,7 @@ def bookmark_line(kind: Kind, version: int, *, ends_initial_events: bool = False
 
 
 class WatchSession:
-    """One client's watch. `lines` ends at the time-out, when the storage closes or when `is_gone` says so."""
+    """One client's watch. `lines` ends at the timeout, when the storage closes, or when `is_gone` says so."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class WatchSession:
         self._next_bookmark = self._bookmark_after(clock())
 
     def lines(self) -> Iterator[bytes]:
-        """The stream; b"" once it is open, and now and then so that the caller notices a client that has gone."""
+        """The stream; b"" once it is open, and from time to time so that the caller notices if the client has gone."""
         asked = self._options.version_number()
         wants_state = self._options.initial_events if self._options.initial_events is not None else not asked
         try:
@@ -132,7 +132,7 @@ class WatchSession:
                 return
 
     def _bookmark(self, subscription: Subscription) -> bytes:
-        """A bookmark of the present version, unless events wait that it would run ahead of."""
+        """A bookmark of the present version, unless it would overtake waiting events."""
         with self._storage.lock:
             if not subscription.is_empty():
                 return b""
@@ -141,7 +141,7 @@ class WatchSession:
         return bookmark_line(self._kind, version)
 
     def _bookmark_after(self, now: datetime) -> datetime:
-        """One per period, and one shortly before the end; a watch that is too short for that gets none."""
+        """One per period, and one shortly before the end; a watch that is too short for it gets none."""
         last = self._end - LAST_BOOKMARK
         period = now + BOOKMARK_PERIOD
         return last if now < last < period else period

@@ -1,7 +1,7 @@
 """Creating and updating: from a request to a stored version, in the order in which kube-apiserver takes the steps.
 
-Decode and default, note who owns what, admit, put back what the door cannot change, validate, write. All under the
-storage lock, so that what was checked is what is replaced.
+Decode and default, note who owns what, admit, restore what this update cannot change, validate, write. All of it
+happens under the storage lock, so that what was checked is what is replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Writes:
     # ---- create
 
     def create(self, target: Target, raw: Any, options: Options) -> WriteOutcome:
-        """POST. 409 when the name is taken, 404 when the namespace is missing."""
+        """POST. 409 if the name is taken, 404 if the namespace is missing."""
         with self._storage.lock:
             read = read_object(target.kind, raw, options.validation, self._clock(), self._version)
             return self._create(target, read, None, options)
@@ -146,7 +146,7 @@ class Writes:
         self._refuse(kind, document, errors)
 
     def _refuse(self, kind: Kind, document: Document, errors: Sequence[FieldError]) -> None:
-        """Raise what a check has found, as this version says it."""
+        """Raise what a check has found, in the words of this version."""
         said = older(errors) if self._version == "1.36" else newer(errors, kind.struct)
         if said:
             raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), said)
@@ -163,7 +163,7 @@ class Writes:
     # ---- update
 
     def replace(self, target: Target, raw: Any, options: Options) -> WriteOutcome:
-        """PUT. Creates where the kind allows that."""
+        """PUT. Creates the object if the kind allows that."""
         with self._storage.lock:
             kind, now = target.kind, self._clock()
             read = read_object(kind, raw, options.validation, now, self._version)
@@ -222,7 +222,7 @@ class Writes:
         owners: Ownership,
     ) -> Ownership:
         by = Manager(options.manager, "Update", kind.api_version, subresource)
-        # Who scales is noted without a time.
+        # Whoever scales is noted without a time.
         now = None if subresource == "scale" else write_time(self._clock())
         return managed.owned_after_update(kind.struct, old, new, owners, by, now, door.reset)
 
@@ -300,7 +300,7 @@ class Writes:
 
 
 def path_segment(text: str) -> list[str]:
-    """What every name has to be, whatever its kind says: one segment of a path."""
+    """What every name must be, whatever its kind: one segment of a path."""
     if text in (".", ".."):
         return [f"may not be '{text}'"]
     return [f"may not contain '{character}'" for character in "/%" if character in text]
@@ -316,7 +316,7 @@ def precondition_failed(kind: Kind, key: str, title: str, asked: str, present: s
 
 
 def _requested_owners(new: Document, owners: Ownership, subresource: str) -> Ownership:
-    """A client may edit managedFields through the main door; one empty entry erases them."""
+    """A client may edit managedFields of the main resource; one empty entry erases them."""
     sent = new["metadata"].get("managedFields") or []
     if subresource or not sent:
         return owners
@@ -326,7 +326,7 @@ def _requested_owners(new: Document, owners: Ownership, subresource: str) -> Own
 
 
 def _with_version(document: Document, target: Target, live: Document, *, unconditional: bool) -> Document:
-    """409 when the client saw another version; a client that states none takes what there is, where that is allowed."""
+    """409 if the client saw another version; a client that states none overwrites any, if that is allowed."""
     stated = document["metadata"].get("resourceVersion", "")
     present = live["metadata"]["resourceVersion"]
     if stated in ("", "0"):
@@ -346,7 +346,7 @@ def _update_warnings(kind: Kind, document: Document) -> list[str]:
 
 
 def _is_same(new: Document, old: Document) -> bool:
-    """True when nothing but the times of managedFields differs: such an update is no write."""
+    """True if nothing but the times of managedFields differs: such an update is not a write."""
 
     def untimed(document: Document) -> Document:
         entries = [
@@ -406,7 +406,7 @@ def _read_config(target: Target, body: bytes, version: str) -> Document:
 
 
 def _untyped(kind: Kind, config: Document, version: str) -> str:
-    """Why an apply configuration is no object of its kind; "" when it is."""
+    """Why an apply configuration is not an object of its kind; "" if it is."""
     try:
         decode(kind.struct, config, api_version=kind.api_version, kind=kind.kind, version=version)
     except UnreadableError as error:

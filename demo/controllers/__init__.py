@@ -1,4 +1,4 @@
-"""Stand-ins for the controllers of kube-controller-manager that have a room of their own, each with its own caches.
+"""Stand-ins for controllers of kube-controller-manager, one per file and each with its own caches.
 
-They make what the real ones make (names, labels, owners, status) and do no more than their docstrings say.
+They create what the real ones create (names, labels, owners, status) and do no more than their docstrings say.
 """

@@ -1,13 +1,13 @@
-"""Stand-in for the deployment controller: a replica set for each template, and the way from one to the next.
+"""Stand-in for the deployment controller: a replica set for each template, and the rollout from one to the next.
 
 What it does, as the real one does it: names, labels, revisions and annotations of replica sets; both strategies, with
-maxSurge and maxUnavailable; a template that was there before gets its old replica set again; old ones beyond
-revisionHistoryLimit go; the conditions Available and Progressing; Events. Replica sets that the selector selects and
-that nobody controls are adopted, as after `kubectl delete --cascade=orphan`; where a replica set of another has the
-name of a new one, collisionCount leads to another name.
+maxSurge and maxUnavailable; a former template gets its old replica set again; old ones beyond revisionHistoryLimit are
+deleted; the conditions Available and Progressing; Events. Replica sets that the selector matches and that nobody
+controls are adopted, as after `kubectl delete --cascade=orphan`; if somebody else's replica set has the name of a new
+one, collisionCount leads to another name.
 
-What it does not: progressDeadlineSeconds never ends (no condition ProgressDeadlineExceeded), and pod-template-hash is
-another hash than the real one's. Paused deployments and minReadySeconds are refused by the API server.
+What it does not do: progressDeadlineSeconds never expires (no condition ProgressDeadlineExceeded), and
+pod-template-hash is a different hash. Paused deployments and minReadySeconds are refused by the API server.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ HASH_LABEL: Final = "pod-template-hash"
 _PREFIX: Final = "deployment.kubernetes.io/"
 REVISION: Final = f"{_PREFIX}revision"
 _REVISION_NUMBER: Final = re.compile(r"[0-9]{1,18}")
-"""What fits into the 64 bits of a real one; anybody may write the annotation."""
+"""The largest revision that fits into the real one's 64 bits; anybody may write the annotation."""
 
 _HASH_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH_LENGTH: Final = 10
-"""As long as most of the real ones."""
+"""Length of the hash, that of most real ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class DeploymentController(CachedStandIn):
         return None if settle(self._deployments.values(), self._sync, "deployment") else RETRY_S
 
     def _sync(self, seen: DeploymentDocument) -> None:
-        """One step, from what the API says now; the write of each step wakes us for the next."""
+        """Take one step, from what the API says now; the write of each step wakes us for the next."""
         namespace = seen.metadata.namespace
         # In this order: a replica set that was orphaned by then belongs to a deployment that is being deleted, or gone.
         # Adopted after that, it would be garbage.
@@ -93,7 +93,7 @@ class DeploymentController(CachedStandIn):
         self._report(deployment, new, sized, rollout)
 
     def _adopted(self, deployment: DeploymentDocument, one: ReplicaSetDocument) -> ReplicaSetDocument:
-        """A replica set, owned by the deployment from now on where it is to be."""
+        """A replica set, adopted by the deployment if it should be."""
         if not is_adoptable(deployment, one):
             return one
         meta = one.metadata
@@ -101,7 +101,7 @@ class DeploymentController(CachedStandIn):
         return self._client.strategic_patch(ReplicaSetDocument, meta.name, patch, namespace=meta.namespace)
 
     def _with_revision(self, deployment: DeploymentDocument, sets: ReplicaSets, rollout: Rollout) -> ReplicaSetDocument:
-        """The replica set of the template, made where there is none, with the newest revision."""
+        """The replica set of the template, created if there is none, with the newest revision."""
         newest = max((revision_of(one) for one in sets.old), default=0)
         new = sets.new
         if new is None:
@@ -116,7 +116,7 @@ class DeploymentController(CachedStandIn):
         return new
 
     def _made(self, deployment: DeploymentDocument, document: dict[str, Any]) -> ReplicaSetDocument:
-        """The new replica set. Where another has its name, the next look tries another name."""
+        """The new replica set. If another one has its name, the next look tries another name."""
         meta = deployment.metadata
         try:
             return self._client.create(ReplicaSetDocument, document, namespace=meta.namespace)
@@ -150,7 +150,7 @@ class DeploymentController(CachedStandIn):
         return self._client.merge_patch(ReplicaSetDocument, meta.name, guarded, namespace=meta.namespace)
 
     def _forget_old(self, deployment: DeploymentDocument, sets: ReplicaSets) -> None:
-        """Delete the oldest replica sets without pods that are more than the history may hold."""
+        """Delete the oldest replica sets without pods that exceed the history limit."""
         empty = [one for one in sets.old if not one.spec.get("replicas") and not one.status.get("replicas")]
         for one in empty[: max(0, len(sets.old) - deployment.spec["revisionHistoryLimit"])]:
             meta = one.metadata
@@ -196,21 +196,21 @@ class DeploymentController(CachedStandIn):
 
 
 def is_adoptable(deployment: DeploymentDocument, one: ReplicaSetDocument) -> bool:
-    """Whether the deployment selects a replica set that nobody controls and that stays."""
+    """Whether the deployment selects a replica set that nobody controls and that is not being deleted."""
     meta = one.metadata
     is_free = meta.deletion_timestamp is None and not any(owner.controller for owner in meta.owner_references)
     return is_free and label_selector_matches(deployment.spec["selector"], meta.labels)
 
 
 def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
-    """A template of pods as a deployment has it; its replica set's has the hash among the labels."""
+    """A pod template as a deployment has it; that of its replica set has the hash among the labels."""
     metadata = template.get("metadata", {})
     labels = {key: value for key, value in metadata.get("labels", {}).items() if key != HASH_LABEL}
     return template | {"metadata": metadata | {"labels": labels}}
 
 
 def template_hash(template: dict[str, Any], collisions: int) -> str:
-    """Return a short name for a template: equal templates have equal ones, after as many collisions of names."""
+    """Return a short name for a template: equal templates have equal names after equally many collisions."""
     hashed = [template, collisions] if collisions else template
     number = int.from_bytes(hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).digest())
     letters = []
@@ -221,7 +221,7 @@ def template_hash(template: dict[str, Any], collisions: int) -> str:
 
 
 def revision_of(one: ReplicaSetDocument) -> int:
-    """Return the revision of the deployment that a replica set stands for; 0 where its annotation is no number."""
+    """Return the revision of the deployment that a replica set belongs to; 0 if its annotation is not a number."""
     written = one.metadata.annotations.get(REVISION, "")
     return int(written) if _REVISION_NUMBER.fullmatch(written) else 0
 

@@ -1,8 +1,8 @@
-"""Stand-in for the garbage collector: what goes with its owner, and what stays when its owner goes.
+"""Stand-in for the garbage collector: what is deleted with its owner, and what stays when its owner is deleted.
 
-As the real one it deletes an object whose owners are all gone; before an owner that is deleted in the foreground goes,
-all that it owns goes; what is orphaned loses its reference to the owner. It knows the kinds that this cluster serves,
-and leaves objects with an owner of another kind alone.
+Like the real one, it deletes an object whose owners are all gone; before an owner that is deleted in the foreground
+goes, all that it owns is deleted; orphans lose their reference to the owner. It knows the kinds that this cluster
+serves, and leaves objects with an owner of another kind alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GarbageCollector(CachedStandIn):
     def _collect(self, seen: KubeObject) -> None:
         if not self._is_garbage(seen):
             return
-        # The cache may be behind: an owner that orphans what it owns is gone right after it was taken off.
+        # The cache may be behind: an owner that orphans its objects is gone right after its reference was removed.
         meta = seen.metadata
         item = self._read(type(seen), meta.name, meta.namespace)
         if item is not None and self._is_garbage(item):
@@ -101,12 +101,12 @@ class GarbageCollector(CachedStandIn):
         self._client.merge_patch(type(owner), meta.name, patch, namespace=meta.namespace)
 
     def _listed(self, namespace: str) -> list[KubeObject]:
-        """All that may be owned, read afresh: what a cache has not seen yet must not be left behind."""
+        """Everything that may be owned, read afresh: objects that a cache has not seen yet must not be left behind."""
         kinds = [kind for kind in OWNED if kind.NAMESPACED or not namespace]
         return [item for kind in kinds for item in self._client.list(kind, namespace=namespace).items]
 
     def _release(self, item: KubeObject, owner: KubeObject) -> None:
-        """Take the owner off, with a patch by UID, which leaves the fields of other owners as they are."""
+        """Remove the owner with a patch by UID, which leaves the fields of other owners as they are."""
         meta = item.metadata
         gone = {"$patch": "delete", "uid": owner.metadata.uid}
         patch = {"metadata": {"uid": meta.uid, "ownerReferences": [gone]}}

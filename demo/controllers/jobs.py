@@ -1,14 +1,14 @@
-"""Stand-in for the job controller: makes a job's pods, counts how they end, and says when the job is over.
+"""Stand-in for the job controller: creates a job's pods, counts how they end, and says when the job is over.
 
 What it does, as the real one does it:
-* as many pods at a time as the job wants, with its tracking finalizer and its labels. After BURST pods it looks again
+* as many pods at a time as the job wants, with its tracking finalizer and its labels. After BURST pods it checks again
   how many are wanted;
-* each pod that ended is counted once, whatever crashes between: its UID stands in status.uncountedTerminatedPods until
-  its finalizer is off. A pod that is deleted before it ended counts as failed;
+* each pod that ended is counted once, whatever crashes in between: its UID is in status.uncountedTerminatedPods until
+  its finalizer is removed. A pod that is deleted before it ended counts as failed;
 * the job ends with the last success that it wants, or with one failure more than its backoffLimit;
 * a suspended job has no pods, and ttlSecondsAfterFinished deletes one that has ended.
 
-What it does not: it waits no time before it replaces a pod that failed, and adopts no pods that others made. Jobs with
+What it does not do: it does not wait before it replaces a failed pod, and adopts no pods that others created. Jobs with
 indexes, deadlines and policies are refused by the API server.
 """
 
@@ -34,7 +34,7 @@ COMPONENT: Final = "job-controller"
 
 @dataclass(frozen=True, slots=True)
 class JobPods:
-    """The pods of one job, by what they mean to it. Pods without the finalizer are counted already."""
+    """The pods of one job, by what they mean to it. Pods without the finalizer are already counted."""
 
     active: tuple[Pod, ...]
     succeeded: tuple[Pod, ...]
@@ -60,7 +60,7 @@ class JobController(CachedStandIn):
         super().__init__(CachedLoop("jobs", self._reconcile, client, clock, events_as=COMPONENT))
         self._jobs = self._loop.cache(JobDocument)
         self._pods = self._loop.cache(Pod)
-        self._again_s: list[float] = []  # when this look has to be followed by another, in seconds
+        self._again_s: list[float] = []  # when another look has to follow this one, in seconds
 
     def _reconcile(self) -> float | None:
         self._again_s = []
@@ -71,7 +71,7 @@ class JobController(CachedStandIn):
         return min([*self._again_s, *(() if done and freed else (RETRY_S,))], default=None)
 
     def _let_go_of_orphan(self, pod: Pod) -> None:
-        """A pod whose job is gone is counted by nobody. Asked of the API: the cache of jobs may be behind."""
+        """Free a pod whose job is gone: nobody counts it. Asks the API, because the cache of jobs may be behind."""
         for owner in pod.metadata.owner_references:
             if owner.kind == JobDocument.KIND:
                 try:
@@ -83,7 +83,7 @@ class JobController(CachedStandIn):
         self._untrack(pod)
 
     def _sync(self, seen: JobDocument) -> None:
-        """One step of one job, from what the API says now: a cache that is behind would make pods twice."""
+        """Take one step of one job, from what the API says now: from an old cache, pods would be created twice."""
         namespace = seen.metadata.namespace
         job = self._client.get(JobDocument, seen.metadata.name, namespace=namespace)
         pods = JobPods.of(job, self._client.list(Pod, namespace=namespace).items)
@@ -94,7 +94,7 @@ class JobController(CachedStandIn):
             self._delete_after_ttl(job)
             return
         end = end_of(job.spec, job.status, pods)
-        if end is not None:  # all at once: an end cannot be taken back
+        if end is not None:  # all at once: an end cannot be undone
             for pod in pods.active:
                 self._delete(pod)
             active: list[Pod] = []
@@ -130,7 +130,7 @@ class JobController(CachedStandIn):
     # pods
 
     def _made(self, job: JobDocument, pods: JobPods) -> list[Pod]:
-        """The active pods after some were made, or deleted because there are too many: no more than a burst."""
+        """The active pods after some were created, or deleted because there are too many: no more than a burst."""
         wanted = wanted_active(job.spec, job.status)
         active = list(pods.active[: max(wanted, len(pods.active) - self._burst)])
         for pod in pods.active[len(active) :]:
@@ -213,12 +213,12 @@ def pod_document(job: JobDocument) -> dict[str, Any]:
 
 
 def wanted_active(spec: dict[str, Any], status: dict[str, Any]) -> int:
-    """Return how many pods are to run now: no more than can still be needed, none of a suspended job."""
+    """Return how many pods should run now: no more than can still be needed, none for a suspended job."""
     if spec.get("suspend"):
         return 0
     parallelism: int = spec.get("parallelism", 0)
     if "completions" not in spec:
-        # A queue: once one has succeeded, those that run are the last.
+        # A work queue: once one pod has succeeded, those that run are the last.
         active: int = status.get("active", 0)
         return min(parallelism, active) if status.get("succeeded") else parallelism
     completions: int = spec["completions"]

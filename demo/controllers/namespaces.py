@@ -1,7 +1,7 @@
-"""Stand-in for the namespace controller: empties a namespace that is being deleted, then lets it go.
+"""Stand-in for the namespace controller: empties a namespace that is being deleted, then lets it be removed.
 
-As the real one it deletes all that is in the namespace, says in the namespace's conditions what is left and which
-finalizers it waits for, and takes its own finalizer off when nothing is left. It leaves the finalizers of others alone.
+Like the real one, it deletes everything in the namespace, says in the namespace's conditions what is left and which
+finalizers it waits for, and removes its own finalizer when nothing is left. It leaves the finalizers of others alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dracaena.kube.lease import Lease
 from dracaena.process.clock import Clock, rfc3339
 
 FINALIZER: Final = "kubernetes"
-"""In spec.finalizers of every namespace: its content is not removed yet."""
+"""In spec.finalizers of every namespace whose content is not removed yet."""
 
 CONTENT: Final[tuple[type[KubeObject], ...]] = (
     DeploymentDocument,
@@ -33,7 +33,7 @@ CONTENT: Final[tuple[type[KubeObject], ...]] = (
     Lease,
     Event,
 )
-"""The kinds in a namespace, in the order in which they are deleted: Events last, because deletions make some."""
+"""The kinds in a namespace, in the order in which they are deleted: Events last, because deletions create some."""
 
 
 class NamespaceController(CachedStandIn):
@@ -89,7 +89,7 @@ class NamespaceController(CachedStandIn):
             self._client.merge_patch(NamespaceDocument, meta.name, patch, subresource="status")
 
     def _let_go(self, name: str) -> None:
-        """Take the finalizer off, through the one door that can."""
+        """Remove the finalizer through the only sub-resource that can."""
         now = self._client.get(NamespaceDocument, name)
         kept = [one for one in now.spec.get("finalizers", ()) if one != FINALIZER]
         metadata: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Stand-in for the replica set controller: as many pods as a replica set wants, no more and no fewer.
 
-A pod that has ended or is being deleted is replaced. When there are too many, those go first that run the least:
-without a node, then not ready, then the youngest. It adopts no pods that others made. After BURST pods it looks again
-how many are wanted.
+A pod that has ended or is being deleted is replaced. If there are too many, those that run least are deleted first:
+without a node, then not ready, then the youngest. It adopts no pods that others created. After BURST pods it checks
+again how many are wanted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReplicaSetController(CachedStandIn):
         return None if done else RETRY_S
 
     def _sync(self, seen: ReplicaSetDocument) -> None:
-        """One step, from what the API says now: a cache that is behind would make pods twice."""
+        """Take one step, from what the API says now: from an old cache, pods would be created twice."""
         namespace = seen.metadata.namespace
         owner = self._client.get(ReplicaSetDocument, seen.metadata.name, namespace=namespace)
         mine = [pod for pod in self._client.list(Pod, namespace=namespace).items if owned_by(pod, owner)]
@@ -50,7 +50,7 @@ class ReplicaSetController(CachedStandIn):
         self._report(owner, active, terminating=sum(pod.metadata.deletion_timestamp is not None for pod in alive))
 
     def _resized(self, owner: ReplicaSetDocument, active: Sequence[Pod]) -> list[Pod]:
-        """The active pods after some were made or deleted, no more than a burst."""
+        """The active pods after some were created or deleted, no more than a burst."""
         wanted = owner.spec.get("replicas", 0)
         kept = list(active[: max(wanted, len(active) - self._burst)])
         for pod in active[len(kept) :]:
@@ -97,7 +97,7 @@ def _is_ready(pod: Pod) -> bool:
 
 
 def _worth(pod: Pod) -> tuple[bool, bool, bool, tuple[int, ...], str]:
-    """What is kept first: bound, running, ready, and of those the older, then by name."""
+    """The order in which pods are kept: bound, running, ready, then older ones, then by name."""
     created = pod.metadata.creation_timestamp or ""
     older = tuple(-ord(character) for character in created)
     return bool(pod.spec.node_name), pod.status.phase == "Running", _is_ready(pod), older, pod.metadata.name

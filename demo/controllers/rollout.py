@@ -11,7 +11,7 @@ from dracaena.demo.objects import ReplicaSetDocument
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a deployment wants: so many pods, so many more on the way, so many missing on the way."""
+    """What a deployment wants: its number of pods, and how many more or fewer there may be during a rollout."""
 
     replicas: int
     surge: int
@@ -20,7 +20,7 @@ class Rollout:
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Rollout:
-        """Read a deployment's spec, with percentages of the number of pods: of surge rounded up, of missing down."""
+        """Read a deployment's spec. Percentages of the pods are rounded up for surge, down for unavailable."""
         replicas: int = spec.get("replicas", 0)
         steps = spec["strategy"].get("rollingUpdate")
         if steps is None:
@@ -40,8 +40,8 @@ def _amount(value: int | str, replicas: int, *, rounded_up: bool) -> int:
 def next_sizes(rollout: Rollout, new: ReplicaSetDocument, old: Sequence[ReplicaSetDocument]) -> dict[str, int]:
     """Return the number of pods of each replica set, by its UID.
 
-    There are never more than replicas and surge together, and what is available never falls below replicas without the
-    missing ones by our doing. A deployment that recreates waits until all old pods are gone.
+    There are never more pods than replicas and surge together, and we never bring the available ones below replicas
+    minus those that may be unavailable. A deployment that recreates waits until all old pods are gone.
     """
     if rollout.recreates:
         is_left = any(one.status.get("replicas") or one.status.get("terminatingReplicas") for one in old)
@@ -53,7 +53,7 @@ def next_sizes(rollout: Rollout, new: ReplicaSetDocument, old: Sequence[ReplicaS
     room = max(0, rollout.replicas + rollout.surge - total)
     grown = min(rollout.replicas, sizes[mine] + room)
     least = rollout.replicas - rollout.unavailable
-    # Pods that do not run yet, of the new template, will be available: they must not be counted as spare.
+    # Pods of the new template that do not run yet will be available: they must not be counted as spare.
     coming = max(0, sizes[mine] - new.status.get("availableReplicas", 0))
     spare = total - least - coming
     for one in old:

@@ -10,7 +10,7 @@ per line:
 
 TYPE is ``string``, ``int32``, ``int64``, ``bool``, ``quantity``, ``intorstring``, ``time``, ``microtime``, ``raw``
 (any JSON), ``fields`` (a managed-fields set) or another type's name; ``*`` before it means that "not given" differs
-from zero, ``[]`` a list, ``{}`` a map with string keys. ``!`` fields are written even when they are zero. ``merge`` is
+from zero, ``[]`` a list, ``{}`` a map with string keys. ``!`` fields are written even if they are zero. ``merge`` is
 the rule of strategic merge patch; ``keys``/``set``/``atomic`` that of server-side apply. ``gated`` fields are behind
 feature gates that are off by default, and dropped. ``only`` fields are known to one version of Kubernetes, and unknown
 to the other. ``unserved`` fields exist in Kubernetes, but this server has no behaviour for them: a request that

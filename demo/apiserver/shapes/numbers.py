@@ -1,4 +1,4 @@
-"""Numbers of fields in protobuf, for the kinds that clients send so: a type and its fields, with those not served.
+"""Field numbers in protobuf, for the kinds that clients send like this: a type and its fields, even those not served.
 
 They are those of the generated.proto files of k8s.io/api and k8s.io/apimachinery, which never change a number.
 """

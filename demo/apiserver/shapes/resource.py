@@ -1,4 +1,4 @@
-"""Shapes of resource.k8s.io/v1 as Kubernetes 1.36 and 1.37 know them, whole (format: see the package docstring)."""
+"""All shapes of resource.k8s.io/v1 in Kubernetes 1.36 and 1.37 (format: see the package docstring)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of batch/v1 Job, apps/v1 Deployment and ReplicaSet: what makes pods (format: see the package docstring)."""
+"""Shapes of the kinds that create pods: batch/v1 Job, apps/v1 Deployment and ReplicaSet (see the package docstring)."""
 
 from __future__ import annotations
 

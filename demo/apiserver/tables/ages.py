@@ -13,7 +13,7 @@ _MINUTE_S: Final = 60
 _HOUR_S: Final = 60 * _MINUTE_S
 _DAY_S: Final = 24 * _HOUR_S
 _YEAR_S: Final = 365 * _DAY_S
-# Up to how long a duration is written in one unit alone, or with the next smaller one.
+# Up to which length a duration is written in one unit only, or with the next smaller one.
 _STEPS: Final = (
     (2 * _MINUTE_S, 1, "s", 0, ""),
     (10 * _MINUTE_S, _MINUTE_S, "m", 1, "s"),

@@ -1,4 +1,4 @@
-"""What a client wants in place of objects, from the headers and the query of its request; and the document it gets."""
+"""What a client wants instead of objects, by the headers and query of its request; and the document that it gets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INCLUDED: Final = ("", "Metadata", "Object", "None")
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
-    """A table was asked for: the version of its own API, and how much of each object goes with its row."""
+    """A requested table: the version of its own API, and how much of each object is included in its row."""
 
     version: str
     included: str = ""
@@ -35,7 +35,7 @@ class TableForm:
         return self._table(kind, objects, metadata, columns, now)
 
     def encode_one(self, kind: Kind, stored: Stored, now: datetime, *, has_columns: bool = True) -> bytes:
-        """A table of one object, which gives it its version. The later ones of a watch have no columns."""
+        """A table of one object, whose version it has. The later ones of a watch have no columns."""
         metadata = {"resourceVersion": stored.document["metadata"].get("resourceVersion", "")}
         return (
             self.encode(kind, [stored], metadata, now)
@@ -73,7 +73,7 @@ class TableForm:
 def table_form(accept: str, query: Query) -> TableForm | None:
     """The table that a request asks for, or None for plain objects. 400 for a query that no table has.
 
-    406 when the client accepts neither of them.
+    406 if the client accepts neither.
     """
     chosen = accepted(accept)
     if chosen.table_version is None:

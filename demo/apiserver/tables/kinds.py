@@ -21,7 +21,7 @@ _OLD_ROLE: Final = "kubernetes.io/role"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, fields in the order of the API. `format` is ``name`` where the cell names the object."""
+    """One column, with fields in the order of the API. `format` is ``name`` if the cell names the object."""
 
     name: str
     type: str = "string"
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """The columns of a kind, the cells of an object at some time, and what else a row says."""
+    """The columns of a kind, the cells of an object at some time, and what else is in a row."""
 
     columns: tuple[Column, ...]
     cells: Callable[[Document, datetime], Cells]

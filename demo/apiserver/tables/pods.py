@@ -1,4 +1,4 @@
-"""What a table says of a pod: how many containers are ready, its state in one word, and its restarts."""
+"""What a table says about a pod: how many containers are ready, its state in one word, and its restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PodSummary:
 
 
 def summary(pod: Document, now: datetime) -> PodSummary:
-    """Sum a pod up. Init containers that restart on their own are refused by this server, so none is counted here."""
+    """Sum up a pod. Init containers that restart on their own are refused by this server, so none is counted here."""
     status = pod["status"]
     init = _failed_or_unfinished_init(pod)
     state = init or _initial_state(status)
@@ -58,7 +58,7 @@ def _when_deleted(pod: Document, state: str) -> str:
 
 
 def _unfinished(init: Sequence[Document]) -> int:
-    """The place of the first init container that has not ended well; how many there are when all have."""
+    """The place of the first init container that has not succeeded; the number of them if all have."""
     for place, one in enumerate(init):
         ended = one["state"].get("terminated")
         if ended is None or ended["exitCode"]:
@@ -89,7 +89,7 @@ def _ending(terminated: Document) -> str:
 
 
 def _main_state(status: Document, containers: Sequence[Document], state: str) -> str:
-    """The word of the first container that is not simply running, unless others still run beside an ended one."""
+    """The word for the first container that is not simply running, unless others still run next to an ended one."""
     failed = ""
     for one in reversed(containers):
         waiting, terminated = one["state"].get("waiting"), one["state"].get("terminated")

@@ -1,6 +1,6 @@
 """What makes an object invalid: pure functions from documents to field errors, one module per family of kinds.
 
-The documents are canonical (decoded, defaulted). The wording follows Kubernetes, because clients and people read it.
+The documents are canonical (decoded, defaulted). The wording is that of Kubernetes, because clients and people read it.
 Nothing here reads storage or changes a document.
 """
 

@@ -97,7 +97,7 @@ def _shown_identity(device: Document) -> Document:
 
 
 def device_identity(entry: Document) -> str:
-    """``driver/pool/device[/shareID]``: what tells two allocated devices apart."""
+    """``driver/pool/device[/shareID]``: what distinguishes two allocated devices."""
     parts = (entry["driver"], entry["pool"], entry["device"], entry.get("shareID"))
     return "/".join(part for part in parts if part is not None)
 

@@ -94,7 +94,7 @@ def check_qualified_name(name: str, path: str) -> Errors:
     """The name of an attribute or a capacity: a C identifier, with or without a domain."""
     parts = name.split("/")
     if len(parts) > 2:
-        return []  # a gap of kube-apiserver: names with more slashes are not looked into
+        return []  # a gap in kube-apiserver: names with more slashes are not checked
     errors: Errors = []
     if len(parts) == 2:
         domain = parts[0]
@@ -116,7 +116,7 @@ def check_full_name(name: str, path: str) -> Errors:
 
 
 def check_declared_full_name(name: str, path: str) -> Errors:
-    """An attribute's name with its domain, where 1.37 declares the rule: it takes no capitals in the domain."""
+    """An attribute's name with its domain, where 1.37 declares the rule: it accepts no capitals in the domain."""
     domain, slash, identifier = name.rpartition("/")
     newer: Errors = []
     if name.count("/") > 1:
@@ -152,7 +152,7 @@ def check_declared_pool_name(name: str, path: str) -> Errors:
 
 
 def _in_characters(error: FieldError) -> FieldError:
-    """How 1.36 says the length of a part of a pool's name."""
+    """How 1.36 words the length of a part of a pool's name."""
     is_length = error.type == "FieldValueInvalid" and error.detail.endswith(" bytes")
     return replace(error, detail=f"{error.detail.removesuffix('bytes')}characters") if is_length else error
 
@@ -173,7 +173,7 @@ def check_claim(claim: Document) -> Errors:
 
 
 def check_claim_update(new: Document, old: Document) -> Errors:
-    """An update of a claim through the main door."""
+    """An update of a claim itself, not of its status."""
     errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
     return errors + _declared_same(_check_same_spec(new, old, "ResourceClaimSpec"))
 
@@ -318,7 +318,7 @@ def _check_devices_of(request: Document, path: str) -> Errors:
             errors.append(invalid(f"{path}.count", count, "must be greater than zero"))
     else:
         errors += declared([not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount"))])
-    # The API reference says at most 16; kube-apiserver 1.36 takes more.
+    # The API reference says at most 16; kube-apiserver 1.36 accepts more.
     for i, toleration in enumerate(request.get("tolerations") or ()):
         errors += _check_toleration(toleration, f"{path}.tolerations[{i}]")
     return errors

@@ -41,7 +41,7 @@ def _check_node_amounts(status: Document) -> Errors:
 
 
 def check_node_update(new: Document, old: Document) -> Errors:
-    """An update of a node, through either door."""
+    """An update of a node or of its status."""
     errors = check_node(new) + check_metadata_update(new, old) + _check_node_amounts(new["status"])
     seen: list[Document] = []
     for i, address in enumerate(new["status"].get("addresses") or ()):

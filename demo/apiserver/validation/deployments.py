@@ -60,7 +60,7 @@ def _at_least_zero(holder: Document, names: tuple[str, ...], path: str = "spec")
 
 
 def _check_pods(spec: Document) -> Errors:
-    """The selector, and the template whose pods it has to select."""
+    """The selector, and the template whose pods it must select."""
     selector, template, path = spec.get("selector"), spec["template"], "spec.template"
     labels = template["metadata"].get("labels")
     errors: Errors = []
@@ -116,7 +116,7 @@ def _check_same_selector(new: Document, old: Document) -> Errors:
 
 
 def check_deployment_status(new: Document, old: Document) -> Errors:
-    """An update of a deployment's status: the counts have to fit together."""
+    """An update of a deployment's status: the counts must be consistent."""
     names = ("observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
     errors = check_metadata_update(new, old) + _check_counts(
         new["status"],
@@ -130,7 +130,7 @@ def check_deployment_status(new: Document, old: Document) -> Errors:
 
 
 def check_replica_set_status(new: Document, old: Document) -> Errors:
-    """An update of a replica set's status: the counts have to fit together."""
+    """An update of a replica set's status: the counts must be consistent."""
     names = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration")
     return check_metadata_update(new, old) + _check_counts(
         new["status"], names, ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")

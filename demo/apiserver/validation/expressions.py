@@ -1,8 +1,8 @@
 """Validation of CEL expressions: what does not compile is refused, at the same place as by kube-apiserver.
 
-What the checker of types finds has kube-apiserver's words. An expression that the grammar does not allow has them where
-it ends too early; other syntax errors are in the words of our own parser, which stops at the first one. kube-apiserver
-also refuses an expression whose cost it estimates as too high; this server makes no estimate.
+Findings of the type checker have kube-apiserver's words, and so has a syntax error if the expression ends too early;
+other syntax errors are in the words of our own parser, which stops at the first one. kube-apiserver also refuses an
+expression whose estimated cost is too high; this server makes no estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDS_TOO_EARLY_IN_GO: Final = (
 
 
 def check_expression(expression: str, path: str) -> Errors:
-    """A selector's expression. One over the limit of its length is not compiled."""
+    """A selector's expression. One that exceeds the length limit is not compiled."""
     if len(expression.encode()) > limits.EXPRESSION_BYTES:
         return [too_long(path, limits.EXPRESSION_BYTES)]
     try:

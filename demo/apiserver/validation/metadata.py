@@ -26,7 +26,7 @@ def check_metadata(
     metadata = document["metadata"]
     errors: Errors = []
     if metadata.get("generateName"):
-        # A prefix may end in what a whole name may not end in: a dash.
+        # Unlike a whole name, a prefix may end in a dash.
         stem = metadata["generateName"].removesuffix("-") + ("a" if metadata["generateName"].endswith("-") else "")
         errors += [invalid(f"{path}.generateName", metadata["generateName"], message) for message in name_rule(stem)]
     if not metadata.get("name"):

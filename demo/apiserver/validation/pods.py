@@ -168,7 +168,7 @@ def _check_amount(name: str, text: str, path: str) -> Errors:
 
 
 def _check_against_limit(name: str, text: str, limit: str | None, path: str) -> Errors:
-    """Only a node's own resources may be promised more than once, not extended ones."""
+    """Only a node's own resources may be overcommitted, not extended ones."""
     overcommitted = "/" not in name or name.startswith(_IMPLICIT_EXTENDED)
     if limit is None:
         missing = required(f"{path}.limits", "Limit must be set for non overcommitable resources")
@@ -286,7 +286,7 @@ def _check_gates(gates: list[Document], path: str) -> Errors:
 
 
 def check_pod_update(new: Document, old: Document) -> Errors:
-    """An update of a pod's metadata and spec: few fields of the spec may change."""
+    """An update of a pod's metadata and spec: only few fields of the spec may change."""
     errors = check_metadata_update(new, old) + _check_pod(new)
     after, before = new["spec"], old["spec"]
     for name in ("containers", "initContainers"):

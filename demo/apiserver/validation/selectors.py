@@ -23,7 +23,7 @@ def check_node_selector(selector: dict[str, Any], path: str) -> Errors:
 
 
 def check_node_selector_term(term: dict[str, Any], path: str, *, any_value: bool = False) -> Errors:
-    """One term of a NodeSelector. `any_value` takes values that no label can have, as preferences do."""
+    """One term of a NodeSelector. `any_value` accepts values that no label can have, as preferences do."""
     errors: Errors = []
     for i, requirement in enumerate(term.get("matchExpressions") or ()):
         errors += _check_expression(requirement, f"{path}.matchExpressions[{i}]", any_value=any_value)

@@ -129,7 +129,7 @@ def check_driver_name(path: str, text: str) -> Errors:
 
 
 def check_declared_driver_name(path: str, text: str) -> Errors:
-    """A driver name where 1.37 declares the rule: in other words, and its form before its length."""
+    """A driver name where 1.37 declares the rule: worded differently, and its form is checked before its length."""
     older = check_driver_name(path, text)
     if not text:
         return declared(older)

@@ -1,4 +1,4 @@
-"""Validation of batch/v1 Job, and of templates of pods."""
+"""Validation of batch/v1 Job, and of pod templates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def job_labels(name: str, uid: str) -> dict[str, str]:
 
 
 def check_template(template: Document, path: str) -> Errors:
-    """A template of pods."""
+    """A pod template."""
     errors = check_labels(template["metadata"], path)
     return errors + list(_below(path, check_pod_spec(template["spec"])))
 
@@ -94,7 +94,7 @@ def _check_job_spec(spec: Document) -> Errors:
 
 
 def check_job_update(new: Document, old: Document) -> Errors:
-    """An update of a job: how many run at a time may change, and whether any does; what they are may not."""
+    """An update of a job: how many pods run at a time may change, and whether any do, but not what they are."""
     _refuse_unserved(new["spec"])
     errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
     errors += _check_job_spec(new["spec"])
@@ -107,7 +107,7 @@ def check_job_update(new: Document, old: Document) -> Errors:
 
 
 def check_job_status(new: Document, old: Document) -> Errors:
-    """An update of a job's status: no count below zero."""
+    """An update of a job's status: no count may be negative."""
     errors = check_metadata_update(new, old)
     for name in ("active", "succeeded", "failed", "terminating", "ready"):
         count = new["status"].get(name, 0)
