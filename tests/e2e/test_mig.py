@@ -181,7 +181,9 @@ def test_one_gpu_serves_seven_slices_then_a_large_one_then_a_whole_gpu_is_had(cu
 
     if len(cut.machine.gpus) == 1:
         eighth = run(cut, "small-7", "small")
-        wait_event(cluster.api, eighth, "WaitingForGPUs", "0/1 nodes fit: 1 without room on a GPU for the part")
+        wait_event(
+            cluster.api, eighth, "WaitingForGPUs", "0/1 nodes fit: 1 without room on a GPU for the requested part"
+        )
         end(cut, pods.pop())
         wait_phase(cluster.api, eighth, "Running")
         pods.append(eighth)

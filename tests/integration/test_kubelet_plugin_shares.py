@@ -103,7 +103,7 @@ def test_a_driver_that_is_loaded_anew_under_prepared_shares_holds_them_again(gro
     assert ground.prepare(claim) == ""
     world.client.merge_patch(Node, NODE, {"metadata": {"labels": {f"{DRIVER}/release-driver": "true"}}})
     ground.node.until(lambda: all(found == released for found in taints(ground.node).values()), "tainted", EVENTS_S)
-    ground.node.until(lambda: ground.nvml.opened == 0, "the driver is let go of")
+    ground.node.until(lambda: ground.nvml.opened == 0, "the driver is released")
     if plugin == "is started again":
         ground.node.program.stop()
     ground.nvml.limits.clear()

@@ -111,7 +111,7 @@ def test_a_node_that_is_not_there_is_an_answer_with_its_name(run: Run) -> None:
 def test_removal_needs_a_node_and_happens_once(run: Run, more: tuple[str, ...]) -> None:
     done = run("--remove", *more)
     assert done.code != 0
-    assert "--remove takes labels away from a Node once" in done.err
+    assert "--remove removes labels from a Node once" in done.err
 
 
 class Overtaken(KubeClient):

@@ -45,7 +45,7 @@ _INSTALLS = (
 )
 _PLUGIN = "tests/integration/test_kubectl.py types it"
 _KREW = "needs krew and archives for all platforms; tests/unit/chart/test_krew.py unpacks one and links it as krew does"
-_LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
+_LETS_GO = "makes the plugin release the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
     ".ci/run": "runs all tests, these too",

@@ -244,9 +244,9 @@ def test_who_has_a_gpu_open_is_named_and_nvml_is_not_closed_again_for_a_minute(w
 
 def test_a_driver_that_somebody_wants_closed_is_left_to_them(watched: Watched) -> None:
     watched.ask("on")
-    watched.refusal = "the NVIDIA driver is let go of"
+    watched.refusal = "the NVIDIA driver is released"
     watched.settle()
-    assert "is let go of" in watched.state()[1]
+    assert "is released" in watched.state()[1]
     assert watched.node.closed == []
 
 
