@@ -249,7 +249,7 @@ def _checkpoints(places: NodeFolders) -> list[Path]:
 
 
 def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
-    """Return a check of the whole load for Cluster.wait: None if everything holds, else the first problem."""
+    """Return a check of the whole load for DemoCluster.wait: None if everything holds, else the first problem."""
 
     def first_problem(observation: Observation) -> str | None:
         problems = (

@@ -108,7 +108,7 @@ class Inventory:
         self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
         self.node_buckets = NodeBuckets(remembers_empty=True)  # for reading
-        self._problems: Counter[bool] = Counter()  # by Problem.passing
+        self._problems: Counter[bool] = Counter()  # by PoolDefect.passing
         self._rules = TaintRules(driver)
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None

@@ -130,7 +130,7 @@ class World:
     def beside(
         self, inventory: Inventory, asking: Pod, claims: Sequence[ResourceClaim], barred: dict[str, str], node_name: str
     ) -> Counter[str]:
-        """Count the nodes beside the one that was taken by their first reason, in the order of Search.census()."""
+        """Count the nodes beside the one that was taken by their first reason, in the order of Walk.census()."""
         taken = next(item for item in self.cluster.nodes if item.metadata.name == node_name)
         best = self.slow.devices(taken, claims)
         assert isinstance(best, Choice)
