@@ -92,7 +92,12 @@ from dracaena.kubelet_plugin.wiring.gpu_means import gpu_means
 from dracaena.kubelet_plugin.wiring.health_parts import health_parts
 from dracaena.kubelet_plugin.wiring.layout_parts import LayoutParts, layout_keys
 from dracaena.kubelet_plugin.wiring.parts import ClaimParts, GpuParts, NodeParts, PluginParts
-from dracaena.kubelet_plugin.wiring.share_means import mps_fault_watch, share_means, unclaimed_shares
+from dracaena.kubelet_plugin.wiring.share_means import (
+    mps_fault_watch,
+    share_means,
+    unclaimed_shares,
+    unclaimed_time_slices,
+)
 from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus
 from dracaena.process.clock import Clock
 
@@ -297,7 +302,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     mixed_pods = MixedPods(guests, pods, node.events.warn_users)
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
-    shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter)
+    shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter, node.call_lock)
     changes = gpu_means(node, gpus, folders.marks)
     gpus.own_places.follow(checkpoints, node.call_lock)
     if gpus.fabric is not None:
@@ -346,6 +351,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     unclaimed = {
         "gpu": unclaimed_gpus(node, checkpoints, files, changes),
         "share": unclaimed_shares(node, checkpoints, files),
+        "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),
     }
     sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, unclaimed)
     supervisor = shares.supervisor

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
+from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
@@ -20,12 +21,14 @@ from dracaena.kubelet_plugin.device_kinds.mps_effect import NO_MPS
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
+from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, PodCgroups
+from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, NodeLock, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
@@ -46,6 +49,9 @@ class ShareMeans:
     supervisor: MpsShares | None
     """None where no MPS supervisor is named."""
     cgroups: PodCgroups
+    time_slices: TimeSlicesBefore | None
+    """None with a recorded machine without a driver."""
+    time_slice_records: TimeSliceRecords
 
 
 def share_means(
@@ -54,9 +60,10 @@ def share_means(
     clock: Clock,
     release: GpuDriverRelease,
     limiter: MemoryLimiter | None,
+    lock: NodeLock,
 ) -> ShareMeans:
-    """Return them. A recorded machine has time slices only if it brings a driver of its own, and no memory limits:
-    `limiter` is None.
+    """Return them; `lock` is that of the calls. A recorded machine has time slices only if it brings a driver of its
+    own, and no memory limits: `limiter` is None.
     """
     supervisor = _mps_shares(settings, clock)
     use = partial(GpuDriverUse, paths.gpu_driver_lock, paths.release_request)
@@ -66,8 +73,10 @@ def share_means(
     means: dict[str, EffectMeans] = {} if limiter is None else {MEMORY_LIMIT: MemoryLimits(limiter, cgroups)}
     if supervisor is not None:
         means[MPS_SHARE] = supervisor
-    if smi is not None:
-        means |= {TIME_SLICE_BEFORE: TimeSlicesBefore(smi), TIME_SLICE: TimeSlices(smi)}
+    records = TimeSliceRecords(DocumentFolder(paths.checkpoints.parent, synced=False), lock, read_boot_id())
+    before = None if smi is None else TimeSlicesBefore(smi, records)
+    if smi is not None and before is not None:
+        means |= {TIME_SLICE_BEFORE: before, TIME_SLICE: TimeSlices(smi)}
 
     def node() -> NodeEnforcement:
         return NodeEnforcement(
@@ -76,7 +85,7 @@ def share_means(
             memory_limits=NO_MEMORY_LIMITS if limiter is None else cgroups.problem(),
         )
 
-    return ShareMeans(means, kinds_on(node), supervisor, cgroups)
+    return ShareMeans(means, kinds_on(node), supervisor, cgroups, before, records)
 
 
 def _mps_shares(settings: PluginSettings, clock: Clock) -> MpsShares | None:
@@ -102,6 +111,22 @@ def unclaimed_shares(node: NodeParts, checkpoints: Checkpoints, files: ClaimFile
         return lambda: 0
     requests = DocumentFolder(Path(node.settings.mps_root) / mps.REQUESTS, synced=False)
     return UnclaimedShares(requests, checkpoints, files.is_without_spec, node.call_lock).withdraw
+
+
+def unclaimed_time_slices(
+    node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, shares: ShareMeans
+) -> Callable[[], int]:
+    """Return what restores the time slices that no claim has any more, and says how many there were."""
+    if shares.time_slices is None:
+        return lambda: 0
+    return UnclaimedTimeSlices(
+        records=shares.time_slice_records,
+        before=shares.time_slices,
+        checkpoints=checkpoints,
+        salvage=files.salvage,
+        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
+        lock=node.call_lock,
+    ).restore
 
 
 def mps_fault_watch(

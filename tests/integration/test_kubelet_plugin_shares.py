@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.objects import Node
+from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node.health_monitor import EVENTS_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S, LiveMachine
@@ -94,6 +94,22 @@ def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(
     assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert ground.limits() == []
     assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Default"
+
+
+def test_time_slices_of_a_claim_that_left_nothing_are_restored_by_the_next_plugin(ground: Ground) -> None:
+    claim = ground.share("one", strategy="TimeSlicing", interval="Long")
+    assert ground.prepare(claim) == ""
+    (checkpoint,) = ground.world.kubelet.rglob(f"{claim.metadata.uid}.json")
+    checkpoint.write_bytes(b"rubbish")
+    ground.node.program.stop()
+    ground.world.client.delete(Pod, "one-pod", namespace="default")
+    ground.world.client.delete(ResourceClaim, "one", namespace="default")
+    ground.start()
+    assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
+    assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Long", "nothing says what was there before"
+    ground.node.program.stop()
+    ground.start()
+    ground.node.until(lambda: ground.smi.interval(RECORDED.gpus[0].uuid) == "Default", "the sweep")
 
 
 @pytest.mark.parametrize("plugin", ["runs on", "is started again"])

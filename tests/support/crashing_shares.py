@@ -36,6 +36,7 @@ from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
@@ -54,6 +55,7 @@ from support.plugin import (
     FakeClaims,
     FakePods,
     PluginNode,
+    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -180,6 +182,9 @@ class SharedNode:
             boot_id=self.boot,
             clock=ServingClock(serve or self.serve),
         )
+        records = TimeSliceRecords(
+            DocumentFolder(self.folder / "plugin", steps=steps, synced=False), ThreadLock(), self.boot
+        )
         on_node = NodeEnforcement(mps=MpsOffer(None, runs=True), memory_limits=None, time_slices=None)
         pods = [make_pod(name, {"main": [(name, "")]}, claims={name: name}) for name in NAMES]
         node = PluginNode(
@@ -190,7 +195,7 @@ class SharedNode:
             means={
                 MPS_SHARE: shares,
                 MEMORY_LIMIT: MemoryLimits(driver, cgroups),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(driver),
+                TIME_SLICE_BEFORE: TimeSlicesBefore(driver, records),
                 TIME_SLICE: TimeSlices(driver),
             },
             boot_id=self.boot,

@@ -13,12 +13,15 @@ from typing import Any, ClassVar
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, TIME_SLICE_BEFORE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
@@ -50,11 +53,12 @@ class ShareSimulator(Simulator):
     def new_node(self, **more: Any) -> PluginNode:
         self.show_driver()
         node = NodeEnforcement(memory_limits=None, time_slices=None)
+        self.records = TimeSliceRecords(DocumentFolder(self.folder, synced=False), ThreadLock(), "boot-1")
         made = super().new_node(
             kind_of=kinds_on(lambda: node),
             means={
                 MEMORY_LIMIT: MemoryLimits(self.limiter, Cgroups(str(self.tree.root))),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices),
+                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices, self.records),
                 TIME_SLICE: TimeSlices(self.slices),
             },
             gpu_locks=self.gpu_locks,
@@ -182,12 +186,20 @@ class ShareSimulator(Simulator):
             raise ViolationError(f"seed {self.seed}: {effect} is {wanted}, the driver has {seen}: {self.done}")
 
     def drain(self) -> None:
-        """As before; then the driver must have nothing of any share, unless a checkpoint broke: it alone knew which
-        interval was there before, and perhaps that there was a limit.
+        """As before, and a sweep for time slices of lost claims; then the driver must have nothing of any share. Where
+        a checkpoint broke, it may have limits: perhaps the checkpoint alone knew of them.
         """
         self.older = None
         super().drain()
-        slices = {} if self.broken else self.slices.intervals
-        left = [gpu for gpu, interval in slices.items() if interval is not TimeSliceInterval.DEFAULT]
+        assert self.node is not None
+        UnclaimedTimeSlices(
+            records=self.records,
+            before=TimeSlicesBefore(self.slices, self.records),
+            checkpoints=self.node.checkpoints,
+            salvage=self.node.claim_files.salvage,
+            gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
+            lock=self.node.lock,
+        ).restore()
+        left = [gpu for gpu, interval in self.slices.intervals.items() if interval is not TimeSliceInterval.DEFAULT]
         if left or (self.limiter.limits and not self.broken):
             raise ViolationError(f"seed {self.seed}: shares have ended, the driver has {left}, {self.limiter.limits}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
+from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
 from support.fake_nvidia_smi import FakeTimeSlices
 from support.killed_steps import KilledSteps, StopError
@@ -25,6 +29,7 @@ from support.plugin import (
     NODE,
     FakeClaims,
     PluginNode,
+    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -45,14 +50,40 @@ def share_claim(name: str, interval: str = "Long", *, memory: str = "10Gi", **sh
     return claim_of(name, {"results": [{**result, **share}], "config": [sharing_config(**said)]})
 
 
+def records_in(
+    folder: Path, *, boot_id: str = "boot-1", steps: FileSteps | None = None, **_more: object
+) -> TimeSliceRecords:
+    return TimeSliceRecords(DocumentFolder(folder, steps=steps or FileSteps(), synced=False), ThreadLock(), boot_id)
+
+
 def plugin(folder: Path, slices: FakeTimeSlices, *claims: ResourceClaim, **parts: Any) -> PluginNode:
     return PluginNode(
         folder,
         FakeClaims(*claims),
         kind_of=kinds_on(lambda: NodeEnforcement(time_slices=None)),
-        means={TIME_SLICE_BEFORE: TimeSlicesBefore(slices), TIME_SLICE: TimeSlices(slices)},
+        means={
+            TIME_SLICE_BEFORE: TimeSlicesBefore(slices, records_in(folder, **parts)),
+            TIME_SLICE: TimeSlices(slices),
+        },
         **parts,
     )
+
+
+def unclaimed(node: PluginNode, slices: FakeTimeSlices) -> UnclaimedTimeSlices:
+    records = records_in(node.folder)
+    return UnclaimedTimeSlices(
+        records=records,
+        before=TimeSlicesBefore(slices, records),
+        checkpoints=node.checkpoints,
+        salvage=node.claim_files.salvage,
+        gpu_lock=lambda gpu: node.gpu_locks.setdefault(gpu, ThreadLock()),
+        lock=node.lock,
+    )
+
+
+def break_checkpoint(node: PluginNode, claim: ResourceClaim) -> None:
+    (node.folder / "claims" / f"{reference_to(claim).uid}.json").write_bytes(b"rubbish")
+    node.checkpoints.look_at_each()
 
 
 def on_gpu(interval: TimeSliceInterval) -> FakeTimeSlices:
@@ -107,6 +138,88 @@ def test_two_intervals_never_meet_on_one_gpu(tmp_path: Path) -> None:
     node.state.unprepare(reference_to(long))
     node.state.prepare(reference_to(short))
     assert slices.intervals[GPU] is SHORT
+
+
+def test_after_a_broken_checkpoint_the_interval_stays_while_its_claim_may_be_there_and_not_longer(
+    tmp_path: Path,
+) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    left = unclaimed(node, slices)
+    assert left.restore() == 0
+    break_checkpoint(node, claim)
+    assert (left.restore(), slices.intervals[GPU]) == (0, LONG), "its spec names the GPU"
+    node.state.unprepare(reference_to(claim))
+    assert slices.intervals[GPU] is LONG, "nothing says what was there before"
+    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
+    slices.intervals[GPU] = LONG
+    assert (left.restore(), slices.intervals[GPU]) == (0, LONG), "an admin's"
+
+
+def test_a_gpu_that_a_call_works_on_is_left_to_that_call(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    break_checkpoint(node, claim)
+    node.state.unprepare(reference_to(claim))
+    left = unclaimed(node, slices)
+    with (
+        ThreadPoolExecutor(1) as sweeper,
+        node.gpu_locks.setdefault(DeviceName(device_name(0)), ThreadLock()).hold(),
+    ):
+        assert (sweeper.submit(left.restore).result(), slices.intervals[GPU]) == (0, LONG)
+    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
+
+
+def test_a_share_after_a_lost_one_restores_what_was_there_before_both(tmp_path: Path) -> None:
+    lost, later, slices = share_claim("lost"), share_claim("later", "Short"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, lost, later)
+    node.state.prepare(reference_to(lost))
+    break_checkpoint(node, lost)
+    node.state.unprepare(reference_to(lost))
+    node.state.prepare(reference_to(later))
+    assert slices.intervals[GPU] is SHORT
+    assert unclaimed(node, slices).restore() == 0, "a share has time slices"
+    slices.intervals[GPU] = LONG  # as if the later share had been killed before it set its own
+    node.state.unprepare(reference_to(later))
+    assert slices.intervals[GPU] is MEDIUM
+    assert unclaimed(node, slices).restore() == 0
+
+
+def test_what_somebody_has_set_after_a_lost_share_is_what_the_next_one_restores(tmp_path: Path) -> None:
+    lost, later, slices = share_claim("lost"), share_claim("later"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, lost, later)
+    node.state.prepare(reference_to(lost))
+    break_checkpoint(node, lost)
+    node.state.unprepare(reference_to(lost))
+    slices.intervals[GPU] = SHORT
+    node.state.prepare(reference_to(later))
+    node.state.unprepare(reference_to(later))
+    assert slices.intervals[GPU] is SHORT
+
+
+def test_records_of_another_boot_and_broken_ones_restore_nothing_and_go(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim, boot_id="boot-0")
+    node.state.prepare(reference_to(claim))
+    (record,) = tmp_path.glob("time-slices-*.json")
+    node = plugin(tmp_path, slices, claim)
+    for data in (record.read_bytes(), b"rubbish", b'{"version": 9}'):
+        record.write_bytes(data)
+        assert (unclaimed(node, slices).restore(), slices.intervals[GPU], record.exists()) == (0, LONG, False)
+
+
+def test_a_gpu_that_is_away_keeps_its_record_until_it_can_be_asked(tmp_path: Path) -> None:
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    break_checkpoint(node, claim)
+    node.state.unprepare(reference_to(claim))
+    interval = slices.intervals.pop(GPU)
+    assert unclaimed(node, slices).restore() == 0
+    slices.intervals[GPU] = interval
+    assert (unclaimed(node, slices).restore(), slices.intervals[GPU]) == (1, MEDIUM)
 
 
 def test_what_the_driver_cannot_is_refused_by_name_unless_the_config_allows_it(tmp_path: Path) -> None:
@@ -189,6 +302,8 @@ def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
             assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
             node.state.unprepare(reference_to(other))
             assert slices.intervals[GPU] is MEDIUM, (step, way)
+            unclaimed(node, slices).restore()
+            assert (slices.intervals[GPU], list(folder.glob("time-slices-*"))) == (MEDIUM, []), (step, way)
         step += stride
 
 

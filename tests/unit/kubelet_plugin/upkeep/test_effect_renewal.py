@@ -14,12 +14,13 @@ import pytest
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, TIME_SLICE_BEFORE
@@ -34,6 +35,7 @@ from support.plugin import (
     FakeClaims,
     FakePods,
     PluginNode,
+    ThreadLock,
     claim_of,
     device_name,
     gpu_uuid,
@@ -73,6 +75,7 @@ class Ground:
     def start(self, steps: FileSteps | None = None) -> None:
         cgroups = Cgroups(str(self.tree.root))
         node = NodeEnforcement(memory_limits=None, time_slices=None)
+        records = TimeSliceRecords(DocumentFolder(self.folder, synced=False), ThreadLock(), "boot-1")
         using = make_pod("pod", {"main": [("one", "")]}, claims={"one": "one", "two": "two"})
         self.node = PluginNode(
             self.folder,
@@ -81,7 +84,7 @@ class Ground:
             kind_of=kinds_on(lambda: node),
             means={
                 MEMORY_LIMIT: MemoryLimits(self.limiter, cgroups),
-                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices),
+                TIME_SLICE_BEFORE: TimeSlicesBefore(self.slices, records),
                 TIME_SLICE: TimeSlices(self.slices),
             },
             steps=steps or FileSteps(),

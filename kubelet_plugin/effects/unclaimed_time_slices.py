@@ -1,0 +1,84 @@
+"""Restores the time slices of GPUs that were set for a claim of which nothing is left.
+
+The last share of a GPU restores the interval from before the first one. If its checkpoint broke, and the claim ended
+before it was rebuilt from the API, nothing else would before the next boot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
+from dracaena.kubelet_plugin.effects.time_slices import TimeSlicesBefore
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+
+log = structlog.get_logger()
+
+
+class UnclaimedTimeSlices:
+    """For one thread; keeps no state."""
+
+    def __init__(
+        self,
+        *,
+        records: TimeSliceRecords,
+        before: TimeSlicesBefore,
+        checkpoints: Checkpoints,
+        salvage: Callable[[Broken], PreparedClaim],
+        gpu_lock: Callable[[DeviceName], NodeLock],
+        lock: NodeLock,
+    ) -> None:
+        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage). `lock` is that of
+        the calls.
+        """
+        self._records = records
+        self._before = before
+        self._checkpoints = checkpoints
+        self._salvage = salvage
+        self._gpu_lock = gpu_lock
+        self._lock = lock
+
+    def restore(self) -> int:
+        """Restore the intervals of GPUs on which no claim has time slices or may have them; return how many there were.
+        Raises DracaenaError if the records cannot be read.
+        """
+        return sum(map(self._restore, self._records.gpus()))
+
+    def _restore(self, gpu: DeviceName) -> bool:
+        """Restore the interval of a GPU if it is due; return whether there was one. A GPU that a call works on is left
+        to that call.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._gpu_lock(gpu).hold(0.0))  # before the lock of the calls, as they do
+            except TemporaryError:
+                return False
+            try:
+                with self._lock.hold():
+                    if self._may_be_divided(gpu):
+                        return False
+                was_set = self._before.restore(gpu)
+            except DracaenaError as error:
+                log.info("time slices that no claim has stay for now", device=gpu, error=str(error))
+                return False
+        if was_set:
+            log.warning("time slices that no claim had any more are restored", device=gpu)
+        return was_set
+
+    def _may_be_divided(self, gpu: DeviceName) -> bool:
+        """Whether a claim has time slices on a GPU, or its broken checkpoint may name some."""
+        now, broken = self._checkpoints.load_all()
+        effects = (effect for each in now for effect in each.prepared.effects)
+        if any(effect.gpu == gpu and effect.kind in (TIME_SLICE, TIME_SLICE_BEFORE) for effect in effects):
+            return True
+        held = ({device.physical_gpu for device in self._salvage(each).devices} for each in broken)
+        return any(not gpus or gpu in gpus for gpus in held)

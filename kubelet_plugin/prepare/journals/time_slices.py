@@ -1,0 +1,56 @@
+"""The record of a GPU whose time slices were set for shares, kept outside their claims: the interval from before.
+
+The claims' journals have the same, but are lost if their checkpoints break. On disk: one JSON object. The driver starts
+with its default interval, so a record of another boot is meaningless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dracaena.api.config.v1alpha1 import TimeSliceInterval
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSliceRecord:
+    """The record of one GPU."""
+
+    boot_id: str
+    gpu: str
+    """Its UUID."""
+    before: TimeSliceInterval
+    """The interval from before the first share."""
+    ours: frozenset[TimeSliceInterval]
+    """Intervals that were set, or are about to be set, for shares since."""
+
+
+class _Document(msgspec.Struct):
+    version: int
+    boot_id: str
+    gpu: str
+    before: TimeSliceInterval
+    ours: list[TimeSliceInterval]
+
+
+def encode_time_slices(record: TimeSliceRecord) -> bytes:
+    """Return the file's content."""
+    document = _Document(
+        VERSION, record.boot_id, record.gpu, record.before, sorted(record.ours, key=lambda each: each.value)
+    )
+    return msgspec.json.encode(document) + b"\n"
+
+
+def decode_time_slices(data: bytes) -> TimeSliceRecord:
+    """Read a file. Raises ValueError if it is not one of ours."""
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if document.version != VERSION:
+        raise ValueError(f"version {document.version}, expected {VERSION}")
+    return TimeSliceRecord(document.boot_id, document.gpu, document.before, frozenset(document.ours))
