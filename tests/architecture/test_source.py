@@ -35,8 +35,19 @@ def sources(root: Path) -> dict[str, str]:
 
 @cache
 def classes(text: str) -> Sequence[ast.ClassDef]:
-    """Several rules look at each of them: every file is parsed once."""
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    """Several rules look at each of them: every file is parsed once. No class is inside an expression."""
+    found: list[ast.ClassDef] = []
+    left: list[ast.AST] = [ast.parse(text)]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.ClassDef):
+            found.append(node)
+        parts = (getattr(node, name, ()) for name in ("body", "orelse", "finalbody", "handlers", "cases"))
+        left.extend(each for part in parts for each in part if isinstance(each, HOLDS_STATEMENTS))
+    return found
+
+
+HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 def long_constructors(texts: Mapping[str, str]) -> frozenset[tuple[str, str]]:
@@ -92,7 +103,9 @@ def test_planted_faults_are_found() -> None:
         "b.py": f"class Fits:\n    def __init__(self):\n{fits}\n\nclass Outer:\n    class Long:\n        pass\n",
         "c.py": "class _Own:\n    pass\n" + "\n" * (FILE_LINES - 1),
         "d.py": "\n" * FILE_LINES,
+        "e.py": "try:\n    pass\nexcept OSError:\n    if x:\n        pass\n    else:\n        class Hidden:\n"
+        "            pass\n\ndef f():\n    class Hidden:\n        pass\n",
     }
     assert long_constructors(texts) == {("a.py", "Long")}
-    assert shared_names(texts) == {"Long": ("a.py", "b.py")}
+    assert shared_names(texts) == {"Long": ("a.py", "b.py"), "Hidden": ("e.py", "e.py")}
     assert long_files(texts) == {"c.py"}
