@@ -6,6 +6,7 @@ It stands for any dracaena.api.machine.Machine. A field that the machine does no
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -469,7 +470,7 @@ def _set_handle_value(data: Any, value: int) -> None:
 
 
 def _pointer(handle: Any) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+    return int.from_bytes(handle, sys.byteorder)  # the pointer itself: ctypes.cast takes ten times as long
 
 
 def _ordinal_of(handle: Any) -> int:
