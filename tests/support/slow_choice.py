@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations, permutations
+from math import lcm
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.machine import Gpu
@@ -27,6 +28,12 @@ STEPS = {"PSB": 0, "PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5}
 ORDER = ["PSB", "PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
+def in_whole_units(hops: Mapping[tuple[int, int], Fraction]) -> tuple[dict[tuple[int, int], int], int]:
+    """The same as integers, and how many of their unit a GB/s is. Fractions take ten times as long to add up."""
+    unit = lcm(*(gb_s.denominator for gb_s in hops.values()))
+    return {hop: int(gb_s * unit) for hop, gb_s in hops.items()}, unit
+
+
 @dataclass
 class SlowBox:
     topology: Topology
@@ -35,6 +42,8 @@ class SlowBox:
     _rates: dict[Gpus, tuple[Fraction, int]] = field(default_factory=dict)
     _rings: dict[Gpus, Fraction] = field(default_factory=dict)
     _groups: dict[tuple[Gpus, int], tuple[Fraction, Fraction, int]] = field(default_factory=dict)
+    _pairs: dict[tuple[int, int], tuple[Fraction, Fraction]] = field(default_factory=dict)
+    """GB/s of each pair over PCIe, and over its NVLinks: asked for hundreds of times each."""
 
     # One GPU and one pair.
 
@@ -74,6 +83,17 @@ class SlowBox:
         return "NODE" if numa[a] is not None and numa[a] == numa[b] else "SYS"
 
     def pcie(self, a: int, b: int) -> Fraction:
+        return self._of_pair(a, b)[0]
+
+    def nvlink(self, a: int, b: int) -> Fraction:
+        return self._of_pair(a, b)[1]
+
+    def _of_pair(self, a: int, b: int) -> tuple[Fraction, Fraction]:
+        if (a, b) not in self._pairs:
+            self._pairs[a, b] = self._pcie(a, b), self._nvlink(a, b)
+        return self._pairs[a, b]
+
+    def _pcie(self, a: int, b: int) -> Fraction:
         level = self.level(a, b)
         told = getattr(self.policy.link_bandwidth, level.lower())
         if told is not None:
@@ -83,7 +103,7 @@ class SlowBox:
     def nvlinks(self, a: int, b: int) -> int:
         return self.topology.link(a, b).nvlinks or 0
 
-    def nvlink(self, a: int, b: int) -> Fraction:
+    def _nvlink(self, a: int, b: int) -> Fraction:
         return self.nvlinks(a, b) * min(self.one_nvlink(a), self.one_nvlink(b))
 
     def pair(self, a: int, b: int) -> Fraction:
@@ -122,11 +142,13 @@ class SlowBox:
         if self.switched(min(chosen)) and chosen <= self.reached(min(chosen), self.everything()):
             over_nvlink = min(self.nvlink(a, b) for a, b in pairs)
         else:
-            over_nvlink = min(
-                sum((self.nvlink(a, b) for a in side for b in chosen - set(side)), Fraction(0))
+            hops, unit = in_whole_units({(a, b): self.nvlink(a, b) for a, b in permutations(chosen, 2)})
+            least = min(
+                sum(hops[a, b] for a in side for b in chosen - set(side))
                 for size in range(1, len(chosen))
                 for side in combinations(sorted(chosen), size)
             )
+            over_nvlink = Fraction(least, unit)
         return max(over_pcie, (over_nvlink, 5 if over_nvlink else 0))
 
     def ring(self, chosen: Gpus) -> Fraction:
@@ -139,11 +161,12 @@ class SlowBox:
         if len(chosen) < 3:
             return self.pair(*chosen) if len(chosen) == 2 else Fraction(0)
         first, *others = sorted(chosen)
-        hops = {(a, b): self.pair(a, b) for a, b in permutations(chosen, 2)}
-        return max(
+        hops, unit = in_whole_units({(a, b): self.pair(a, b) for a, b in permutations(chosen, 2)})
+        best = max(
             min(hops[hop] for hop in zip((first, *order), (*order, first), strict=True))
             for order in permutations(others)
         )
+        return Fraction(best, unit)
 
     def groups(self, free: Gpus, size: int) -> tuple[Fraction, Fraction, int]:
         """Best (GB/s, GB/s around rings, steps) in sum over disjoint groups."""
