@@ -48,11 +48,13 @@ _LOG = "start.log"
 class ControlProgram:
     """Implements dracaena.mps.ports.MpsControl. `driver_root` is where this process sees the driver's root."""
 
-    def __init__(self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, quit_s: float = QUIT_S) -> None:
+    def __init__(
+        self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, quit_s: float = QUIT_S, kill_s: float = KILL_S
+    ) -> None:
         """`root` is the supervisor's folder."""
         self._driver = driver_root
         self._root = root
-        self._answer_s, self._quit_s = answer_s, quit_s
+        self._answer_s, self._quit_s, self._kill_s = answer_s, quit_s, kill_s
         self._hung: list[subprocess.Popen[bytes]] = []
         """Processes that SIGKILL has not ended yet."""
 
@@ -137,7 +139,7 @@ class ControlProgram:
                 with contextlib.suppress(OSError):  # what it has not read of its input
                     pipe.close()
         try:
-            killed.wait(timeout=KILL_S)
+            killed.wait(timeout=self._kill_s)
         except subprocess.TimeoutExpired:
             self._hung.append(killed)
             return f", and process {killed.pid} hangs in the kernel: look at `dmesg`"

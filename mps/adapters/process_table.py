@@ -41,8 +41,10 @@ _ZOMBIE = "Z"
 class ProcProcessTable:
     """Implements dracaena.mps.ports.MpsProcessTable. `pipes` is the folder below which our pipe folders are."""
 
-    def __init__(self, pipes: str, proc_root: str = "/proc") -> None:
+    def __init__(self, pipes: str, proc_root: str = "/proc", *, term_s: float = TERM_S) -> None:
+        """`term_s`: for how long a process is left to end by itself once it is asked to."""
         self._pipes = pipes.encode()
+        self._term_s = term_s
         self._proc = Path(proc_root)
         self._cgroup = self._cgroup_of("self") or ""
         self._users = frozenset({0, os.geteuid()})
@@ -66,7 +68,7 @@ class ProcProcessTable:
         try:
             if not self.is_alive(process):
                 return
-            for number, limit_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+            for number, limit_s in ((signal.SIGTERM, self._term_s), (signal.SIGKILL, KILL_S)):
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, number)
                 if select.select([descriptor], [], [], limit_s)[0]:
@@ -74,8 +76,8 @@ class ProcProcessTable:
         finally:
             os.close(descriptor)
         raise ControlError(
-            f"{process.role.value} {process.pid} does not end within {TERM_S + KILL_S:g} s: it hangs in the kernel, "
-            "look at `dmesg`; only a restart of the node ends it"
+            f"{process.role.value} {process.pid} does not end within {self._term_s + KILL_S:g} s: it hangs in the "
+            "kernel, look at `dmesg`; only a restart of the node ends it"
         )
 
     def pod_uid(self, pid: int) -> str:

@@ -76,7 +76,7 @@ def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
 def test_a_program_that_hangs_in_the_kernel_is_left_behind(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL does not end it: here because none is sent."""
     ground.fake.set(mode="hang")
-    control = ControlProgram(str(ground.fake.root), ground.places.root, answer_s=0.3)
+    control = ControlProgram(str(ground.fake.root), ground.places.root, answer_s=0.1, kill_s=0.1)
     left: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda group, _signal: left.append(group))

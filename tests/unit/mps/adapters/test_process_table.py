@@ -127,7 +127,7 @@ def test_what_does_not_end_when_asked_is_killed() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as stubborn:
         assert stubborn.stdout is not None
         stubborn.stdout.readline()
-        table = ProcProcessTable(PIPES)
+        table = ProcProcessTable(PIPES, term_s=0.1)
         ticks = table._start_ticks(stubborn.pid)
         assert ticks is not None
         table.kill(MpsProcess(stubborn.pid, ticks, Role.SERVER, 0, ""))
