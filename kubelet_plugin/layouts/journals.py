@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
@@ -19,6 +18,10 @@ class LayoutRecord(Protocol):
     @property
     def changing(self) -> object | None:
         """The layout that it is being changed to; None: no change is under way."""
+        ...
+
+    def changed_to(self, layout: Any, /) -> Any:
+        """Return this with a change to a layout under way, or with none."""
         ...
 
 
@@ -62,7 +65,7 @@ class LayoutJournals(Generic[R]):
             found = user()
             if found is not None:
                 raise GpuInUseError(found)
-            record = _changing(self._read().of(gpu), layout)
+            record: R = self._read().of(gpu).changed_to(layout)
             self._note(gpu, record)
         return record
 
@@ -77,7 +80,7 @@ class LayoutJournals(Generic[R]):
         with self._lock.hold():
             record = self._read().of(gpu)
             if record.changing == layout:
-                self._note(gpu, _changing(record, None))
+                self._note(gpu, record.changed_to(None))
 
     def changing(self) -> frozenset[str]:
         """Return the GPUs that are being changed, as the journal names them. The caller holds the lock."""
@@ -106,9 +109,3 @@ class LayoutJournals(Generic[R]):
             self._files.write(f"{self._form.file}.broken", data)
             self._files.remove(self._form.file)
             return LayoutJournal(self._boot_id, self._form.empty)
-
-
-def _changing(record: R, layout: object | None) -> R:
-    change: Any = replace  # a protocol cannot say that its classes are dataclasses
-    changed: R = change(record, changing=layout)
-    return changed

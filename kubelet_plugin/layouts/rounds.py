@@ -106,6 +106,12 @@ class LayoutRounds(ABC, Generic[G, L]):
     def _begun(self) -> Mapping[str, L]:
         """Return the layouts that GPUs are being changed to. Raises DracaenaError if the journal cannot be read."""
 
+    def _still_wanted(self, begun: Mapping[str, L], _targets: Mapping[str, L]) -> Mapping[str, L]:
+        """Drop changes that the layout of the node does not want any more and that have changed nothing; return the
+        others.
+        """
+        return begun
+
     @abstractmethod
     def _is_read(self, gpu: G, layout: L) -> bool:
         """Whether the last reading of the node shows a GPU in its layout."""
@@ -180,6 +186,8 @@ class LayoutRounds(ABC, Generic[G, L]):
         self._give_back(gpus)
         targets, problem = self._targets_or_problem(name)
         begun = self._begun()
+        if problem is None:
+            begun = self._still_wanted(begun, targets)
         layouts = {**begun, **targets}
         self._forget(layouts)
         states: dict[str, StateAndReason] = {}

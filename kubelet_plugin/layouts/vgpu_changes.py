@@ -77,8 +77,8 @@ class VgpuLayoutChanges:
 
         `user` returns, with the lock of the calls held, which claim has one of its vGPUs. Raises GpuInUseError if a
         claim or a process has, LayoutBlockedError, and TemporaryError if a step failed: then the GPU stays `changing`,
-        and the next try continues. If the kernel refused the first step, the GPU is unchanged and no longer `changing`.
-        On success it stays `changing` until rest().
+        and the next try continues. If the kernel refused a step before anything was written, by this try or by earlier
+        ones, the GPU is unchanged and no longer `changing`. On success it stays `changing` until rest().
         """
         with self._gpu_lock(passthrough_device_name(address)).hold(0.0):
             self._refuse_while_writing(address)
@@ -86,15 +86,29 @@ class VgpuLayoutChanges:
             steps = self._checked_steps(gpu, layout, record)
             at_rest = record.changing is None
             begun = self._journals.begin(address, layout, user)
-            begun = self._forget_gone(gpu, begun)
+            begun = self._forget_gone(gpu, begun, at_rest=at_rest)
             try:
                 self._go(gpu, begun, steps)
             except (VgpuRefusedError, GpuInUseError):
-                now = self._journals.read().of(address)
-                if at_rest and now.made == begun.made:
-                    self._journals.note(address, replace(now, changing=None))
+                self._end_untouched(address)
                 raise
         log.info("GPU has its vGPU layout", gpu=address, layout=layout.name, types=dict(layout.counts))
+
+    def drop(self, address: str) -> bool:
+        """End a change that was begun and is no longer wanted, if nothing was written for it; return whether that is
+        so. Raises TemporaryError if the GPU cannot be looked at now.
+        """
+        with self._gpu_lock(passthrough_device_name(address)).hold(0.0):
+            self._refuse_while_writing(address)
+            return self._end_untouched(address)
+
+    def _end_untouched(self, address: str) -> bool:
+        """End the change of a GPU if nothing was written for it; return whether it was ended. No write is hanging."""
+        gpu, record = self._gpu(address), self._journals.read().of(address)
+        if record.changing is None or not record.is_untouched(gpu.vgpus):
+            return False
+        self._journals.note(address, self._without_gone(gpu, record).changed_to(None))
+        return True
 
     def rest(self, address: str, layout: VgpuLayout) -> None:
         """Release a GPU that was brought into a layout and read since."""
@@ -113,12 +127,20 @@ class VgpuLayoutChanges:
             self._refuse_while_open(gpu, each)
         return steps
 
-    def _forget_gone(self, gpu: VgpuGpu, record: VgpuRecord) -> VgpuRecord:
-        """Forget vGPUs that are noted and do not exist: the write was never made, or somebody removed it."""
-        gone = [mine for mine in record.made if not any(mine.may_be(each) for each in gpu.vgpus)]
-        for mine in gone:
-            record = record.without(mine)
-        return self._journals.note(gpu.address, record) if gone else record
+    def _forget_gone(self, gpu: VgpuGpu, record: VgpuRecord, *, at_rest: bool) -> VgpuRecord:
+        """Forget vGPUs that are noted and do not exist: the write was never made, or somebody removed it. `at_rest`:
+        nothing was under way when the change began, so they did not exist by then.
+        """
+        found = self._without_gone(gpu, record)
+        if found == record:
+            return record
+        return self._journals.note(gpu.address, replace(found, before=found.made) if at_rest else found)
+
+    def _without_gone(self, gpu: VgpuGpu, record: VgpuRecord) -> VgpuRecord:
+        for mine in record.made:
+            if not any(mine.may_be(each) for each in gpu.vgpus):
+                record = record.without(mine)
+        return record
 
     def _go(self, gpu: VgpuGpu, record: VgpuRecord, steps: VgpuSteps) -> None:
         for mine in steps.removed:

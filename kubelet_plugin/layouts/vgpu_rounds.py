@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import structlog
+
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
@@ -22,6 +24,8 @@ from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuLayoutChanges, Vgpu
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VgpuRecord
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from dracaena.process.clock import Clock
+
+log = structlog.get_logger()
 
 
 class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
@@ -75,6 +79,22 @@ class VgpuRounds(LayoutRounds[VgpuGpu, VgpuLayout]):
     def _begun(self) -> Mapping[str, VgpuLayout]:
         self._records = self._journals.read().gpus
         return {address: each.changing for address, each in self._records.items() if each.changing is not None}
+
+    def _still_wanted(
+        self, begun: Mapping[str, VgpuLayout], targets: Mapping[str, VgpuLayout]
+    ) -> Mapping[str, VgpuLayout]:
+        return {
+            address: layout
+            for address, layout in begun.items()
+            if address in targets or address in self._changed or not self._is_dropped(address)
+        }
+
+    def _is_dropped(self, address: str) -> bool:
+        try:
+            return self._changes.drop(address)
+        except DracaenaError as error:
+            log.info("a layout that was begun is not dropped yet", gpu=address, reason=str(error))
+            return False
 
     def _is_read(self, gpu: VgpuGpu, layout: VgpuLayout) -> bool:
         vgpus = () if self._machine is None else self._machine.vgpus

@@ -86,6 +86,10 @@ class GpuRecord:
     """The layout that it is being changed to, until that is done and was read back. None: no change is under way."""
     made: tuple[MadeInstance, ...] = ()
 
+    def changed_to(self, layout: GpuLayout | None) -> GpuRecord:
+        """Return this with a change under way, or with none."""
+        return replace(self, changing=layout)
+
     def candidate(self, found: GpuInstance) -> MadeInstance | None:
         """Return the entry that an instance may belong to, None for one that we did not make."""
         return next((each for each in self.made if each.may_be(found)), None)

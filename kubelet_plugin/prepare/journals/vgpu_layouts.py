@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
-from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout
+from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout, VgpuOnGpu
 from dracaena.kubelet_plugin.prepare.journals.layouts import (
     VERSION,
     JournalDocument,
@@ -25,6 +26,24 @@ class VgpuRecord:
     """The layout that it is being changed to, until that is done and was read back. None: no change is under way."""
     made: tuple[OurVgpu, ...] = ()
     """Each is noted before it is made, so some may not exist yet, or no longer exist."""
+    before: tuple[OurVgpu, ...] | None = None
+    """What was `made` when the change began. None: no change is under way, or that is not known."""
+
+    def changed_to(self, layout: VgpuLayout | None) -> VgpuRecord:
+        """Return this with a change under way, or with none."""
+        if layout is None:
+            return replace(self, changing=None, before=None)
+        return replace(self, changing=layout, before=self.made if self.changing is None else self.before)
+
+    def is_untouched(self, there: Sequence[VgpuOnGpu]) -> bool:
+        """Whether what is on the GPU proves that nothing was written to it for the change that is under way: nothing
+        that was made before is gone, and nothing was made since. The caller knows that no write is hanging.
+        """
+        if self.before is None:
+            return False
+        new = set(self.made) - set(self.before)
+        exist = {mine for mine in {*self.made, *self.before} if any(map(mine.may_be, there))}
+        return exist.issuperset(self.before) and exist.isdisjoint(new)
 
     def making(self, vgpu: OurVgpu) -> VgpuRecord:
         """Return this with a vGPU that is about to be made."""
@@ -52,6 +71,7 @@ class _Made(msgspec.Struct):
 class _Gpu(msgspec.Struct, omit_defaults=True):
     changing: _Layout | None = None
     made: tuple[_Made, ...] = ()
+    before: tuple[_Made, ...] | None = None
 
 
 class _Document(JournalDocument):
@@ -64,7 +84,8 @@ def encode_vgpu_journal(journal: LayoutJournal[VgpuRecord]) -> bytes:
     gpus = {
         address: _Gpu(
             None if record.changing is None else _Layout(record.changing.name, dict(record.changing.counts)),
-            tuple(_Made(each.identity, each.type_name, each.type_id) for each in record.made),
+            _written(record.made),
+            None if record.before is None else _written(record.before),
         )
         for address, record in sorted(journal.gpus.items())
     }
@@ -84,4 +105,12 @@ VGPU_JOURNAL: Final = JournalForm("vgpu-layouts", NOTHING_KNOWN, encode_vgpu_jou
 
 def _record(found: _Gpu) -> VgpuRecord:
     changing = None if found.changing is None else VgpuLayout(found.changing.name, found.changing.counts)
-    return VgpuRecord(changing, tuple(OurVgpu(each.identity, each.type_name, each.type_id) for each in found.made))
+    return VgpuRecord(changing, _read(found.made), None if found.before is None else _read(found.before))
+
+
+def _written(vgpus: Iterable[OurVgpu]) -> tuple[_Made, ...]:
+    return tuple(_Made(each.identity, each.type_name, each.type_id) for each in vgpus)
+
+
+def _read(vgpus: Iterable[_Made]) -> tuple[OurVgpu, ...]:
+    return tuple(OurVgpu(each.identity, each.type_name, each.type_id) for each in vgpus)

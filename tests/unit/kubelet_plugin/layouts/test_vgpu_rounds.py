@@ -4,6 +4,7 @@ beside a model that only knows who has what.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -254,6 +255,72 @@ def test_a_gpu_whose_layout_the_kernel_refuses_is_told_and_tried_again(node: Nod
     node.look()
     node.read()
     assert node.state() == (LayoutState.APPLIED, "")
+
+
+def begun_and_killed(node: Node, before: str, number: int = 0) -> None:
+    """Have the plugin killed before a write of the first GPU's change, and started again."""
+    left = [number]
+
+    def die(what: str) -> None:
+        if what.startswith(before):
+            left[0] -= 1
+            if left[0] < 0:
+                raise StopError
+
+    node.start(die)
+    node.settle()
+    with suppress(StopError):
+        node.look()
+    node.start()
+    assert node.node.journals.changing() == {T4}
+
+
+@pytest.mark.parametrize("first", ["small", "none"])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_layout_that_was_begun_and_never_written_goes_with_its_label(node: Node, first: str, refuses: bool) -> None:
+    node.bring(first)
+    node.name = "large"
+    begun_and_killed(node, "before writing bus/")
+    if refuses:
+        node.node.vgpus.write = refuse  # type: ignore[method-assign]
+    node.name = ""
+    assert node.look() is None
+    assert (node.counts(), node.withheld, node.node.is_at_rest()) == (WANTED[first], set(), True)
+
+
+def refuse(path: str, text: str) -> None:
+    del text
+    raise OSError(errno.EINVAL, "Invalid argument", path)
+
+
+def test_a_layout_that_the_kernel_refuses_after_a_kill_is_no_longer_begun(node: Node) -> None:
+    node.bring("small")
+    node.name = "large"
+    begun_and_killed(node, "before writing bus/")
+    node.node.vgpus.write = refuse  # type: ignore[method-assign]
+    assert node.state()[0] is LayoutState.FAILED
+    assert (node.counts(), node.node.is_at_rest()) == (WANTED["small"], True)
+
+
+def test_a_layout_that_was_begun_stays_while_its_label_names_it_or_cannot_be_read(node: Node) -> None:
+    node.bring("small")
+    node.name = "large"
+    begun_and_killed(node, "before writing bus/")
+    node.node.user = "claim default/vm has a vGPU of it"
+    for name in ("large", "nowhere"):
+        node.name = name
+        node.look()
+        assert node.node.journals.changing() == {T4}
+        assert node.withheld == ({T4, H200} if name == "large" else {T4})
+
+
+def test_a_layout_of_which_something_was_written_is_brought_to_its_end_without_its_label(node: Node) -> None:
+    node.bring("small")
+    node.name = "large"
+    begun_and_killed(node, "before writing bus/", 1)
+    node.name = ""
+    assert node.state()[0] is LayoutState.PENDING
+    assert node.counts() == {**WANTED["small"], T4: {"T4-1B": 1}}
 
 
 def test_after_a_reboot_the_layout_is_brought_about_again(node: Node) -> None:

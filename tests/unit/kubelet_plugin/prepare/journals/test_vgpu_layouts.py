@@ -15,7 +15,8 @@ from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import (
 
 NAMES = st.text("abc-0:.", min_size=1, max_size=8)
 LAYOUTS = st.builds(VgpuLayout, NAMES, st.dictionaries(NAMES, st.integers(1, 9), max_size=3))
-RECORDS = st.builds(VgpuRecord, st.none() | LAYOUTS, st.lists(st.builds(OurVgpu, NAMES, NAMES, NAMES)).map(tuple))
+VGPUS = st.lists(st.builds(OurVgpu, NAMES, NAMES, NAMES)).map(tuple)
+RECORDS = st.builds(VgpuRecord, st.none() | LAYOUTS, VGPUS, st.none() | VGPUS)
 
 
 @given(st.dictionaries(NAMES, RECORDS, max_size=4))
