@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Ef
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
-from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
+from dracaena.kubelet_plugin.upkeep.share_troubles import ShareTroubles
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -68,10 +68,9 @@ class EffectRenewal:
         self._effects = effects
         self._users_known, self._pods_of, self._pods_now = users_known, pods_of, pods_now
         self._lock = lock
-        self._tell = tell
         self._seen = 0
         self._due: set[ClaimUid] = set()
-        self._told = ToldUsers()
+        self._troubles = ShareTroubles(tell, NOT_ENFORCED, "a share may not be enforced")
         self._worker = Worker("effect-renewal", self._run, clock)
 
     def start(self) -> None:
@@ -101,7 +100,7 @@ class EffectRenewal:
             self._due |= {uid for uid, claim in claims.items() if any(map(_is_forgotten, claim.effects))}
             self._seen = opened
         self._due &= claims.keys()
-        self._told.keep(self._due)
+        self._troubles.keep(self._due)
         for uid in sorted(self._due):
             if self._renewed(claims[uid]):
                 self._due.discard(uid)
@@ -127,21 +126,16 @@ class EffectRenewal:
         """Tell all users of the claim, each once: it fails again at the next look."""
         if not self._users_known():
             return
-        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
         try:
-            pods = self._pods_now(claim) if first else self._pods_of(claim)
+            pods = self._pods_now(claim) if self._troubles.is_new(claim, reason) else self._pods_of(claim)
         except DracaenaError as error:
             log.warning("users of a share are not known, retrying", claim=str(claim.claim), error=str(error))
             return
-        if first:
-            log.warning("a share may not be enforced", claim=str(claim.claim), reason=reason)
-        news = self._told.tell(uid, reason, pods)
-        if first or news:
-            text = (
-                f"the GPU driver was opened again and may have forgotten the limits of claim {claim.claim}'s share, "
-                f"which cannot be restored: {reason}"
-            )
-            self._tell(claim.claim, news, NOT_ENFORCED, text)
+        text = (
+            f"the GPU driver was opened again and may have forgotten the limits of claim {claim.claim}'s share, which "
+            "cannot be restored"
+        )
+        self._troubles.tell(claim, reason, pods, text)
 
     def _run(self) -> None:
         pause_s = math.inf

@@ -31,7 +31,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.podlist import may_run
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.upkeep.device_watch import TellUsers
-from dracaena.kubelet_plugin.upkeep.told_users import ToldUsers
+from dracaena.kubelet_plugin.upkeep.share_troubles import ShareTroubles
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -78,8 +78,7 @@ class PodLimits:
         self._pods_of = pods_of
         self._cgroups = cgroups
         self._lock = lock
-        self._tell = tell
-        self._told = ToldUsers()
+        self._troubles = ShareTroubles(tell, NOT_LIMITED, "memory limits of pods are not settled yet")
         self._pauses_s: dict[str, float] = {}  # claim UID → how long it can wait for the next look
         self._started = False
         self._worker = Worker("pod-limits", self._run, clock)
@@ -110,7 +109,7 @@ class PodLimits:
         with self._lock.hold():
             prepared = [claim for claim in self._checkpoints.prepared() if _is_limited(claim)]
         uids = {claim.claim.uid for claim in prepared}
-        self._told.keep(uids)
+        self._troubles.keep(uids)
         self._pauses_s = {uid: pause_s for uid, pause_s in self._pauses_s.items() if uid in uids}
         settled = [self._settle(claim) for claim in prepared]
         return all(settled)
@@ -148,17 +147,10 @@ class PodLimits:
 
     def _fail(self, claim: PreparedClaim, users: Sequence[Pod], reason: str) -> None:
         """Tell each pod of a reason once, and look less and less often while it stays."""
-        uid, first = claim.claim.uid, not self._told.is_told(claim.claim.uid, reason)
+        uid, first = claim.claim.uid, self._troubles.is_new(claim, reason)
         self._pauses_s[uid] = AGAIN_S if first else min(2 * self._pauses_s.get(uid, AGAIN_S), FAILING_PAUSE_S)
-        if first:
-            log.warning("memory limits of pods are not settled yet", claim=str(claim.claim), reason=reason)
-        news = self._told.tell(uid, reason, users)
-        if first or news:
-            text = (
-                f"a pod that started to use claim {claim.claim} later may use more of its GPU's memory than its share: "
-                f"{reason}"
-            )
-            self._tell(claim.claim, news, NOT_LIMITED, text)
+        text = f"a pod that started to use claim {claim.claim} later may use more of its GPU's memory than its share"
+        self._troubles.tell(claim, reason, users, text)
 
     def _run(self) -> None:
         pause_s = LOOK_EVERY_S
