@@ -167,7 +167,6 @@ class NodeMetrics:
             ["section", "known"],
             registry=registry,
         )
-
         self.mig_layout = Gauge(
             "dracaena_plugin_mig_layout",
             "1 for the MIG layout that this node is to have and its progress (Pending, Applied, Failed)",

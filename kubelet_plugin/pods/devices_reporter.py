@@ -98,8 +98,7 @@ class PodDevicesReporter:
         self._node_name = node_name
         self._pods, self._access, self._claims = pods, access, claims
         self._checkpoints, self._files, self._statuses = checkpoints, files, statuses
-        self._lock, self._clock = lock, clock
-        self._metrics = metrics
+        self._lock, self._clock, self._metrics = lock, clock, metrics
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
         metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._pod_devices = PodDevicesCache(driver, gpu_name_format)
