@@ -10,7 +10,7 @@ import msgspec
 from dracaena.api.config.v1alpha1 import NodeStrategy, Objective, Siblings, TopologyPolicy, decode_config, merged
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Toleration
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
@@ -29,11 +29,12 @@ Asked = tuple[int, TopologyPolicy, Sequence[Toleration]]
 
 
 class SlowVersion:
-    """Reads the same objects again for each node, in plain steps; only the choice inside a node is the engine's."""
+    """Reads the same objects for each node by itself, in plain steps; only the choice inside a node is the engine's."""
 
     def __init__(self, cluster: RandomCluster, engine: Engine) -> None:
         self.cluster = cluster
         self.engine = engine
+        self._pools: dict[str, tuple[Node, ResourceSlice | None, NodePool | None]] = {}
 
     def by_node(self, pod: Pod, claims: Sequence[ResourceClaim]) -> dict[str, Choice | str]:
         """The best choice of each node, or why there is none."""
@@ -52,10 +53,14 @@ class SlowVersion:
         return not all(node_selector_matches(allocation.node_selector or {}, item) for allocation in allocations)
 
     def pool(self, item: Node) -> NodePool | None:
-        """The pool of a node."""
+        """The pool of a node. For each pod it is asked for some four times: read again once its objects are others."""
         name = item.metadata.name
-        slices = [self.cluster.slices[name]] if name in self.cluster.slices else []
-        return make_inventory(DRIVER, nodes=[item], slices=slices).pool(name)
+        published = self.cluster.slices.get(name)
+        known = self._pools.get(name)
+        if known is None or known[0] is not item or known[1] is not published:
+            inventory = make_inventory(DRIVER, nodes=[item], slices=[] if published is None else [published])
+            known = self._pools[name] = item, published, inventory.pool(name)
+        return known[2]
 
     def outside(self, item: Node) -> str | None:
         """Why a node gives no GPUs to anybody."""
