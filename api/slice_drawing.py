@@ -13,20 +13,15 @@ CELL: Final = 3
 
 FREE: Final = "·"
 TAKEN: Final = "─"
-UNUSABLE: Final = "x"
-"""A slice of an instance that is not ours."""
 
 
-def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]], foreign: Iterable[int] = ()) -> str:
+def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]]) -> str:
     """Return one line: a cell for each slice, each part as a bar with the beginning of its profile.
 
-    `parts`: start, number of slices and profile of each, without overlaps. `foreign`: slices that are not ours to give.
+    `parts`: start, number of slices and profile of each, without overlaps.
     `[4g───────── ·  ·  1g ·]` is 4g at 0 and 1g at 6 of eight slices.
     """
     cells = [FREE.ljust(CELL)] * slices
-    for number in foreign:
-        if 0 <= number < slices:
-            cells[number] = UNUSABLE.ljust(CELL)
     for start, size, profile in parts:
         bar = (profile.partition(".")[0][: CELL - 1].ljust(CELL * size - 1, TAKEN)).ljust(CELL * size)
         for number in range(max(start, 0), min(start + size, slices)):

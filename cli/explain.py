@@ -156,7 +156,7 @@ class _Reader:
             *_pod_reasons(pod, state, claims, told, self._driver, may_read_events=events is not None),
             *_ignored(events or ()),
         )
-        return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
+        return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons)
 
     def _named_claim(self, pod: Pod, entry: PodClaim, events: Iterable[Event]) -> ClaimAnswer:
         from dracaena.api.reasons import MADE_BY_SOMEBODY

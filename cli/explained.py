@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dracaena.cli.columns import wrapped
@@ -54,7 +54,6 @@ class PodAnswer:
     node: str
     claims: tuple[ClaimAnswer, ...]
     reasons: tuple[str, ...]
-    told: Told | None = field(default=None)
 
 
 def pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:

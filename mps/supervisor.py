@@ -101,7 +101,6 @@ class Supervisor:
         self._statuses: dict[str, MpsShareStatus] = {}
         self._asked_s: dict[str, float] = {}
         self._requests: Mapping[str, ReadRequest] = {}
-        self._settled = False
         self.due_s = float("-inf")
         """When step() must be called again at the latest; in the clock's monotonic time."""
 
@@ -136,11 +135,6 @@ class Supervisor:
         """Whether something happened that step() should see now. Costs one look at a folder and one at each process."""
         return self._ports.files.requests_changed() or not all(map(self._ports.processes.is_alive, self._known))
 
-    @property
-    def settled(self) -> bool:
-        """Whether the last step() left nothing to do or wait for."""
-        return self._settled
-
     def step(self) -> None:
         """Look and execute steps until nothing is left to do, or something must be waited for. Raises DracaenaError if
         our own folder cannot be read or written.
@@ -160,7 +154,6 @@ class Supervisor:
             look = self._look(wanted)
         self._tell(wanted, look)
         phases = {self._statuses[share].phase for share in self._requests}
-        self._settled = not pending and not phases & {MpsPhase.PENDING, MpsPhase.FAILED}
         self.due_s = self._next_try_s(look) if pending else float("inf")
         if MpsPhase.PENDING in phases:
             self.due_s = self._clock.monotonic()

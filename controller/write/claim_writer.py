@@ -42,9 +42,6 @@ class Marked:
 class Written:
     """All claims are allocated as decided."""
 
-    claims: tuple[ResourceClaim, ...]
-    """As they are stored."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -52,8 +49,6 @@ class Lost:
 
     claim_key: str
     why: str
-    written: tuple[ResourceClaim, ...]
-    """Claims that are allocated as decided and have to be taken back."""
     refused: bool = False
     """Whether the server's validation refuses the write itself: a person has to change the claim."""
 
@@ -100,7 +95,7 @@ class ClaimWriter:
         for entry in allocation.claims:
             claim = self._mark(allocation, entry, entry.claim)
             if isinstance(claim, _Failed):
-                return self._lost(entry, claim, ())
+                return self._lost(entry, claim)
             marked.append(claim)
         return Marked(tuple(marked))
 
@@ -111,17 +106,15 @@ class ClaimWriter:
         same UID and is not allocated. Raises KubeError when the server does not answer: we then do not know what was
         written.
         """
-        written: list[ResourceClaim] = []
         for entry, claim in zip(allocation.claims, marked.claims, strict=True):
             stored = self._allocate(allocation, entry, claim, pod, decision_id)
             if isinstance(stored, _Failed):
-                return self._lost(entry, stored, tuple(written))
-            written.append(stored)
-        return Written(tuple(written))
+                return self._lost(entry, stored)
+        return Written()
 
-    def _lost(self, entry: ClaimAllocation, failed: _Failed, written: tuple[ResourceClaim, ...]) -> Lost:
+    def _lost(self, entry: ClaimAllocation, failed: _Failed) -> Lost:
         self._metrics.decisions.lost.inc()
-        return Lost(entry.claim.key, failed.why, written, refused=failed.refused)
+        return Lost(entry.claim.key, failed.why, refused=failed.refused)
 
     def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | _Failed:
         """Return the claim with finalizer and annotation, or why it can no longer be allocated."""

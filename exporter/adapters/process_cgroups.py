@@ -1,7 +1,7 @@
-"""The pod and the container of a process, by its cgroup.
+"""The pod of a process, by its cgroup.
 
 A process cannot choose its cgroup, so this shows who uses a GPU whatever a program claims. Paths differ with the cgroup
-driver (systemd, cgroupfs), the runtime, and the reader's cgroup namespace: only the two ids in them are used. The
+driver (systemd, cgroupfs), the runtime, and the reader's cgroup namespace: only the pod's id in them is used. The
 driver's process ids are those of the host, so this process must run in the host's PID namespace.
 """
 
@@ -14,7 +14,6 @@ from dracaena.exporter.series.readings import ProcessPlace
 
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 """With `_` for `-` under systemd; 32 digits for static pods."""
-_CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
 class ProcessCgroups:
@@ -37,6 +36,5 @@ def place_in(cgroup: str) -> ProcessPlace:
     for line in cgroup.splitlines():
         pod = _POD.search(line)
         if pod is not None:
-            container = _CONTAINER.search(line, pod.end())
-            return ProcessPlace(pod[1].replace("_", "-"), container[0] if container is not None else "")
+            return ProcessPlace(pod[1].replace("_", "-"))
     return ProcessPlace()

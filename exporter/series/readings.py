@@ -112,4 +112,3 @@ class ProcessPlace:
     """Where a process runs by its cgroup; empty: in no pod."""
 
     pod_uid: str = ""
-    container_id: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from support.mps_world import MpsWorld
 GPU = "GPU-11111111-2222-3333-4444-5555555555{:02d}"
 GPUS = tuple(GPU.format(number) for number in range(4))
 BOOT = "boot-1"
+UNSETTLED = {MpsPhase.PENDING, MpsPhase.FAILED}
 
 BOTH = pytest.mark.parametrize("protocol", [2, 3])
 
@@ -115,7 +117,7 @@ class MpsNode:
         """Let time go by until there is nothing to do, at most some minutes."""
         for _ in range(rounds):
             self.supervisor.step()
-            if self.supervisor.settled:
+            if self.supervisor.due_s == inf and not {one.phase for one in self.statuses().values()} & UNSETTLED:
                 return
             self.clock.advance(5.0)
 

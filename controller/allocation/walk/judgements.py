@@ -42,8 +42,6 @@ class PartsThere:
 
     rank: int
     """Sorts the nodes of one decision, best first."""
-    loss: int
-    """How much less the GPUs can give afterwards (score.partitions.PartitionTable.worth)."""
     devices: tuple[tuple[str, ...], ...] | None = None
     """The names of each request's parts, empty for one that gets whole GPUs of the choice; None if the rules allocated
     (NodeChoice.legal)."""

@@ -10,19 +10,17 @@ from dracaena.api.slice_drawing import cut_gpus, draw_slices
 
 
 @pytest.mark.parametrize(
-    ("slices", "parts", "foreign", "drawn"),
+    ("slices", "parts", "drawn"),
     [
-        (8, [], [], "[·  ·  ·  ·  ·  ·  ·  ·]"),
-        (8, [(0, 4, "4g.40gb"), (6, 1, "1g.10gb")], [], "[4g───────── ·  ·  1g ·]"),
-        (8, [(0, 8, "7g.80gb")], [], f"[7g{'─' * 21}]"),
-        (4, [(2, 2, "2g.12gb")], [0], "[x  ·  2g───]"),
-        (4, [(0, 1, "1g.6gb+me"), (1, 1, "1g.6gb")], [], "[1g 1g ·  ·]"),
+        (8, [], "[·  ·  ·  ·  ·  ·  ·  ·]"),
+        (8, [(0, 4, "4g.40gb"), (6, 1, "1g.10gb")], "[4g───────── ·  ·  1g ·]"),
+        (8, [(0, 8, "7g.80gb")], f"[7g{'─' * 21}]"),
+        (4, [(2, 2, "2g.12gb")], "[·  ·  2g───]"),
+        (4, [(0, 1, "1g.6gb+me"), (1, 1, "1g.6gb")], "[1g 1g ·  ·]"),
     ],
 )
-def test_each_part_is_a_bar_over_its_slices(
-    slices: int, parts: list[tuple[int, int, str]], foreign: list[int], drawn: str
-) -> None:
-    assert draw_slices(slices, parts, foreign) == drawn
+def test_each_part_is_a_bar_over_its_slices(slices: int, parts: list[tuple[int, int, str]], drawn: str) -> None:
+    assert draw_slices(slices, parts) == drawn
 
 
 def place(gpu: str, profile: str, start: int, size: int) -> DecodedMig:

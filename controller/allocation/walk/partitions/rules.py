@@ -157,7 +157,7 @@ class PartRules:
         names: list[list[str]] = [[] for _ in self._question.counts]
         for gpu, demand, place in placement.cut.picks:
             names[question.parts[demand]].append(pool.order[question.kind.partitions.gpus[gpu].numbers[place]])
-        there = PartsThere(placement.rank, placement.cut.key.loss, tuple(map(tuple, names)))
+        there = PartsThere(placement.rank, tuple(map(tuple, names)))
         return NodeChoice(pool, placement.whole, parts=there)
 
     def choose(
@@ -174,7 +174,7 @@ class PartRules:
             narrowed = _narrowed(problem, restrictions)
             found = narrowed if isinstance(narrowed, NeedsPerson) else _solve(narrowed, node_question, restrictions)
             if isinstance(narrowed, Problem) and isinstance(found, Plan):
-                there = PartsThere(placement.rank, placement.cut.key.loss)
+                there = PartsThere(placement.rank)
                 return NodeChoice(pool, placement.whole, legal=(narrowed, found), parts=there)
         first = _solve(problem, node_question, ())
         return NodeChoice(pool, None, legal=(problem, first)) if isinstance(first, Plan) else first

@@ -59,8 +59,6 @@ class SharePlacement:
     """Sorts the nodes of one decision, best first."""
     order: tuple[object, ...]
     """Sorts the places on one node, best first."""
-    fresh: int
-    """Mask of the GPUs with a share of the pod's that had no share before."""
     joined: int
     """Mask of the GPUs in use that the pod joins."""
 
@@ -227,7 +225,7 @@ class SharePlaces:
             parts[place] = part
         of_whole = () if dealt.whole is None else (dealt.whole.score.rank(), dealt.whole.parts)
         order = (of_whole[:1], dealt.count_rank, self._rank_on_node(dealt), of_whole)
-        return SharePlacement(tuple(parts), dealt.whole, self._rank(dealt), order, dealt.fresh, dealt.joined)
+        return SharePlacement(tuple(parts), dealt.whole, self._rank(dealt), order, dealt.joined)
 
     def _rank(self, dealt: _Dealt) -> int:
         return self.rank(self._node_rank(dealt), *dealt.count_rank, dealt.left)

@@ -15,20 +15,20 @@ CONTAINER = "a1" * 32
 @pytest.mark.parametrize(
     ("cgroup", "expected"),
     [
-        (f"0::/kubepods.slice/kubepods-a-pod{SYSTEMD}.slice/cri-containerd-{CONTAINER}.scope", (POD, CONTAINER)),
-        (f"0::/kubepods/besteffort/pod{POD}/{CONTAINER}", (POD, CONTAINER)),
-        (f"0::/../../../kubepods-pod{SYSTEMD}.slice/crio-{CONTAINER}.scope/container", (POD, CONTAINER)),
-        (f"12:cpu:/\n4:memory:/kubepods/pod{POD}/{CONTAINER}\n0::/init.scope", (POD, CONTAINER)),
-        (f"0::/kubepods.slice/kubepods-pod{SYSTEMD}.slice", (POD, "")),
-        ("0::/system.slice/sshd.service", ("", "")),
-        ("", ("", "")),
-        ("0::/kubepods/pod12/x", ("", "")),
-        (f"0::/{CONTAINER}/kubepods/pod{POD}", (POD, "")),
-        ("\ufffd::/\ufffd", ("", "")),
+        (f"0::/kubepods.slice/kubepods-a-pod{SYSTEMD}.slice/cri-containerd-{CONTAINER}.scope", POD),
+        (f"0::/kubepods/besteffort/pod{POD}/{CONTAINER}", POD),
+        (f"0::/../../../kubepods-pod{SYSTEMD}.slice/crio-{CONTAINER}.scope/container", POD),
+        (f"12:cpu:/\n4:memory:/kubepods/pod{POD}/{CONTAINER}\n0::/init.scope", POD),
+        (f"0::/kubepods.slice/kubepods-pod{SYSTEMD}.slice", POD),
+        ("0::/system.slice/sshd.service", ""),
+        ("", ""),
+        ("0::/kubepods/pod12/x", ""),
+        (f"0::/{CONTAINER}/kubepods/pod{POD}", POD),
+        ("\ufffd::/\ufffd", ""),
     ],
 )  # fmt: skip
-def test_pod_and_container_are_found_whatever_names_the_path(cgroup: str, expected: tuple[str, str]) -> None:
-    assert place_in(cgroup) == ProcessPlace(*expected)
+def test_the_pod_is_found_whatever_names_the_path(cgroup: str, expected: str) -> None:
+    assert place_in(cgroup) == ProcessPlace(expected)
 
 
 def test_a_process_that_has_ended_has_no_place(tmp_path: Path) -> None:
