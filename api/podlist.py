@@ -66,11 +66,6 @@ def join_lines(lines: Iterable[PodlistLine]) -> bytes:
     return b"[\n" + b",\n".join(encoded) + b"\n]\n"  # one line per container: people read and diff this file
 
 
-def encode_podlist(entries: Iterable[PodlistEntry]) -> bytes:
-    """Return the file's content from its entries, in any order."""
-    return join_lines(podlist_line(entry) for entry in entries)
-
-
 def decode_podlist(data: bytes) -> tuple[PodlistEntry, ...]:
     """Read a podlist, unknown keys ignored. Raises BadInputError when it is not of this shape."""
     try:

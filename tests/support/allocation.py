@@ -21,11 +21,12 @@ from dracaena.api.resource_objects import (
     ResourceSliceSpec,
 )
 from dracaena.api.resourceslice import encode_devices
-from dracaena.api.topology import Topology, topology_from_matrix
+from dracaena.api.topology import Topology
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
+from support.topologies import topology_from_matrix
 
 DRIVER = DEFAULT_DRIVER_NAME
 OUR_TAINT = Taint(key=taint_key(DRIVER), value=TAINT_VALUE, effect=TAINT_EFFECT)

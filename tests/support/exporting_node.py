@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.podlist import PODLIST, PodlistEntry, encode_podlist
-from dracaena.api.topology import topology_from_matrix
+from dracaena.api.podlist import PODLIST, PodlistEntry
 from dracaena.exporter.adapters.nvml_devices import NvmlDevices, Spread
 from dracaena.exporter.collector import NvmlErrorCounts
 from dracaena.exporter.program import ExporterProgram
@@ -24,6 +23,8 @@ from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from dracaena.process.clock import Clock
 from support.exporting_nvml import ExportingNvml
 from support.fake_nvml_values import FakeMig
+from support.podlists import encode_podlist
+from support.topologies import topology_from_matrix
 
 HOST = "node-1"
 Key = tuple[str, frozenset[tuple[str, str]]]

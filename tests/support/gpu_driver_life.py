@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
@@ -36,6 +35,7 @@ from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeFabric
 from support.fake_sysfs import write_machine
 from support.kube import wait_for
+from support.topologies import topology_from_matrix
 
 DRIVER = "gpu.dracaena.dev"
 GPUS = 4

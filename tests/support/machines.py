@@ -12,7 +12,8 @@ from dracaena.api.confidential import CC_MODES
 from dracaena.api.links import MAX_NVLINKS, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.topology import Nic, Topology, topology_from_matrix
+from dracaena.api.topology import Nic, Topology
+from support.topologies import topology_from_matrix
 
 LEVELS = st.none() | st.sampled_from(LinkLevel)
 LINKS = st.builds(Link, LEVELS, st.none() | st.integers(0, MAX_NVLINKS))

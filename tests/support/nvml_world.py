@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot, MakeNode
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
@@ -41,6 +40,7 @@ from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_gpu_dri
 from support.kube import wait_for
 from support.plugin_world import DRIVER, MACHINE, NODE, World
 from support.sockets import short_folder
+from support.topologies import topology_from_matrix
 
 RECORDED = read_machine(MACHINE)
 NAMES = [gpu_device_name(gpu.uuid) for gpu in RECORDED.gpus]

@@ -23,10 +23,10 @@ from dracaena.api.resource_objects import (
     ResourceSliceSpec,
 )
 from dracaena.api.resourceslice import encode_devices, encode_mig_places
-from dracaena.api.topology import topology_from_matrix
 from dracaena.demo.observation import Observation, read_observation
 from dracaena.kube.events import Event, EventSource, Subject
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from support.topologies import topology_from_matrix
 
 TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]

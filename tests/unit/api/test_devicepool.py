@@ -10,8 +10,8 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.resourceslice import decode_pool, encode_devices
-from dracaena.api.topology import topology_from_matrix
 from support.machines import divided_machine, machines
+from support.topologies import topology_from_matrix
 
 MACHINE = Machine(
     "three",

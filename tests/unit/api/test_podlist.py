@@ -16,7 +16,8 @@ from dracaena.api.annotations import (
 )
 from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
-from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist, podlist_schema
+from dracaena.api.podlist import PodlistEntry, decode_podlist, podlist_schema
+from support.podlists import encode_podlist
 
 SCHEMA = Draft7Validator(podlist_schema())
 text = st.text(max_size=12)

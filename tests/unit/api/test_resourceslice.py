@@ -23,11 +23,12 @@ from dracaena.api.resourceslice import (
     mig_counter_set,
     with_whole_consumption,
 )
-from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
+from dracaena.api.topology import Nic, Topology, TopologyError
 from dracaena.api.versions import is_semver
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from support.machines import divided_machine, machines
 from support.mig_geometries import H100_80GB
+from support.topologies import topology_from_matrix
 
 KEY = re.compile(r"(?:[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

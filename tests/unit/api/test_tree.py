@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from dracaena.api.fabric import HGX_FABRIC
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.topology import Topology, TopologyError, topology_from_matrix
+from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.tree import TreeNode, build_tree, render_tree
 from support.machines import plain_machine, topologies
+from support.topologies import topology_from_matrix
 
 
 def shape(node: TreeNode) -> str:

@@ -6,9 +6,10 @@ from unittest.mock import patch
 
 import pytest
 
-from dracaena.api.podlist import PODLIST, PodlistEntry, decode_podlist, encode_podlist
+from dracaena.api.podlist import PODLIST, PodlistEntry, decode_podlist
 from dracaena.exporter.adapters import podlist_file
 from dracaena.exporter.adapters.podlist_file import PodlistFile
+from support.podlists import encode_podlist
 
 ENTRY = PodlistEntry("a", "n", "c", ("GPU-0",))
 

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.health.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.discovery.health.troubles import (
@@ -25,6 +24,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.health_monitor import POLL_S, DeviceHealth, HealthListeners, HealthMonitor, Status
 from support.clock import FakeClock
 from support.passthrough import passthrough_gpu
+from support.topologies import topology_from_matrix
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 NAMES = [gpu_device_name(uuid) for uuid in UUIDS]

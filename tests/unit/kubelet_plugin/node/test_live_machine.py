@@ -13,7 +13,6 @@ import pytest
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
@@ -30,6 +29,7 @@ from dracaena.kubelet_plugin.node.live_machine import (
 )
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
+from support.topologies import topology_from_matrix
 
 MACHINE = Machine(
     name="two",

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import PoolName, gpu_device_name
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.publish.allocatable import allocatable
 from dracaena.kubelet_plugin.node.pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, device_name, gpu_uuid
+from support.topologies import topology_from_matrix
 
 
 def machine(*minors: int | None) -> Machine:

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
-from dracaena.api.podlist import encode_podlist, join_lines
+from dracaena.api.podlist import join_lines
 from dracaena.kubelet_plugin.pods.devices import PodDevicesCache
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.reports.podlist import by_name, pod_entries
 from support.plugin import DRIVER, make_pod, prepared_claim
+from support.podlists import encode_podlist
 
 PODS = tuple(f"pod-{n}" for n in range(4))
 CLAIMS = tuple(f"claim-{n}" for n in range(3))

@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
-from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist, encode_podlist
+from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist
 from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.pods.devices_reporter import ASK_AGAIN_S, GATHER_S, RECONCILE_EVERY_S
@@ -20,6 +20,7 @@ from support.kube import wait_for
 from support.late_watch import seen_to_rest
 from support.nvml_world import RECORDED
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
+from support.podlists import encode_podlist
 
 CLAIM = make_claim(devices=(0,), reserved_for={"pod": "pod-uid"})
 SHARED = make_claim(devices=(0,), reserved_for={name: f"{name}-uid" for name in ("pod", "second", "third")})

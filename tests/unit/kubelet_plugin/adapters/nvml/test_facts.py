@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine, read_facts
@@ -23,6 +22,7 @@ from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut, MachineFact
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_nvml import SYMBOLS, FakeNvml
 from support.fake_nvml_values import FakeLink, FakeMig
+from support.topologies import topology_from_matrix
 
 ERROR_CODES = sorted(
     {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")} | {77}  # 77: none that we know

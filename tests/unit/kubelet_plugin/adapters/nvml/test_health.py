@@ -9,13 +9,13 @@ import pynvml
 import pytest
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml.health import MAX_EVENTS, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml.library import ERROR_NAMES, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, FakeFabric
+from support.topologies import topology_from_matrix
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 MACHINE = Machine(

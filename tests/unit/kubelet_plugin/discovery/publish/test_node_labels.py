@@ -9,7 +9,6 @@ import pytest
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.publish.node_labels import (
@@ -20,6 +19,7 @@ from dracaena.kubelet_plugin.discovery.publish.node_labels import (
     open_questions,
 )
 from support.recorded import recorded_machines
+from support.topologies import topology_from_matrix
 
 DRIVER = "gpu.dracaena.dev"
 OWN = {f"{DRIVER}/topology", f"{DRIVER}/nvlink-group-size"}
