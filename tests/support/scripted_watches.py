@@ -15,11 +15,11 @@ def listing(version: int, *items: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
 
 
-def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str) -> None:
+def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str, *, step_s: float = 1.0) -> None:
     """Let the clock run until the reflector's pauses are over and the condition holds."""
 
     def ticked() -> bool:
-        clock.advance(1)
+        clock.advance(step_s)
         return condition()
 
     wait_for(ticked, what)

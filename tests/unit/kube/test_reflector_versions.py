@@ -94,7 +94,7 @@ def test_a_kind_that_no_version_is_served_of_has_no_objects_and_is_asked_for_rar
         served.set()
         asked = len(server.requests)
         assert asked == 2, "each version once"
-        tick_until(clock, lambda: bool(cache.values()), "the next look")
+        tick_until(clock, lambda: bool(cache.values()), "the next look", step_s=UNSERVED_S / 20)
         assert len(server.requests) >= 3
 
 

@@ -137,7 +137,7 @@ def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
 
             def ended(waiting: Future[Any] = waiting) -> bool:
                 if not waiting.done():
-                    node.clock.advance(0.5)
+                    node.clock.advance(2.0)
                 return waiting.done()
 
             wait_for(ended, "prepare gives up")
