@@ -142,11 +142,6 @@ class WorkQueue:
                 self._clock.wait(self._condition, self._next_due_s())
             return None
 
-    def take_ready(self) -> str | None:
-        """Take a key as get() does; None when it would have to wait."""
-        with self._condition:
-            return self._take_ready()
-
     def done(self, key: str) -> None:
         """Give a key back."""
         with self._condition:

@@ -185,11 +185,6 @@ class ObjectStorage:
         if version < self._forgotten:
             raise expired(f"too old resource version: {version} ({self._forgotten + 1})")
 
-    def is_expired(self, version: int) -> bool:
-        """True if the history after `version` is no longer complete."""
-        with self.lock:
-            return version < self._forgotten
-
     def forget_history(self) -> None:
         """Lose every version before the present one, as a compaction of etcd does. Open watches continue."""
         with self.lock:

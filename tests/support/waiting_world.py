@@ -35,6 +35,7 @@ from support.allocation import (
 )
 from support.bare_cluster import bare_cluster, decide, write
 from support.clock import FakeClock
+from support.queues import take_ready
 
 GPU, MIG = "gpu", "mig"
 DIVIDED: Final = 2
@@ -150,7 +151,7 @@ class WaitingWorld:
 
     def step(self) -> bool:
         """Do what one worker does with the next key; return whether there was one."""
-        key = self.queue.take_ready()
+        key = take_ready(self.queue)
         if key is None:
             return False
         if key in self.pods and key not in self.served:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
@@ -27,6 +28,7 @@ from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
 from support.interleaver.strands import Strand
 from support.interleaver.watching import SteppedReflector, reflector
+from support.queues import take_ready
 
 if TYPE_CHECKING:
     from support.interleaver.world import World
@@ -180,7 +182,8 @@ class Process:
             registry=CollectorRegistry(auto_describe=False),
             rng=random.Random(1),
         )
-        self.controller.parts.queue.get = self.controller.parts.queue.take_ready  # type: ignore[method-assign]
+        queue = self.controller.parts.queue
+        queue.get = partial(take_ready, queue)  # type: ignore[method-assign]
         parts = self.controller.parts
         for node, pool in world.scenario.nodes:
             parts.intake.node_changed(None, node)

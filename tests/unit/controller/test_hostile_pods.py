@@ -27,6 +27,7 @@ from dracaena.controller.queue.time_budgets import (
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.bare_cluster import decide
 from support.hostile_pods import KINDS, MAX_SELECTOR, Hostile, cel, hostile_pod, named
+from support.queues import take_ready
 from support.reconciling import Bench
 
 STEP_S = 1e-6
@@ -85,7 +86,7 @@ class World(Bench):
         while not condition():
             if self.clock.monotonic() >= until_s:
                 return False
-            key = self.queue.take_ready()
+            key = take_ready(self.queue)
             if key is None:
                 self.clock.advance(0.01)
                 continue

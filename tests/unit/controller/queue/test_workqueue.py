@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dracaena.controller.queue.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, SLACK, Turn, WorkQueue
 from support.clock import FakeClock
+from support.queues import take_ready
 
 
 def make() -> tuple[WorkQueue, FakeClock]:
@@ -169,7 +170,7 @@ def grouped(clock: FakeClock, groups: dict[str, str], turns: dict[str, Turn] | N
 
 def taken(queue: WorkQueue) -> list[str]:
     found = []
-    while (key := queue.take_ready()) is not None:
+    while (key := take_ready(queue)) is not None:
         found.append(key)
         queue.done(key)
     return found
@@ -188,7 +189,7 @@ def test_a_key_comes_behind_others_from_when_it_belongs_there_although_it_waits_
     queue = grouped(FakeClock(), groups)
     for key in ("a", "b", "c"):
         queue.add(key)
-    assert queue.take_ready() == "a"
+    assert take_ready(queue) == "a"
     queue.done("a")
     groups["b"] = "slow"
     assert taken(queue) == ["c", "b"]
@@ -200,7 +201,7 @@ def test_a_key_of_a_group_is_handed_out_once_and_with_its_newest_turn() -> None:
     queue.add("a1")
     queue.add("a2")
     queue.rest_behind_others(1.0)
-    assert queue.take_ready() is None
+    assert take_ready(queue) is None
     turns["a1"] = (3,)
     queue.add("a1")
     queue.add("a1")
@@ -228,7 +229,7 @@ def test_a_resting_key_is_not_handed_out_before_whoever_adds_it_but_one_with_the
     turns: dict[str, Turn] = {}
     queue = grouped(clock, {}, turns)
     queue.add("a")
-    assert queue.take_ready() == "a"
+    assert take_ready(queue) == "a"
     queue.rest("a", 5.0)
     queue.add("a")  # a change came while it was worked on
     queue.done("a")
@@ -254,12 +255,12 @@ def test_keys_that_left_a_group_leave_nothing_while_an_older_one_of_it_keeps_com
         turns[f"k{number}"] = (1, number)
         queue.add("old")
         queue.add(f"k{number}")
-        assert queue.take_ready() == "old"
+        assert take_ready(queue) == "old"
         queue.done("old")
         if number % 100:  # it is deleted
             del turns[f"k{number}"]
             queue.add(f"k{number}")
-            assert queue.take_ready() == f"k{number}"
+            assert take_ready(queue) == f"k{number}"
             queue.done(f"k{number}")
     assert len(queue._groups["group"]) <= 2 * 10 + SLACK
     assert taken(queue) == [f"k{number}" for number in range(0, 1_000, 100)]
@@ -274,7 +275,7 @@ def test_keys_whose_turn_changes_while_they_wait_in_a_group_are_handed_out_once_
             turns[key] = (2, number) if key == "a" else (1_000 - number,)
             queue.add(key)
         queue.add("old")
-        assert queue.take_ready() == "old"
+        assert take_ready(queue) == "old"
         queue.done("old")
     assert len(queue._groups["group"]) <= 2 * 2 + SLACK
     assert taken(queue) == ["a", "b"]
@@ -304,7 +305,7 @@ def test_whatever_is_added_is_handed_out_when_its_time_has_come_whatever_group_i
         elif action == 3:
             clock.advance(rng.choice((0.5, 1.0)))
         else:
-            found = queue.take_ready()
+            found = take_ready(queue)
             ready = {one for one, from_s in waiting.items() if from_s <= now_s}
             assert found in ready if ready else found is None
             if found is not None:
