@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from support.allocation import DRIVER, claim, device_class, node, own_config, pod, policy, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
+from support.mig_nodes import mig_classes, mig_slices, part
+from support.mig_tables import A100
+from support.shares import in_shares, share
 from support.watched_cluster import WatchedCluster
 
 ALLOCATION: Final = "dracaena.controller.allocation"
@@ -80,21 +84,50 @@ def cluster_of_both() -> WatchedCluster:
     return cluster
 
 
+def cluster_of_roles() -> WatchedCluster:
+    """Nodes whose GPUs are given in shares, and nodes whose GPUs are cut on demand."""
+    cluster = bare_cluster()
+    for item in mig_classes():
+        cluster.intake.class_changed(None, item)
+    for name in "abcdef":
+        cluster.intake.node_changed(None, node(name))
+        for page in [in_shares(pool_slice(name, MACHINE))] if name < "d" else mig_slices(name, MACHINE, [A100] * 8):
+            cluster.intake.slice_changed(None, page)
+    return cluster
+
+
+def first_of(*counts: int) -> dict[str, Any]:
+    every = [{"name": f"{count}-gpus", "deviceClassName": "gpu", "count": count} for count in counts]
+    return {"name": "gpus", "firstAvailable": every}
+
+
+WHEN_FILLED: Final = {cluster_of_both: (6, 3), cluster_of_roles: (9, 2)}
+"""Pools, one for each slice that comes, and classes."""
+
+SWITCH: Final = {"matchAttribute": f"{DRIVER}/pcieSwitch"}
+
 FORMS: Final = {
-    "whole GPUs": {"count": 2},
-    "whole GPUs by a selector": {"count": 2, "device_class": "gpu"},
-    "MIG devices": {"count": 2, "device_class": "mig"},
-    "more than there are": {"count": 30, "device_class": "gpu"},
+    "whole GPUs": (cluster_of_both, {"request": request(count=2)}),
+    "whole GPUs by a selector": (cluster_of_both, {"request": request(count=2, device_class="gpu")}),
+    "whole GPUs that agree": (cluster_of_both, {"request": request(count=2), "constraints": [SWITCH]}),
+    "alternatives": (cluster_of_both, {"request": first_of(30, 2)}),
+    "MIG devices": (cluster_of_both, {"request": request(count=2, device_class="mig")}),
+    "more than there are": (cluster_of_both, {"request": request(count=30, device_class="gpu")}),
+    "whole GPUs beside other roles": (cluster_of_roles, {"request": request(count=2)}),
+    "shares": (cluster_of_roles, {"request": share("share", "8Gi", 10)}),
+    "parts on demand": (cluster_of_roles, {"request": part("part", "1g.10gb")}),
 }
 
 
-@pytest.mark.parametrize("fields", FORMS.values(), ids=FORMS.keys())
-def test_a_warm_decision_reads_and_compiles_nothing(fields: dict[str, Any], reads: Counter[str]) -> None:
-    cluster = cluster_of_both()
-    assert reads["read_pool"] == 6
-    assert reads["read_class"] == 3
+@pytest.mark.parametrize(("cluster_of", "fields"), FORMS.values(), ids=FORMS.keys())
+def test_a_warm_decision_reads_and_compiles_nothing(
+    cluster_of: Callable[[], WatchedCluster], fields: dict[str, Any], reads: Counter[str]
+) -> None:
+    cluster = cluster_of()
+    assert (reads["read_pool"], reads["read_class"]) == WHEN_FILLED[cluster_of]
     for number in range(6):
-        asked = claim(f"c{number}", request(**fields), configs=[own_config(policy("BestEffort"))])
+        asked = claim(f"c{number}", fields["request"], configs=[own_config(policy("BestEffort"))])
+        asked.spec["devices"]["constraints"] = fields.get("constraints", [])
         waiting = pod(f"p{number}", asked.metadata.name)
         cluster.intake.claim_changed(None, asked)
         cluster.intake.pod_changed(None, waiting)
