@@ -60,12 +60,12 @@ def this_machine(
         passthrough=passthrough,
         vgpus=passthrough,
     )
-    driver = GpuDriverThread(SystemClock(), source.doing, source.close)
-    driver.start()
+    gpu_driver = GpuDriverThread(SystemClock(), source.doing, source.close)
+    gpu_driver.start()
     try:
-        yield partial(_read, driver, source)
+        yield partial(_read, gpu_driver, source)
     finally:
-        driver.stop()
+        gpu_driver.stop()
 
 
 def read_this_machine(
@@ -76,12 +76,12 @@ def read_this_machine(
         return read()
 
 
-def _read(driver: GpuDriverThread, source: ReadingSource) -> Reading:
+def _read(gpu_driver: GpuDriverThread, source: ReadingSource) -> Reading:
     from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError
     from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S
 
     try:
-        return driver.call("a reading", source.read_all, READ_DEADLINE_S)
+        return gpu_driver.call("a reading", source.read_all, READ_DEADLINE_S)
     except GpuDriverNotReadyError as error:
         reason = str(error).removeprefix("waiting for the NVIDIA driver: ")  # a program waits, a command does not
         raise GpuDriverNotReadyError(

@@ -67,13 +67,13 @@ class ExporterProgram:
         self._permission = _permission(settings)
         make = source or _nvml(settings.driver_root_mount)
         self._source = make(self._permission, errors)
-        self._driver = GpuDriverThread(self._clock, self._source.doing, self._source.close)
+        self._gpu_driver = GpuDriverThread(self._clock, self._source.doing, self._source.close)
         self._collector = NodeCollector(
             self._source,
             PodlistFile(Path(settings.kubelet_root) / "pod-resources"),
             ProcessCgroups(proc_root),
             chosen,
-            call=lambda work: self._driver.call("reading of all GPUs", work, self._deadline_s),
+            call=lambda work: self._gpu_driver.call("reading of all GPUs", work, self._deadline_s),
             clock=self._clock,
             hostname=settings.node_name,
             idle_after_s=settings.idle_after_s,
@@ -90,7 +90,7 @@ class ExporterProgram:
 
     def start(self) -> None:
         """Serve."""
-        self._driver.start()
+        self._gpu_driver.start()
         self._keeper.start()
         self._http.start()
         log.info("serving metrics", port=self._http.port)
@@ -99,7 +99,7 @@ class ExporterProgram:
         """Close the port and the driver."""
         self._stopping.set()
         self._http.stop()
-        self._driver.stop()
+        self._gpu_driver.stop()
 
     @property
     def http_port(self) -> int:
@@ -125,7 +125,7 @@ class ExporterProgram:
             if not asked and not unused:
                 continue
             try:
-                self._driver.call("letting go", self._source.close, self._deadline_s)
+                self._gpu_driver.call("letting go", self._source.close, self._deadline_s)
             except DracaenaError as error:
                 log.warning("the GPU driver cannot be closed", error=str(error))
 

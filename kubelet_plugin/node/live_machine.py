@@ -112,7 +112,7 @@ class LiveMachine:
         self._on_change = on_change
         self._on_same = on_same
         self._on_troubles = on_troubles
-        self._driver = GpuDriverThread(clock, source.doing, source.close)
+        self._gpu_driver = GpuDriverThread(clock, source.doing, source.close)
         # Only for the thread that looks:
         self._missing: tuple[Trouble, ...] = ()
         self._opened_anew = False
@@ -124,21 +124,21 @@ class LiveMachine:
 
     def start(self) -> None:
         """Begin to read."""
-        self._driver.start()
+        self._gpu_driver.start()
         self._worker.start()
 
     def stop(self) -> None:
         """End both threads and close the driver. A hanging call is left behind."""
-        self._driver.stop()  # first: it releases the worker
+        self._gpu_driver.stop()  # first: it releases the worker
         self._worker.stop()
 
     def ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
         """Return work(), run in the driver's thread. Raises as GpuDriverThread.call does."""
-        return self._driver.call(what, work, deadline_s)
+        return self._gpu_driver.call(what, work, deadline_s)
 
     def hung(self) -> str | None:
         """Return which call into the driver hangs, None if none does."""
-        return self._driver.hung()
+        return self._gpu_driver.hung()
 
     def needs_restart(self) -> str | None:
         """Return which call hangs in a way that a restart would fix, None if none does.
@@ -146,7 +146,7 @@ class LiveMachine:
         A call that hangs in the kernel does not count: its process cannot be killed, and the node would be left without
         a plugin to unprepare claims that end.
         """
-        hung, thread = self._driver.hung(RESTART_S), self._driver.native_id
+        hung, thread = self._gpu_driver.hung(RESTART_S), self._gpu_driver.native_id
         return None if hung is None or thread is None or is_uninterruptible(thread) else hung
 
     def ready(self) -> str | None:
@@ -174,7 +174,7 @@ class LiveMachine:
     def look(self) -> float:
         """Read once and return how long to wait before the next look. Raises StoppedError."""
         try:
-            reading = self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S)
+            reading = self._gpu_driver.call("a reading", self._source.read_all, READ_DEADLINE_S)
             return self._take(self._complete(reading))  # in this thread: others wait for the driver's thread
         except StoppedError:
             raise

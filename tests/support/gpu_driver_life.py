@@ -140,11 +140,11 @@ class Life:
         if self.rng.random() < 0.3:
             self.never = self.rng.randrange(GPUS)
             self.nvml.lost.add(self.never)
-        self.live._driver.start()
+        self.live._gpu_driver.start()
 
     def stop(self) -> None:
         self._unhang()
-        self.live._driver.stop()
+        self.live._gpu_driver.stop()
 
     def step(self) -> None:
         """Do one thing, or nothing; let a second pass; look as the threads do."""
@@ -340,7 +340,7 @@ class Life:
         self.nvml.wedged.clear()
         self.hung.set()
         self.hung = None
-        wait_for(lambda: self.live._driver._job is None, "the driver's thread")
+        wait_for(lambda: self.live._gpu_driver._job is None, "the driver's thread")
         self._touch("hang")
         self._touch("node")
 

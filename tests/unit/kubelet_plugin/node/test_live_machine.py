@@ -178,7 +178,7 @@ def test_a_gpu_that_does_not_answer_for_a_while_stays(node: Node) -> None:
 
 def test_a_poorer_reading_is_told_as_one_trouble_and_taken_when_it_stays_the_same(node: Node) -> None:
     assert node.nvml is not None
-    node.live._driver.start()  # the looks are made here
+    node.live._gpu_driver.start()  # the looks are made here
     try:
         node.live.look()
         node.nvml.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
@@ -198,7 +198,7 @@ def test_a_poorer_reading_is_told_as_one_trouble_and_taken_when_it_stays_the_sam
 
 def test_a_poorer_reading_that_goes_on_changing_is_not_taken(node: Node) -> None:
     assert node.nvml is not None
-    node.live._driver.start()
+    node.live._gpu_driver.start()
     try:
         node.live.look()
         for at in range(2 * int(POORER_S / INCOMPLETE_S)):
@@ -215,7 +215,7 @@ def test_a_poorer_reading_that_goes_on_changing_is_not_taken(node: Node) -> None
 @pytest.mark.parametrize("away", [False, True])
 def test_a_driver_that_was_reloaded_is_taken_with_a_dead_gpu(node: Node, version: str, away: bool) -> None:
     """Away: a look was made while it was not loaded. Without that a reload of the same version shows nowhere."""
-    node.live._driver.start()
+    node.live._gpu_driver.start()
     try:
         node.live.look()
         if away:
@@ -238,7 +238,7 @@ def test_a_driver_that_was_reloaded_is_taken_with_a_dead_gpu(node: Node, version
 
 def test_a_version_that_goes_unanswered_is_no_other_driver(node: Node) -> None:
     assert node.nvml is not None
-    node.live._driver.start()
+    node.live._gpu_driver.start()
     try:
         node.live.look()
         node.nvml.refuse("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)

@@ -104,11 +104,11 @@ def test_where_there_are_partitions_it_is_read_more_often(file: Path, tmp_path: 
     machines: list[Machine] = []
     complete = played(file, tmp_path).read if on else as_read
     live = LiveMachine(Source(), FakeClock(), on_change=machines.append, complete=complete)
-    live._driver.start()
+    live._gpu_driver.start()
     try:
         assert live.look() == (FABRIC_S if on else REREAD_S)
     finally:
-        live._driver.stop()
+        live._gpu_driver.stop()
     assert [machine.fabric is not None for machine in machines] == [on]
 
 
