@@ -257,3 +257,11 @@ def test_the_page_about_classes_names_each_kind_of_configuration() -> None:
     text = (ROOT / "docs" / "classes.md").read_text(encoding="utf-8")
     section = text.partition("### The kinds of configuration\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(KINDS)
+
+
+def test_the_glossary_has_at_most_25_words_and_none_twice() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    glossary = page.partition("\n## Words\n")[2].partition("\n## ")[0]
+    words = re.findall(r"^\| (\w+) \| ", glossary, re.MULTILINE)[1:]
+    assert len(words) == len(set(words)) == glossary.count("\n| ") - 1  # one word in each row below the heading
+    assert 20 <= len(words) <= 25
