@@ -63,6 +63,7 @@ from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pods.transform import kept_pod
+from dracaena.kubelet_plugin.ports import PodCgroups
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.guests import GuestRuntimes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -357,30 +358,8 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     if gpus.limiter is not None:
-        limits = PodLimits(
-            checkpoints=checkpoints,
-            effects=effects,
-            pods=pods,
-            pods_of=reporter.users_of,
-            cgroups=shares.cgroups,
-            lock=node.call_lock,
-            tell=node.events.warn_users,
-            clock=node.clock,
-        )
-    renewal = None
-    if gpus.source is not None:
-        renewal = EffectRenewal(
-            opened=gpus.source.opened,
-            checkpoints=checkpoints,
-            effects=effects,
-            users_known=lambda: reporter.users_known,
-            pods_of=reporter.users_of,
-            pods_now=reporter.users_now,
-            lock=node.call_lock,
-            tell=node.events.warn_users,
-            clock=node.clock,
-        )
-        gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
+        limits = _pod_limits(node, checkpoints, effects, pods, reporter, shares.cgroups)
+    renewal = _renewal(node, gpus, checkpoints, effects, reporter)
     return ClaimParts(
         folders,
         pods,
@@ -394,6 +373,47 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         cc_modes.modes,
         sweeper,
     )
+
+
+def _pod_limits(
+    node: NodeParts,
+    checkpoints: Checkpoints,
+    effects: ClaimEffects,
+    pods: Reflector[Pod],
+    reporter: PodDevicesReporter,
+    cgroups: PodCgroups,
+) -> PodLimits:
+    return PodLimits(
+        checkpoints=checkpoints,
+        effects=effects,
+        pods=pods,
+        pods_of=reporter.users_of,
+        cgroups=cgroups,
+        lock=node.call_lock,
+        tell=node.events.warn_users,
+        clock=node.clock,
+    )
+
+
+def _renewal(
+    node: NodeParts, gpus: GpuParts, checkpoints: Checkpoints, effects: ClaimEffects, reporter: PodDevicesReporter
+) -> EffectRenewal | None:
+    """Return what restores effects that a reloaded GPU driver forgets; None if there is no GPU driver."""
+    if gpus.source is None:
+        return None
+    renewal = EffectRenewal(
+        opened=gpus.source.opened,
+        checkpoints=checkpoints,
+        effects=effects,
+        users_known=lambda: reporter.users_known,
+        pods_of=reporter.users_of,
+        pods_now=reporter.users_now,
+        lock=node.call_lock,
+        tell=node.events.warn_users,
+        clock=node.clock,
+    )
+    gpus.updates.subscribe(lambda _machine: renewal.changed(), same=renewal.changed)
+    return renewal
 
 
 def _pods(
