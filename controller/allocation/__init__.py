@@ -6,5 +6,7 @@ and what it gives). Above them are allocator (one decision), result and explanat
 words), earmarks (which node to keep for a pod that waits) and reach (which waiting pods a change may serve). effort,
 which bounds all of them, is used everywhere.
 
-Only state.inventory, and what it owns, has state. Everything else that is kept is a memo of a pure function.
+What the cluster is like is known to state.inventory, and what it owns, alone. Of its own the allocator keeps the prices
+that it was given last (Allocator.reprice) and the nodes that a pod's overdue attempts have tried (effort.Rounds).
+Everything else that is kept is a memo of a pure function.
 """
