@@ -178,7 +178,7 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
     for name, value in capacity.items():
         found = check_qualified_name(name, f"{path}.capacity")
         found += _check_capacity(value, f"{path}.capacity[{name}]", shared=shared)
-        if old is not None and _amounts(capacity) == _amounts(old.get("capacity") or {}):
+        if found and old is not None and _amounts(capacity) == _amounts(old.get("capacity") or {}):
             # 1.37 does not check unchanged parts again, even if `allowMultipleAllocations` next to them changed.
             found = [replace(error, newer=()) for error in found]
         errors += found
