@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from dracaena.api.quantity import read_quantity
@@ -142,14 +143,30 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
                 raise not_implemented(f'the field "{where.path}" of {place.kind}')
         else:
             place.strict.append(f'unknown field "{where.path}"')
-    document = {}
+    document, filled_in = {}, _filled_in(struct)
     for name, known in struct.fields.items():
-        value = read[name] if name in read else _absent(known, place.child(struct.name, name))
+        if name in read:
+            value = read[name]
+        elif name in filled_in:
+            value = _absent(known, place.child(struct.name, name))
+        else:
+            continue
         if value is None and known.default is not None:
             value = known.default
         if value is not None or _writes_null(known):
             document[name] = value
     return document
+
+
+@cache
+def _filled_in(struct: Struct) -> frozenset[str]:
+    """The fields that a document has even where nothing was sent: as zero, with a default or as null."""
+    nowhere = _Place(struct.name)
+    return frozenset(
+        name
+        for name, known in struct.fields.items()
+        if known.default is not None or _writes_null(known) or _absent(known, nowhere) is not None
+    )
 
 
 def _writes_null(known: SchemaField) -> bool:
