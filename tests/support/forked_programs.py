@@ -50,7 +50,8 @@ class ForkedProgram:
         """Start `main` with these arguments.
 
         What it prints goes on at the end of `log`; without one, standard error goes to `stderr`, and standard output to
-        nobody. `environment` is all of it, by default ours.
+        nobody. `environment` is all of it, by default ours; the official client has read KUBECONFIG before, when it was
+        loaded.
         """
         self.stderr: TextIO | None = None
         if log is not None:
