@@ -1,4 +1,7 @@
-"""Small files and links of /sys, whose contents are accepted only in the form that the kernel writes."""
+"""Small files and links of /sys, whose contents are accepted only in the form that the kernel writes.
+
+Paths may be text: a reading of the bus looks at hundreds of files, and most of its time would go into joining Paths.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def text(file: Path | str, most_bytes: int = MOST_BYTES) -> str | None:
     return content.decode("ascii", errors="replace").strip() if len(content) <= most_bytes else "…"
 
 
-def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
+def matched(file: Path | str, form: re.Pattern[str], expected: str) -> re.Match[str]:
     """Return the match of an attribute's content. Raises UnreadableSysfsError if it has another form."""
     found = text(file)
     match = form.fullmatch(found or "")
@@ -63,10 +66,15 @@ def matched(file: Path, form: re.Pattern[str], expected: str) -> re.Match[str]:
     return match
 
 
-def link(path: Path, form: re.Pattern[str], expected: str) -> str | None:
+def last_part(target: str) -> str:
+    """Return the name of what a link leads to."""
+    return target.rstrip("/").rpartition("/")[2]
+
+
+def link(path: Path | str, form: re.Pattern[str], expected: str) -> str | None:
     """Return the last part of a link's target; None: there is no link. Raises UnreadableSysfsError for another form."""
     try:
-        target = path.readlink().name
+        target = last_part(os.readlink(path))  # noqa: PTH115 - as above
     except FileNotFoundError:
         return None
     except OSError as error:

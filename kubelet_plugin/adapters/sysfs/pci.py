@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
-from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, link, matched, names, text
+from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, is_there, link, matched, names, text
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 
@@ -24,8 +23,8 @@ class SysfsPci:
     """Reads below `root`, normally /sys. Cost: one small file for each function of the bus, some ten for each GPU."""
 
     def __init__(self, root: str = "/sys") -> None:
-        self._devices = Path(root) / "bus/pci/devices"
-        self._groups = Path(root) / "kernel/iommu_groups"
+        self._devices = f"{root}/bus/pci/devices"
+        self._groups = f"{root}/kernel/iommu_groups"
 
     def read(self) -> PciBus:
         """Return NVIDIA's GPUs and what shares an IOMMU group with them.
@@ -48,7 +47,7 @@ class SysfsPci:
         try:
             function = self._function(address)
         except UnreadableSysfsError as error:
-            if (self._devices / str(address)).exists():
+            if is_there(f"{self._devices}/{address}"):
                 unreadable.append(RefusedGpu(str(address), str(error)))
             return
         found[address] = function
@@ -59,37 +58,37 @@ class SysfsPci:
             address = PciAddress.parse(name)
             if address is None or str(address) != name:
                 continue
-            folder = self._devices / name
-            if text(folder / "vendor") != hexadecimal_id(NVIDIA_VENDOR_ID):
+            folder = f"{self._devices}/{name}"
+            if text(f"{folder}/vendor") != hexadecimal_id(NVIDIA_VENDOR_ID):
                 continue
-            display = text(folder / "class")
+            display = text(f"{folder}/class")
             if display is None or display.startswith("0x03") or not _CLASS.fullmatch(display):
                 yield address
 
     def _function(self, address: PciAddress) -> PciFunction:
-        folder = self._devices / str(address)
+        folder = f"{self._devices}/{address}"
         return PciFunction(
             address=address,
-            vendor_id=_number(folder / "vendor", _ID, "0x and 4 hex digits"),
-            device_id=_number(folder / "device", _ID, "0x and 4 hex digits"),
-            pci_class=_number(folder / "class", _CLASS, "0x and 6 hex digits"),
-            driver=link(folder / "driver", _DRIVER, "the name of a driver"),
-            iommu_group=_whole(link(folder / "iommu_group", _GROUP, "the number of a group")),
-            is_virtual=os.path.lexists(folder / "physfn"),
-            virtual_functions=_count(folder / "sriov_numvfs"),
-            has_console=text(folder / "boot_vga") == "1",
+            vendor_id=_number(f"{folder}/vendor", _ID, "0x and 4 hex digits"),
+            device_id=_number(f"{folder}/device", _ID, "0x and 4 hex digits"),
+            pci_class=_number(f"{folder}/class", _CLASS, "0x and 6 hex digits"),
+            driver=link(f"{folder}/driver", _DRIVER, "the name of a driver"),
+            iommu_group=_whole(link(f"{folder}/iommu_group", _GROUP, "the number of a group")),
+            is_virtual=os.path.lexists(f"{folder}/physfn"),
+            virtual_functions=_count(f"{folder}/sriov_numvfs"),
+            has_console=text(f"{folder}/boot_vga") == "1",
         )
 
     def _group(self, number: int) -> IommuGroup:
-        folder = self._groups / str(number)
-        return IommuGroup(tuple(sorted(names(folder / "devices"))), text(folder / "name") or None)
+        folder = f"{self._groups}/{number}"
+        return IommuGroup(tuple(sorted(names(f"{folder}/devices"))), text(f"{folder}/name") or None)
 
 
-def _number(file: Path, form: re.Pattern[str], expected: str) -> int:
+def _number(file: str, form: re.Pattern[str], expected: str) -> int:
     return int(matched(file, form, expected)[1], 16)
 
 
-def _count(file: Path) -> int:
+def _count(file: str) -> int:
     """Return a number that not every device has, 0 if it is missing. Raises UnreadableSysfsError."""
     return 0 if text(file) is None else int(matched(file, _COUNT, "a number")[0])
 
