@@ -36,7 +36,7 @@ class CutParts:
             self._taken.setdefault(pool, set()).add(device)
 
     def lines(self, devices: Iterable[DeviceKey]) -> Iterator[str]:
-        """Yield a line for each GPU that a claim has parts of: all that is taken of it, and the claim's parts."""
+        """Yield a line for each GPU of which a claim has parts: all that is taken of it, and the claim's parts."""
         own: dict[str, set[str]] = {}
         for pool, device in devices:
             own.setdefault(pool, set()).add(device)

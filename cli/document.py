@@ -1,4 +1,4 @@
-"""Reads YAML and JSON as values with their places, strictly: no value that another reader would read differently.
+"""Reads YAML and JSON as values with their places, strictly: it refuses what another reader would read differently.
 
 Kept from YAML 1.1, which kubectl reads: merge keys, anchors. Not kept: `on`, `off`, `yes`, `no` are texts here, and a
 number that 1.1 and 1.2 read differently (010) is an error. Values are those of JSON: no dates, no infinite numbers.
@@ -35,7 +35,7 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands in its text, and below it the places of its fields or items."""
+    """Where a value is in its text, and below it the places of its fields or items."""
 
     line: int
     column: int

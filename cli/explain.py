@@ -108,7 +108,7 @@ class _Reader:
         self._namespace = namespace
 
     def pod_answer(self, name: str) -> PodAnswer:
-        """Raises BadInputError when there is no such pod, KubeError when the cluster does not answer."""
+        """Raises BadInputError if there is no such pod, KubeError if the cluster does not answer."""
         from dracaena.api.objects import Pod
         from dracaena.kube.errors import NotFoundError
 
@@ -322,7 +322,7 @@ def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple
 
 
 def _class_names(spec: Mapping[str, Any]) -> list[str]:
-    """Return the classes that a claim names, each once, whatever else stands in its spec."""
+    """Return the classes that a claim names, each once, whatever else is in its spec."""
     devices = spec.get("devices")
     requests = devices.get("requests") if isinstance(devices, dict) else None
     parts: list[Any] = []

@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 20
 
 
 class ManifestError(BadInputError):
-    """Input cannot be read as Kubernetes objects. `line` and `column` count from 1; None where it is the whole file."""
+    """Input cannot be read as Kubernetes objects. `line` and `column` count from 1; None if it is the whole file."""
 
     def __init__(self, file: str, line: int | None, column: int | None, message: str) -> None:
         where = file if line is None else f"{file}:{line}:{column}"
@@ -44,7 +44,7 @@ class Source:
     document: int
     """Number of its YAML document in the file, from 1. The items of a List share one."""
     place: Place
-    """Where the object begins, and where each of its fields stands."""
+    """Where the object begins, and where each of its fields is."""
 
     @property
     def line(self) -> int:
@@ -69,11 +69,11 @@ class Manifests:
 
     objects: tuple[Manifest, ...]
     left_out: tuple[str, ...]
-    """What was found in folders but is no manifest, one line each with the reason."""
+    """What was found in folders but is not a manifest, one line each with the reason."""
 
 
 def load_manifests(paths: Sequence[str]) -> Manifests:
-    """Read files, folders with all below them, and `-` for standard input. A path that is given twice is read once.
+    """Read files, folders with everything below them, and `-` for standard input. A path given twice is read once.
 
     Raises ManifestError for the first thing that cannot be read, and for input that holds no object at all.
     In a folder, what cannot be meant as a manifest is left out and told: a Helm chart, a file without any object.

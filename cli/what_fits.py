@@ -31,7 +31,7 @@ class PodTemplate:
     """What pods are made of."""
 
     name: str
-    """Kind and `namespace/name` of where it stands; of several in one workload with what tells them apart."""
+    """Kind and `namespace/name` of the object that has it; if a workload has several, with what tells them apart."""
     pods: Sequence[Pod]
     """The pods themselves if there cannot be more, as for a DaemonSet; else one that is copied."""
     finite: bool = False

@@ -52,7 +52,7 @@ _MOST_NUMBER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPods:
-    """What the workloads of an input make beside the pods that stand in it."""
+    """What the workloads of an input create in addition to the pods in it."""
 
     pods: tuple[Pod, ...]
     """In the order of the workloads."""
@@ -63,7 +63,7 @@ class Workload:
     """One workload as it was written, and what its parts are made with."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Raises BadInputError where the object has no metadata of the API's shape."""
+        """Raises BadInputError if the object's metadata does not have the API's shape."""
         self.manifest = manifest
         self.kind: str = manifest.object["kind"]
         self.meta = decode_object(Named, manifest).metadata
@@ -73,7 +73,7 @@ class Workload:
         return f"{self.kind} {self.meta.namespace}/{self.meta.name}"
 
     def made_uid(self, kind: str, name: str) -> str:
-        """Return the UID of something that no server has made yet, the same in each run."""
+        """Return a UID for something that no server has created yet, the same in each run."""
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{kind}/{self.meta.namespace}/{name}"))
 
     def value(self, *path: str | int) -> Any:
@@ -90,7 +90,7 @@ class Workload:
         return value
 
     def template(self, *path: str | int) -> Pod:
-        """Return the pod template at a path, as a pod. Raises BadInputError, with its place, where there is none."""
+        """Return the pod template at a path, as a pod. Raises BadInputError, with its place, if there is none."""
         written = self.value(*path)
         if not isinstance(written, Mapping):
             raise self.error(path, "no pod template, expected an object with metadata and spec")
@@ -108,7 +108,7 @@ class Workload:
         return ManifestError(source.file, place.line, place.column, f"{self}: {render_path(path)}: {text}")
 
     def pod(self, template: Pod, name: str, owner: OwnerReference, **added: Mapping[str, str]) -> Pod:
-        """Return a pod of a template. `added`: labels and annotations besides those of the template."""
+        """Return a pod from a template. `added`: labels and annotations in addition to the template's."""
         meta = ObjectMeta(
             name=name,
             namespace=self.meta.namespace,
@@ -138,7 +138,7 @@ def is_workload(manifest: Manifest) -> bool:
 
 
 def workload_pods(manifests: Iterable[Manifest], nodes: Sequence[Node], pods: Sequence[Pod]) -> WorkloadPods:
-    """Return what workloads make beside `pods`, those that the input holds itself.
+    """Return what workloads create in addition to `pods`, those in the input itself.
 
     A workload that another one of the input owns makes nothing, for its owner makes all; but a Job of a CronJob does,
     as the CronJob stands for one more run. Of a workload that a server has made (metadata.uid) the pods that are there
@@ -180,7 +180,7 @@ def _distinct(workloads: Iterable[Workload]) -> list[Workload]:
 
 
 def _is_of(pod: Pod, workload: Workload, by_uid: Mapping[str, Workload]) -> bool:
-    """Whether a pod was made for a workload: as its owners say, or its labels where an owner is not in the input."""
+    """Whether a pod was created for a workload: by its owners, or by its labels if an owner is not in the input."""
     if pod.metadata.namespace != workload.meta.namespace:
         return False
     uid = controller_uid(pod.metadata)
@@ -213,7 +213,7 @@ def _running(present: Iterable[Pod]) -> list[Pod]:
 
 
 def _names(pods: Iterable[Pod]) -> set[str]:
-    """Return what a pod of the same number would be called: the whole name, or all before the letters at its end."""
+    """Return the names of pods of the same number: the whole name, or everything before the letters at its end."""
     return {name for pod in pods for name in (pod.metadata.name, pod.metadata.name.rpartition("-")[0])}
 
 
@@ -295,7 +295,7 @@ def _job_set(workload: Workload, _: Sequence[Node], present: Sequence[Pod]) -> I
 
 @dataclass(frozen=True, slots=True)
 class _JobPart:
-    """A Job, wherever its spec stands in a workload."""
+    """A Job, wherever its spec is in a workload."""
 
     path: Path
     name: str

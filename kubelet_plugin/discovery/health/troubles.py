@@ -57,9 +57,9 @@ MENDING = {
     "reset (release the driver first) or a restart of the node",
     TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
     TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node (docs/sharing.md); until "
-    "then what is unclear is not shared",
-    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node (docs/mig.md); until then what is "
-    "unclear is not divided",
+    "then the GPUs in question are not shared",
+    TroubleKind.MIG_UNCLEAR: "correct `mig-gpus` in the settings of this node (docs/mig.md); until then the GPUs "
+    "in question are not divided",
     TroubleKind.MIG_TAKEN: "on the node: `nvidia-smi mig -lgi`",
     TroubleKind.MIG_LAYOUT: "the GPUs stay as they are until that is done (docs/mig.md); on the node: "
     "`nvidia-smi mig -lgi`",
@@ -77,7 +77,7 @@ MENDING = {
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
     TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
-    "plugin's DaemonSet where that is deployed otherwise (docs/vm.md)",
+    "plugin's DaemonSet if that is deployed in another way (docs/vm.md)",
     TroubleKind.NOT_GIVEN_BACK: "end what has it open, on the node: `fuser -v /dev/vfio/*`; it is tried again "
     "every few minutes (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
