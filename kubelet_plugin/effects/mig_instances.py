@@ -21,6 +21,7 @@ from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleEr
 from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.vm.passthrough import why_divided_by_mig
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
@@ -90,6 +91,7 @@ class MigInstances:
         ask: Callable[[str, Callable[[], object], float], object],
         read_gpu: Callable[[str], Gpu],
         access_minors: AccessMinors,
+        records: MigDeviceRecords,
         touch: Callable[[DeviceName], None] = lambda _place: None,
     ) -> None:
         """`ask` runs a step in the driver's thread (LiveMachine.ask). `read_gpu` returns a GPU as last read; it raises
@@ -100,6 +102,7 @@ class MigInstances:
         self._ask = ask
         self._read_gpu = read_gpu
         self._access_minors = access_minors
+        self._records = records
         self._touch = touch
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
@@ -111,9 +114,11 @@ class MigInstances:
         try:
             self._touch(effect.device)
             number = self._gpu_instance(effect, gpu, profile, placement, note)
-            return self._compute_instance(effect, gpu, profile, number, note)
+            outcome = self._compute_instance(effect, gpu, profile, number, note)
         except (WedgedError, StoppedError) as error:
             raise EffectPendingError(f"{effect} is not ready yet: {error}") from error
+        self._records.note(effect, outcome)
+        return outcome
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         """See EffectMeans. Raises TemporaryError while a process uses the instance, or the driver does not answer.
@@ -127,6 +132,14 @@ class MigInstances:
             if not self._went_with_gpu(str(effect.parameters["gpu"]), error):
                 raise
             log.warning("MIG device is left behind", effect=str(effect), reason=str(error))
+        if effect.outcome:
+            self._records.forget(effect.device)
+
+    def destroy(self, effect: Effect, others: Sequence[Effect]) -> bool:
+        """Destroy a MIG device that only its record knows; return whether it was there. Raises DracaenaError, also if
+        its GPU is gone or the driver may not be asked.
+        """
+        return self._undo(effect, others)
 
     def _went_with_gpu(self, gpu: str, error: DracaenaError) -> bool:
         """Whether the error of a step means that the GPU is gone, or may not be asked any more."""
@@ -142,23 +155,26 @@ class MigInstances:
             return isinstance(error, GpuGoneError)
         return False
 
-    def _undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+    def _undo(self, effect: Effect, others: Sequence[Effect]) -> bool:
+        """Destroy what an effect made, and make its GPU whole if nothing is left on it; return whether there was
+        something to destroy.
+        """
         noted = effect.outcome or {}
         uuid = str(effect.parameters["gpu"])
         # First, because it needs no reading: after a restart there is none while the driver is released.
         if not any(self._step("reading the MIG mode", lambda: self._control.mode(uuid))):
-            return
+            return False
         gpu = self._read_gpu(uuid)
         profiles = self._profiles(gpu, must_know=str(effect.parameters["profile"]) if noted else None)
         found = self._found(gpu, profiles)
-        if noted:
-            mine = self._mine(effect, gpu, noted, found)
-            if mine is not None:
-                self._destroy(effect, gpu, mine)
-                self._touch(effect.device)
-                found = tuple(each for each in found if each is not mine)
+        mine = self._mine(effect, gpu, noted, found) if noted else None
+        if mine is not None:
+            self._destroy(effect, gpu, mine)
+            self._touch(effect.device)
+            found = tuple(each for each in found if each is not mine)
         if not others and not found:
             self._become_whole(gpu)
+        return mine is not None
 
     def _wanted(self, effect: Effect) -> tuple[Gpu, MigProfile, MigPlacement]:
         given = effect.parameters

@@ -16,7 +16,7 @@ import structlog
 
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.ports import DocumentStore, StampedStore
-from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among, journaled
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import (
     SUFFIX,
     Broken,
@@ -64,6 +64,15 @@ class Checkpoints:
         """Whether a claim may hold devices: it has a checkpoint of this boot, or one that cannot be trusted."""
         found = self.load(uid)
         return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id)
+
+    def owner(self, effect: Effect) -> ClaimUid | None:
+        """Return the claim that has an effect in its journal, None if none has."""
+        now, _ = self.load_all()
+        return next((each.prepared.claim.uid for each in now if is_among(effect, each.prepared.effects)), None)
+
+    def has_broken(self, uid: ClaimUid) -> bool:
+        """Whether a checkpoint of this claim broke, and was rebuilt or removed since."""
+        return self._files.read(f"{file_name(uid)}.broken") is not None
 
     def may_be_in_use(self, uid: ClaimUid) -> bool:
         """Whether containers may have the claim's devices by its checkpoint; True if that does not say."""

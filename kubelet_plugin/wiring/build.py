@@ -99,7 +99,7 @@ from dracaena.kubelet_plugin.wiring.share_means import (
     unclaimed_shares,
     unclaimed_time_slices,
 )
-from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus
+from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus, unclaimed_mig_devices
 from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
@@ -304,7 +304,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     files = _claim_files(node, folders)
     reconciler = ClaimReconciler(checkpoints, files)
     shares = share_means(node.settings, paths, node.clock, node.release, gpus.limiter, node.call_lock)
-    changes = gpu_means(node, gpus, folders.marks)
+    changes = gpu_means(node, gpus, folders.marks, checkpoints)
     gpus.own_places.follow(checkpoints, node.call_lock)
     if gpus.fabric is not None:
         gpus.fabric.follow(checkpoints, node.call_lock)
@@ -351,6 +351,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     )
     unclaimed = {
         "gpu": unclaimed_gpus(node, checkpoints, files, changes),
+        "mig": unclaimed_mig_devices(
+            node, checkpoints, files, changes, gpus.live.read_soon if gpus.live is not None else lambda: None
+        ),
         "share": unclaimed_shares(node, checkpoints, files),
         "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),
     }

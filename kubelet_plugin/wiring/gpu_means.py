@@ -18,6 +18,7 @@ from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.gpu_driver.lending import OTHERS_S, GpuDriverLending
@@ -25,6 +26,7 @@ from dracaena.kubelet_plugin.ports import EffectMeans, NotingEffectMeans, Openin
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, VFIO_BIND, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
 from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
@@ -48,15 +50,20 @@ class GpuMeans:
     prepared before must be undone."""
     bound: BoundGpus
     """Which GPUs are bound to VFIO for claims."""
+    made: MigDeviceRecords
+    """Which MIG devices were made for claims."""
 
 
-def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMeans:
-    """Return them; a recorded machine is never bound to VFIO. `marks` holds the records of bound GPUs."""
+def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder, checkpoints: Checkpoints) -> GpuMeans:
+    """Return them; a recorded machine is never bound to VFIO. `marks` holds the records of bound GPUs and of made
+    MIG devices.
+    """
     bound = BoundGpus(marks, node.call_lock, read_boot_id())
-    divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places)
+    made = MigDeviceRecords(marks, node.call_lock, read_boot_id(), checkpoints.owner)
+    divided = mig_means(node.paths.recorded_mig, gpus.source, gpus.live, gpus.devices.pool, gpus.own_places, made)
     live = gpus.live
     if gpus.source is None or live is None:
-        return GpuMeans(divided, bound)
+        return GpuMeans(divided, bound, made)
     lending = GpuDriverLending(
         live.ask,
         gpus.source.close,
@@ -80,7 +87,7 @@ def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder) -> GpuMean
         changed=moved,
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
-    return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound)
+    return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound, made)
 
 
 def host_troubles(kubelet: Path) -> tuple[Trouble, ...]:

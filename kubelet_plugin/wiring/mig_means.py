@@ -10,6 +10,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_minors
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import AccessMinors, MigControl, MigInstances, WholeGpus
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import EffectMeans, GpuGoneError, NotingEffectMeans, ReadPool
@@ -24,6 +25,7 @@ def mig_means(
     live: LiveMachine | None,
     read_pool: ReadPool,
     own_places: OwnPlaces,
+    records: MigDeviceRecords,
 ) -> Mapping[str, EffectMeans | NotingEffectMeans]:
     """Return what divides GPUs on demand and makes them whole again, by kind of effect; empty if GPUs stay as they are.
 
@@ -41,9 +43,9 @@ def mig_means(
     ask = _at_once if live is None else live.ask
     if source is None:
         recorded = RecordedMig(read_gpu, DocumentFolder(folder, synced=False), read_boot_id())
-        return _means(recorded, ask, read_gpu, access_minors, own_places)
+        return _means(recorded, ask, read_gpu, access_minors, own_places, records)
     control = source.mig_control()
-    return {} if control is None else _means(control, ask, read_gpu, source.access_minors, own_places)
+    return {} if control is None else _means(control, ask, read_gpu, source.access_minors, own_places, records)
 
 
 def _means(
@@ -52,8 +54,9 @@ def _means(
     read_gpu: Callable[[str], Gpu],
     minors: AccessMinors,
     own_places: OwnPlaces,
+    records: MigDeviceRecords,
 ) -> Mapping[str, EffectMeans | NotingEffectMeans]:
-    instances = MigInstances(control, ask, read_gpu, minors, own_places.touch)
+    instances = MigInstances(control, ask, read_gpu, minors, records, own_places.touch)
     return {MIG_INSTANCE: instances, MIG_OFF: WholeGpus(control, ask, read_gpu)}
 
 

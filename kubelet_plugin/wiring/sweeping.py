@@ -11,9 +11,12 @@ from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
+from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, VFIO_BIND
+from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.gpu_users import prepared_users
@@ -65,3 +68,23 @@ def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles,
         lock=node.call_lock,
         on_troubles=partial(node.troubles.update, "unclaimed-gpus"),
     ).give_back
+
+
+def unclaimed_mig_devices(
+    node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans, read_soon: Callable[[], None]
+) -> Callable[[], int]:
+    """Return a function that destroys MIG devices that were made for claims and that no claim has any more, and returns
+    how many.
+    """
+    instances = gpus.means.get(MIG_INSTANCE)
+    if node.settings.mig != ON_DEMAND or not isinstance(instances, MigInstances):
+        return lambda: 0
+    return UnclaimedMigDevices(
+        records=gpus.made,
+        destroy=instances.destroy,
+        checkpoints=checkpoints,
+        files=files,
+        gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
+        lock=node.call_lock,
+        destroyed=read_soon,
+    ).destroy

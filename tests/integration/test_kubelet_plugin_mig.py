@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
-from dracaena.api.resource_objects import Device
+from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from support.api_ground import ApiGround
@@ -18,7 +18,7 @@ from support.kube import wait_for
 from support.mig_node import access_minors
 from support.nvml_mig_world import HOPPER, put_capabilities
 from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import DRIVER, World, start_process
+from support.plugin_world import DRIVER, World, http, start_process
 from support.sockets import short_folder
 
 MACHINE = HOPPER
@@ -187,6 +187,38 @@ def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hard
     finally:
         second.program.stop()
     assert hardware.layout(0) == []
+
+
+def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
+    world: World, hardware: FakeMigHardware
+) -> None:
+    with nvml_node(world) as plain:
+        plain.program.stop()
+    name = place("2g.20gb", 2)
+    node = dividing(world, hardware)
+    try:
+        node.program.start()
+        node.ready()
+        claim = world.allocated_claim("claim", [], devices=[name])
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        (checkpoint,) = world.kubelet.rglob(f"{claim.metadata.uid}.json")
+        checkpoint.write_bytes(b"rubbish")
+        world.client.delete(ResourceClaim, "claim", namespace="default")
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+        assert hardware.layout(0) == [("2g.20gb", 2, 1)], "nothing says what to destroy"
+    finally:
+        node.program.stop()
+    node = dividing(world, hardware)
+    try:
+        node.program.start()
+        world.register()
+        node.until(lambda: hardware.layout(0) == [], "the sweep")
+        node.until(lambda: "MigTaken" not in (http(node.program, "/readyz")[1]), "nothing is taken")
+        again = world.allocated_claim("again", [], devices=[name])
+        node.until(lambda: node.program.ready() is None, "ready")
+        assert world.prepare(again)[again.metadata.uid].error == ""
+    finally:
+        node.program.stop()
 
 
 def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: FakeMigHardware) -> None:

@@ -13,12 +13,14 @@ from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.mig_geometries import divisible_machine
+from support.plugin import ThreadLock
 
 T = TypeVar("T")
 
@@ -69,6 +71,35 @@ class Release:
         pass
 
 
+class MemoryFiles:
+    """Implements DocumentStore."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+
+    def names(self, suffix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.data if name.endswith(suffix)))
+
+    def read(self, name: str) -> bytes | None:
+        return self.data.get(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.data[name] = data
+
+    def write_if_changed(self, name: str, data: bytes) -> bool:
+        is_new = self.data.get(name) != data
+        self.data[name] = data
+        return is_new
+
+    def remove(self, name: str) -> None:
+        self.data.pop(name, None)
+
+
+def no_records() -> MigDeviceRecords:
+    """Return records of MIG devices that no claim has."""
+    return MigDeviceRecords(MemoryFiles(), ThreadLock(), "boot-1", lambda _effect: None)
+
+
 @dataclass
 class MigNode:
     """One GPU driver process after the other on one hardware; `fake` is what the process of now has open."""
@@ -79,6 +110,7 @@ class MigNode:
     instances: MigInstances = field(init=False)
     whole: WholeGpus = field(init=False)
     ask: Callable[..., object] = ask_at_once
+    records: MigDeviceRecords = field(default_factory=no_records)
     release: Release = field(default_factory=Release)
     is_read: bool = True
     """Whether the plugin knows the GPUs of its node."""
@@ -97,7 +129,7 @@ class MigNode:
         self.fake = FakeMigNvml(self.hardware)
         self.library = NvmlLibrary(lambda: self.fake, permission=self.release)
         control = NvmlMigControl(self.library)
-        self.instances = MigInstances(control, self._asked, self.gpu, access_minors)
+        self.instances = MigInstances(control, self._asked, self.gpu, access_minors, self.records)
         self.whole = WholeGpus(control, self._asked, self.gpu)
 
     def _asked(self, what: str, work: Callable[[], object], deadline_s: float) -> object:

@@ -13,15 +13,18 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement, places
-from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
+from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.ports import EffectPendingError
-from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
@@ -33,6 +36,7 @@ from support.plugin import (
     NODE,
     FakeClaims,
     PluginNode,
+    ThreadLock,
     claim_of,
     reference_to,
     share_of,
@@ -55,10 +59,36 @@ class Claims:
         self.restart()
 
     def restart(self) -> None:
-        self.mig.start()
         self.steps = KilledSteps(NEVER)
+        files = DocumentFolder(self.folder, steps=self.steps, synced=False)
+        self.mig.records = MigDeviceRecords(files, ThreadLock(), "boot-1", self.owner)
+        self.mig.start()
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
         self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+
+    def owner(self, effect: Effect) -> ClaimUid | None:
+        return self.node.checkpoints.owner(effect)
+
+    def sweep(self) -> int:
+        """Destroy what no claim has any more."""
+        return UnclaimedMigDevices(
+            records=self.mig.records,
+            destroy=self.mig.instances.destroy,
+            checkpoints=self.node.checkpoints,
+            files=self.node.claim_files,
+            gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
+            lock=self.node.lock,
+            destroyed=lambda: None,
+        ).destroy()
+
+    def lose(self, claim: ResourceClaim) -> None:
+        """Break a claim's checkpoint; kubelet unprepares it before it is rebuilt."""
+        self.break_checkpoint(claim)
+        self.node.state.unprepare(reference_to(claim))
+
+    def break_checkpoint(self, claim: ResourceClaim) -> None:
+        (self.folder / "claims" / f"{reference_to(claim).uid}.json").write_bytes(b"rubbish")
+        self.node.checkpoints.look_at_each()
 
     def read(self, pool: PublishedPool) -> None:
         self.pool = self.node.pool = pool
@@ -89,6 +119,54 @@ class Claims:
 def claims(tmp_path: Path) -> Iterator[Claims]:
     with mig_node() as mig:
         yield Claims(tmp_path, mig)
+
+
+def test_a_mig_device_whose_claim_ended_with_a_broken_checkpoint_is_destroyed_and_no_other(claims: Claims) -> None:
+    lost, kept = claims.claim("lost", claims.place("3g.40gb", 4)), claims.claim("kept", claims.place("1g.10gb", 0))
+    for claim in (lost, kept):
+        claims.node.state.prepare(reference_to(claim))
+    before = claims.mig.hardware.layout(0)
+    assert claims.sweep() == 0
+    checkpoint = claims.folder / "claims" / f"{reference_to(lost).uid}.json"
+    data = checkpoint.read_bytes()
+    checkpoint.unlink()
+    claims.node.checkpoints.look_at_each()
+    claims.node.claim_files.remove_spec(reference_to(lost).uid)
+    assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before), "it is lost, and its pod may run"
+    checkpoint.write_bytes(data)
+    claims.break_checkpoint(lost)
+    assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before), "it may have any device"
+    claims.lose(lost)
+    assert claims.mig.hardware.layout(0) == before
+    claims.restart()
+    assert (claims.sweep(), len(claims.mig.hardware.layout(0))) == (1, 1)
+    assert claims.sweep() == 0
+    claims.node.state.unprepare(reference_to(kept))
+    assert claims.mig.hardware.layout(0) == []
+    assert list(claims.folder.glob("made-*")) == []
+
+
+def test_a_mig_device_that_lies_where_a_lost_one_lay_is_a_strangers(claims: Claims) -> None:
+    claim = claims.claim("lost", claims.place("3g.40gb", 4))
+    claims.node.state.prepare(reference_to(claim))
+    claims.lose(claim)
+    (record,) = claims.folder.glob("made-*")
+    record.write_bytes(record.read_bytes().replace(b"MIG-0000", b"MIG-1111"))
+    before = claims.mig.hardware.layout(0)
+    assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before)
+    assert claims.mig.records.places() == ()
+
+
+def test_a_lost_mig_device_is_left_while_a_claim_waits_for_its_place(claims: Claims) -> None:
+    lost, later = (claims.claim(name, claims.place("3g.40gb", 4)) for name in ("lost", "later"))
+    claims.node.state.prepare(reference_to(lost))
+    claims.lose(lost)
+    with pytest.raises(DracaenaError, match="taken by GPU instance"):
+        claims.node.state.prepare(reference_to(later))
+    assert claims.sweep() == 1
+    claims.node.state.prepare(reference_to(later))
+    claims.node.state.unprepare(reference_to(later))
+    assert claims.mig.hardware.layout(0) == []
 
 
 def test_a_claim_gets_the_mig_device_that_was_made_for_it_by_its_nodes_and_uuid(claims: Claims) -> None:

@@ -344,7 +344,7 @@ def test_a_function_that_had_no_driver_gets_none_back(journal: Journaled) -> Non
     ("change", "words"),
     [
         (lambda bus: bus.add("0000:18:01.0", 7, driver="nvidia"), "also holds 0000:18:01.0"),
-        (lambda bus: (bus.device(GPU) / "boot_vga").write_text("1\n"), "drives the machine's display"),
+        (lambda bus: (bus.device(GPU) / "boot_vga").write_text("1\n"), "drives the display of the machine"),
         (lambda bus: (bus.device(GPU) / "sriov_numvfs").write_text("4\n"), "has 4 virtual functions"),
         (lambda bus: (bus.device(GPU) / "iommu_group").unlink(), "in no IOMMU group"),
         (lambda bus: (bus.device(GPU) / "vendor").write_text("junk\n"), "no GPU at 0000:18:00.0"),

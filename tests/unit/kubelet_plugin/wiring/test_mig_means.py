@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
 from dracaena.kubelet_plugin.node.pool import node_pool
 from dracaena.kubelet_plugin.ports import GpuGoneError
@@ -15,6 +17,7 @@ from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effec
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces
 from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from support.clock import FakeClock
+from support.plugin import ThreadLock
 
 H100 = read_machine("h100-x1")
 GPU = H100.gpus[0].uuid
@@ -25,7 +28,8 @@ EFFECT = Effect(MIG_INSTANCE, gpu_device_name(GPU), DeviceName("mig"), parameter
 def instances(folder: Path) -> MigInstances:
     """As a process of the plugin on the recorded machine has it."""
     pool = node_pool(H100, "gpu.dracaena.dev", PoolName("node-1"))
-    means = mig_means(folder, None, None, lambda: pool, OwnPlaces(FakeClock()))
+    records = MigDeviceRecords(DocumentFolder(folder, synced=False), ThreadLock(), "boot-1", lambda _effect: None)
+    means = mig_means(folder, None, None, lambda: pool, OwnPlaces(FakeClock()), records)
     assert isinstance(means[MIG_OFF], WholeGpus)
     found = means[MIG_INSTANCE]
     assert isinstance(found, MigInstances)

@@ -1,0 +1,105 @@
+"""Destroys MIG devices that were made for a claim of which nothing is left.
+
+A claim's checkpoint says what to destroy when it ends. If the checkpoint broke, and the claim ended before it was
+rebuilt from the API, its MIG device would stay until the next boot, and its slices go to no claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
+from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.store.gpu_users import prepared_users
+
+log = structlog.get_logger()
+
+
+class UnclaimedMigDevices:
+    """For one thread; keeps no state."""
+
+    def __init__(
+        self,
+        *,
+        records: MigDeviceRecords,
+        destroy: Callable[[Effect, Sequence[Effect]], bool],
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        gpu_lock: Callable[[DeviceName], NodeLock],
+        lock: NodeLock,
+        destroyed: Callable[[], None],
+    ) -> None:
+        """`destroy` is MigInstances': it refuses while a process uses the device. `lock` is that of the calls.
+        `destroyed` is called after a device was destroyed.
+        """
+        self._records = records
+        self._destroy = destroy
+        self._checkpoints = checkpoints
+        self._files = files
+        self._gpu_lock = gpu_lock
+        self._lock = lock
+        self._destroyed = destroyed
+
+    def destroy(self) -> int:
+        """Destroy the MIG devices that are recorded as ours, and that no claim has or may have; return how many. Raises
+        DracaenaError if the records cannot be read.
+        """
+        return sum(map(self._destroy_at, self._records.places()))
+
+    def _destroy_at(self, place: DeviceName) -> bool:
+        """Destroy one MIG device if it is due; return whether it was there. A GPU that a call works on is left to that
+        call.
+        """
+        found = self._records.of(place)
+        if found is None:
+            self._records.forget(place)
+            return False
+        claim, effect = found
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._gpu_lock(effect.gpu).hold(0.0))  # before the lock of the calls, as they do
+            except TemporaryError:
+                return False
+            try:
+                with self._lock.hold():
+                    if not self._has_ended(claim, place):
+                        return False
+                    others = self._others(effect)
+                was_there = self._destroy(effect, others)
+                self._records.forget(place)
+            except DracaenaError as error:
+                log.info("a MIG device that no claim has stays for now", device=place, reason=str(error))
+                return False
+        if was_there:
+            log.warning("a MIG device that no claim had any more is destroyed", device=place)
+            self._destroyed()
+        return was_there
+
+    def _has_ended(self, claim: ClaimUid, place: DeviceName) -> bool:
+        """Whether a claim whose checkpoint broke was unprepared since, and no other has the device of its place or may
+        have it. Of a checkpoint that was lost nobody can tell when the containers of its claim end.
+        """
+        if prepared_users(self._checkpoints, self._files.salvage, place, lambda each, _: each.device == place):
+            return False
+        return (
+            self._checkpoints.load(claim) is None
+            and self._checkpoints.has_broken(claim)
+            and self._files.is_without_spec(claim)
+        )
+
+    def _others(self, effect: Effect) -> Sequence[Effect]:
+        now, _ = self._checkpoints.load_all()
+        return [
+            other
+            for each in now
+            for other in each.prepared.effects
+            if (other.kind, other.gpu) == (MIG_INSTANCE, effect.gpu)
+        ]

@@ -1,0 +1,59 @@
+"""The record of a MIG device that was made for a claim, kept outside the claim: it proves that the device is ours.
+
+The claim's journal has the same, but is lost if its checkpoint breaks. On disk: one JSON object. No MIG device outlives
+a boot, so a record of another one is meaningless.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MigDeviceRecord:
+    """The record of one place."""
+
+    boot_id: str
+    claim_uid: str
+    gpu: str
+    """UUID of the GPU."""
+    profile: str
+    start: int
+    size: int
+    gpu_instance: int
+    uuid: str
+    """UUID of the MIG device. The driver gives each one another, also at the same place and with the same number."""
+
+
+class _Document(msgspec.Struct):
+    version: int
+    boot_id: str
+    claim_uid: str
+    gpu: str
+    profile: str
+    start: int
+    size: int
+    gpu_instance: int
+    uuid: str
+
+
+def encode_mig_device(record: MigDeviceRecord) -> bytes:
+    """Return the file's content."""
+    return msgspec.json.encode({"version": VERSION, **dataclasses.asdict(record)}) + b"\n"
+
+
+def decode_mig_device(data: bytes) -> MigDeviceRecord:
+    """Read a file. Raises ValueError if it is not one of ours."""
+    try:
+        found = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if found.version != VERSION:
+        raise ValueError(f"version {found.version}, expected {VERSION}")
+    return MigDeviceRecord(**{each.name: getattr(found, each.name) for each in dataclasses.fields(MigDeviceRecord)})
