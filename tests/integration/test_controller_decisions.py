@@ -13,14 +13,21 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.decision import decode_decision
 from dracaena.api.gpu_templates import GpuTemplate
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, decision_annotation, rewrite_label
-from dracaena.api.objects import Namespace, Pod
-from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate
+from dracaena.api.objects import KubeObject, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dracaena.api.resource_objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from support.allocation import DRIVER, blocks, device_name, machine, own_config, policy, request
 from support.api_ground import ApiGround
+from support.clock import FakeClock
 from support.controller import (
     NAMESPACE,
     DyingTransport,
@@ -35,7 +42,12 @@ from support.controller import (
     transport,
 )
 from support.kube import wait_for
+from support.late_watch import late_watch
 
+WATCHED: tuple[type[KubeObject], ...] = (
+    Node, Namespace, PersistentVolumeClaim, PersistentVolume, StorageClass, DeviceClass, DeviceTaintRule, ResourceSlice,
+    ResourceClaim, Pod,
+)  # fmt: skip
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
@@ -69,6 +81,20 @@ def test_a_pod_gets_the_four_gpus_that_are_linked_best(client: KubeClient, conne
     assert (decision.node, decision.links) == ("n", "6 pairs PIX")
     assert sorted(events(client)) == ["c", "p"]
     check_invariants(client)
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.RESOURCE)
+def test_whichever_watch_begins_last_a_waiting_pod_is_decided_without_a_pause(
+    client: KubeClient, connection: DyingTransport, kind: type[KubeObject]
+) -> None:
+    publish(client, {"n": TWO})
+    ask(client, "p", {"c": 2})
+    with late_watch(kind) as begin, running_controller(connection, clock=FakeClock()) as controller:
+        others = [each for each in controller.parts.watches.all if each.resource != kind.RESOURCE]
+        wait_for(lambda: all(each.synced for each in others), "all else was seen")
+        assert allocated_all(client) is None
+        begin()
+        wait_for(lambda: allocated_all(client), "the claim to be allocated")
 
 
 def test_pods_that_were_there_before_and_that_come_later_share_the_devices(
