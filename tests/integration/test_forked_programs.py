@@ -54,3 +54,11 @@ def test_a_signal_ends_it_and_is_its_exit_code(tmp_path: Path) -> None:
     assert program.wait(60) == -signal.SIGKILL
     program.kill()
     program.communicate()
+
+
+def test_a_signal_to_one_that_ends_at_that_moment_is_nothing() -> None:
+    for _ in range(20):
+        program = ForkedProgram(("version",))
+        while program.poll() is None:
+            program.terminate()
+        program.communicate()

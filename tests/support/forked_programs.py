@@ -7,6 +7,7 @@ command itself starts is left to the tests that run it.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import select
@@ -108,7 +109,8 @@ class ForkedProgram:
     def send_signal(self, number: int) -> None:
         """Send a signal; nothing happens when the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended just now, and its server has waited for it
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
