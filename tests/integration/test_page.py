@@ -140,6 +140,7 @@ def test_the_page_asks_the_exporter_of_a_node_and_says_where_it_gives_no_figures
         closing.callback(started.kill)
         reader = Reader(wait_for(lambda: page_port(log), "the page", TIMEOUT_S))
         closing.callback(reader.close)
+        wait_for(lambda: reader.read("/api/summary")["nodes"] == 2, "both nodes are known", TIMEOUT_S)
         (use,) = reader.read("/api/use?node=n")["uses"]
         assert (use["pod"], use["gpu"], use["smPercent"], use["memoryBytes"]) == ("a", 0, 40, 100 << 20)
         told = reader.read("/api/use?node=without")
