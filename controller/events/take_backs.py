@@ -26,7 +26,7 @@ def why_taken_back(found: TakenBack) -> str:
             f"GPUs on node {found.node} are given back, because this pod's PodGroup does not get all of its GPUs now: "
             "another PodGroup comes first, or there are too few"
         )
-    then = "Another node is tried" if found.node_matters else "GPUs are allocated again when it says something else"
+    then = "Another node is tried" if found.node_matters else "GPUs are allocated again once it says something else"
     return f"GPUs on node {found.node} are taken back, because kube-scheduler does not bind the pod there{said} {then}"
 
 
@@ -35,7 +35,7 @@ def why_held(said: str, wait: Wait) -> str:
     message = said[:MESSAGE_LENGTH] or "nothing"
     return (
         f"its GPUs were given back, because kube-scheduler did not bind it for reasons of its own: {message} "
-        f"They are allocated again when it says something else, at {wait.again_at} at the latest"
+        f"They are allocated again once it says something else, at {wait.again_at} at the latest"
     )
 
 

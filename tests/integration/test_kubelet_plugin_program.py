@@ -158,7 +158,7 @@ def test_the_same_instance_is_not_started_twice(world: World, plugin: Program) -
     again = start_command(world)
     _, text = again.communicate(timeout=CALL_S)
     assert again.returncode == 2
-    assert "this instance of the plugin runs already" in text
+    assert "this instance of the plugin is already running" in text
     assert str(world.kubelet / "plugins" / DRIVER / "instance.lock") in text
     assert "Traceback" not in text
     claim = world.allocated_claim("claim", [0])

@@ -34,13 +34,13 @@ PER_STEP = 48
 STEPS = {
     "2": {"first-comes": 17, "second-comes": 15, "one-goes": 12, "last-goes": 12},
     "3": {"first-comes": 17, "second-comes": 15, "one-goes": 12, "last-goes": 12},
-    "slices": {"first-comes": 18, "second-comes": 16, "one-goes": 13, "last-goes": 14},
+    "slices": {"first-comes": 20, "second-comes": 16, "one-goes": 13, "last-goes": 15},
 }
 """The mark of the boot, written once, and then for a claim that comes with MPS: its checkpoint, limit, request, what is
 noted of both, CDI spec, podlist.json, checkpoint; each file is a write and a rename."""
 
 EACH = pytest.mark.parametrize("each", in_tiers(3, 1))
-"""Of how many steps one is looked at for a planted fault: each third is enough to find both."""
+"""Of how many steps one is looked at for a planted fault: each third is enough, from two starts for the second one."""
 
 Crash = Callable[..., dict[str, Any]]
 
@@ -100,7 +100,10 @@ def test_an_effect_that_is_made_before_it_is_journaled_is_found(crash: Crash, ea
 @EACH
 def test_an_effect_that_the_journal_forgets_before_it_is_undone_is_found(crash: Crash, each: int) -> None:
     """A planted fault. Killed between the two, the next call to unprepare finds nothing to undo."""
-    given_back = 1
-    answer = crash("last-goes", "slices", stride=each * PER_STEP, first=given_back, plant="note-before-undo")
-    assert any("limits {'one': 10}, expected {}" in wrong for wrong in answer["wrong"]), answer
-    assert any("interval" in wrong for wrong in answer["wrong"]), answer
+    given_back, found = 1, []
+    for step in range(min(each, 2)):  # limit and interval are undone four steps apart
+        first = given_back + step * PER_STEP
+        answer = crash("last-goes", "slices", stride=each * PER_STEP, first=first, plant="note-before-undo")
+        found += answer["wrong"]
+    assert any("limits {'one': 10}, expected {}" in wrong for wrong in found), found
+    assert any("interval" in wrong for wrong in found), found

@@ -38,6 +38,7 @@ from dracaena.kubelet_plugin.effects.memory_limits import MemoryLimits
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
 from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBefore
+from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Effect
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -182,9 +183,8 @@ class SharedNode:
             boot_id=self.boot,
             clock=ServingClock(serve or self.serve),
         )
-        records = TimeSliceRecords(
-            DocumentFolder(self.folder / "plugin", steps=steps, synced=False), ThreadLock(), self.boot
-        )
+        marks = DocumentFolder(self.folder / "plugin", steps=steps, synced=False)
+        records = self.records = TimeSliceRecords(marks, ThreadLock(), self.boot)
         on_node = NodeEnforcement(mps=MpsOffer(None, runs=True), memory_limits=None, time_slices=None)
         pods = [make_pod(name, {"main": [(name, "")]}, claims={name: name}) for name in NAMES]
         node = PluginNode(
@@ -201,7 +201,7 @@ class SharedNode:
             boot_id=self.boot,
             steps=steps,
         )
-        for files in (node.checkpoint_files, node.podlist, node.specs, requests):
+        for files in (node.checkpoint_files, node.podlist, node.specs, marks, requests):
             with suppress(DracaenaError):
                 files.remove_half_written()
         node.state.enter_boot()
@@ -269,8 +269,17 @@ class SharedNode:
     def nothing_left(self, node: PluginNode) -> list[str]:
         """Return what is left when no claim is prepared."""
         node.reporter.reconcile()
-        files = {name: data for name, data in node.files().items() if name != BOOT_MARK}
         wrong = self.wrong(node, ())
+        UnclaimedTimeSlices(
+            records=self.records,
+            before=TimeSlicesBefore(self.driver, self.records),
+            checkpoints=node.checkpoints,
+            salvage=node.claim_files.salvage,
+            gpu_lock=lambda _gpu: ThreadLock(),
+            lock=node.lock,
+        ).restore()
+        wrong += [each for each in self.wrong(node, ()) if each not in wrong]
+        files = {name: data for name, data in node.files().items() if name != BOOT_MARK}
         requests = [path.name for path in (Path(self.mps.places.root) / mps.REQUESTS).iterdir()]
         return (
             wrong + [f"file {name}" for name in files if name not in EMPTY] + [f"request {name}" for name in requests]
