@@ -137,12 +137,12 @@ class ClaimDemand:
 
 def tolerates_anything(claim: ResourceClaim) -> bool:
     """Return whether any request of a claim has a toleration. Reads leniently, never raises."""
-    return any(entry.get("tolerations") for entry in _asked_for(claim.spec))
+    return any(entry.get("tolerations") for entry in _request_entries(claim.spec))
 
 
 def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
-    places = (document, *_asked_for(document))
+    places = (document, *_request_entries(document))
     return any(
         inside(entry, "cel").get("expression") == expression for place in places for entry in _items(place, "selectors")
     )
@@ -160,11 +160,11 @@ def selectors_name(document: Mapping[str, Any], driver: str) -> bool:
 
 def class_names(claim: ResourceClaim) -> tuple[str, ...]:
     """Return the classes that a claim names anywhere, sorted. Reads leniently, never raises."""
-    names = (entry.get("deviceClassName") for entry in _asked_for(claim.spec))
+    names = (entry.get("deviceClassName") for entry in _request_entries(claim.spec))
     return tuple(sorted({name for name in names if isinstance(name, str)}))
 
 
-def _asked_for(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _request_entries(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield each request of a claim's spec, and each alternative of it."""
     for request in _items(inside(spec, "devices"), "requests"):
         yield from (inside(request, "exactly"), *_items(request, "firstAvailable"))

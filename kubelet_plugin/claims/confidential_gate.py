@@ -17,7 +17,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, state_by_labels
 from dracaena.kubelet_plugin.node.live_machine import LiveMachine
 from dracaena.kubelet_plugin.ports import ReadPool
-from dracaena.kubelet_plugin.prepare.confidential import asked_devices, why_not_ready
+from dracaena.kubelet_plugin.prepare.confidential import gated_devices, why_not_ready
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig
 
 ASK_DEADLINE_S = 10.0
@@ -69,13 +69,13 @@ class ConfidentialGate:
         """Raise NotConfidentialError, with all reasons, if a GPU of the claim cannot be given to containers now; other
         DracaenaErrors if the driver cannot be asked or was never read.
         """
-        asked = asked_devices(claim, self._read_pool(), self._decode_config)
-        if not asked:
+        gated = gated_devices(claim, self._read_pool(), self._decode_config)
+        if not gated:
             return
         of_guest = self._states_of_guests()
-        of_driver = ConfidentialState() if all(each.is_passthrough for each in asked) else self._read_state()
-        states = (of_guest(each.device) if each.is_passthrough else of_driver for each in asked)
-        reasons = [why for each, state in zip(asked, states, strict=True) if (why := why_not_ready(each, state))]
+        of_driver = ConfidentialState() if all(each.is_passthrough for each in gated) else self._read_state()
+        states = (of_guest(each.device) if each.is_passthrough else of_driver for each in gated)
+        reasons = [why for each, state in zip(gated, states, strict=True) if (why := why_not_ready(each, state))]
         if reasons:
             raise NotConfidentialError("; ".join(reasons))
 

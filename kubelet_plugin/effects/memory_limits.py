@@ -29,7 +29,7 @@ class MemoryLimitSource(Protocol):
         ...
 
 
-class AskedMemoryLimiter:
+class GpuDriverMemoryLimiter:
     """Implements MemoryLimiter through the driver's thread."""
 
     def __init__(self, source: MemoryLimitSource, ask: Ask) -> None:

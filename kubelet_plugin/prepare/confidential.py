@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 
 @dataclass(frozen=True, slots=True)
-class AskedDevice:
+class GatedDevice:
     """A device whose state must be checked before a claim gets it."""
 
     request: str
@@ -30,7 +30,7 @@ class AskedDevice:
         return self.device.startswith((DEVICE_PREFIX, VGPU_PREFIX))
 
 
-def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> tuple[AskedDevice, ...]:
+def gated_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> tuple[GatedDevice, ...]:
     """Return the devices to check, in the order of the allocation: those that must compute confidentially, and, while
     the GPUs of this node do, all that its driver has. Admin access is always allowed: attesting the GPUs needs it.
     plan_claim() reports what is wrong with a claim.
@@ -41,7 +41,7 @@ def asked_devices(claim: ResourceClaim, pool: PublishedPool, decode_config: Deco
     configs, _ = read_configs(allocation, pool.driver, decode_config)
     is_enabled = any(gpu.cc_mode in CC_ENABLED_MODES for gpu in pool.gpus.values())
     found = [
-        AskedDevice(
+        GatedDevice(
             result.request,
             DeviceName(result.device),
             is_required=any(_requires_it(config) for config in configs_for(result.request, configs)),
@@ -56,29 +56,29 @@ def _requires_it(config: GpuConfig | VfioConfig) -> bool:
     return isinstance(config, GpuConfig) and config.confidential is not None
 
 
-def why_not_ready(asked: AskedDevice, state: ConfidentialState) -> str | None:
+def why_not_ready(gated: GatedDevice, state: ConfidentialState) -> str | None:
     """Return why no container can be given a device in this state, saying who must act; None if one can."""
-    if asked.is_required and state.mode != CC_ON:
+    if gated.is_required and state.mode != CC_ON:
         return (
-            f"request {asked.request}: GpuConfig requires that {asked.device} computes confidentially (mode on), and "
-            f"{_mode_in_words(asked, state)}: an admin must switch the GPUs of this node to mode on (docs/vm.md), or "
+            f"request {gated.request}: GpuConfig requires that {gated.device} computes confidentially (mode on), and "
+            f"{_mode_in_words(gated, state)}: an admin must switch the GPUs of this node to mode on (docs/vm.md), or "
             "the pod must ask for others"
         )
     if state.mode in CC_ENABLED_MODES and not state.ready:
-        return f"request {asked.request}: {asked.device} {_readiness_in_words(asked, state)}"
+        return f"request {gated.request}: {gated.device} {_readiness_in_words(gated, state)}"
     return None
 
 
-def _mode_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
+def _mode_in_words(gated: GatedDevice, state: ConfidentialState) -> str:
     if state.mode is not None:
         return f"its mode is {state.mode}"
-    if asked.is_passthrough:
+    if gated.is_passthrough:
         return f"the mode of GPUs for virtual machines on this node is not known (label {MODE_STATE_LABEL})"
     return "the NVIDIA driver does not report its mode"
 
 
-def _readiness_in_words(asked: AskedDevice, state: ConfidentialState) -> str:
-    if asked.is_passthrough:
+def _readiness_in_words(gated: GatedDevice, state: ConfidentialState) -> str:
+    if gated.is_passthrough:
         return (
             f"is in mode {state.mode}, and label {READY_STATE_LABEL} of this node does not say `true`: NVIDIA's "
             "manager of these modes must say it; kubelet asks again"

@@ -81,7 +81,7 @@ def plan_claim(
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
-    devices = [_opened_as_asked(device, configs) for device in devices]
+    devices = [_opened_as_configured(device, configs) for device in devices]
     effects: list[Effect] = []
     for device in (d for d in devices if not d.admin_access):  # admin access changes nothing
         sharing = merged_sharing(c for c in configs_for(device.request, configs) if isinstance(c, GpuConfig))
@@ -103,7 +103,7 @@ def plan_claim(
     return Refusal(tuple(reasons)) if reasons else plan
 
 
-def _opened_as_asked(device: PreparedDevice, configs: Sequence[_Config]) -> PreparedDevice:
+def _opened_as_configured(device: PreparedDevice, configs: Sequence[_Config]) -> PreparedDevice:
     """Return a GPU for a virtual machine with how its launcher opens it; other devices as they are."""
     if not device.is_passthrough:
         return device

@@ -45,7 +45,7 @@ from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.publish.pool import PoolIdentity
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
-from dracaena.kubelet_plugin.effects.memory_limits import AskedMemoryLimiter
+from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.cache import node_cache
@@ -188,9 +188,9 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     updates = MachineUpdates(node.events)
     health: HealthSource
     live: LiveMachine | None = None
-    asked: NodeSource | None = None
+    node_source: NodeSource | None = None
     played: RecordedNode | None = None
-    limiter: AskedMemoryLimiter | None = None
+    limiter: GpuDriverMemoryLimiter | None = None
     fabric: FabricPartitions | None = None
     if recorded is not None:
         health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
@@ -198,10 +198,10 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
             played = RecordedNode(recorded, DocumentFolder(node.paths.recorded_mig, synced=False), read_boot_id())
             live = _live_machine(node, played, updates)
     else:
-        asked = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
+        node_source = source(node.release) if source is not None else nvml_source(settings, node.metrics, node.release)
         fabric = fabric_partitions(node)
-        live = _live_machine(node, asked, updates, with_fabric(fabric, settings))
-        health, limiter = asked, AskedMemoryLimiter(asked, live.ask)
+        live = _live_machine(node, node_source, updates, with_fabric(fabric, settings))
+        health, limiter = node_source, GpuDriverMemoryLimiter(node_source, live.ask)
     if live is not None:
         at_start = {} if node.section is None else node.section.labels
         node.label_updates.subscribe(LabelReadings(settings.driver_name, at_start, live.read_soon).take)
@@ -218,7 +218,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         sharing=settings.sharing,
         mig_gpus=settings.mig_gpus if settings.mig == ON_DEMAND else "",
         own_places=own_places.names,
-        made_devices=own_places.made if asked is not None else dict,  # none is read of a recorded machine
+        made_devices=own_places.made if node_source is not None else dict,  # none is read of a recorded machine
         on_troubles=partial(node.troubles.update, "devices"),
         labels=node.labels,
         guest_modes=None if cc_modes is None else cc_modes.modes,
@@ -227,12 +227,12 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
     if not watched:
         streams = HealthStreams(settings.node_name, None, node.clock)
         return GpuParts(
-            slices, publisher, devices, updates, live, asked, fabric, played, own_places, None, streams, limiter
+            slices, publisher, devices, updates, live, node_source, fabric, played, own_places, None, streams, limiter
         )
     monitor, streams = health_parts(node, health, live.ask if live is not None else ask_at_once, devices)
     updates.subscribe(monitor.take)
     return GpuParts(
-        slices, publisher, devices, updates, live, asked, fabric, played, own_places, monitor, streams, limiter
+        slices, publisher, devices, updates, live, node_source, fabric, played, own_places, monitor, streams, limiter
     )
 
 

@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
-from dracaena.kubelet_plugin.effects.memory_limits import AskedMemoryLimiter
+from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from dracaena.kubelet_plugin.layouts.rounds import LayoutRounds
@@ -95,7 +95,7 @@ class GpuParts:
     monitor: HealthMonitor | None
     """None if health is not watched."""
     streams: HealthStreams
-    limiter: AskedMemoryLimiter | None
+    limiter: GpuDriverMemoryLimiter | None
     """None with a recorded machine."""
 
 
