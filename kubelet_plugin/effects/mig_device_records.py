@@ -26,8 +26,8 @@ class MigDeviceRecords:
     def __init__(
         self, files: DocumentStore, lock: NodeLock, boot_id: str, owner: Callable[[Effect], ClaimUid | None]
     ) -> None:
-        """`lock` is the lock of the calls, which guards all writes on this node: note() and forget() take it. `owner`
-        returns, with it held, which claim has an effect in its journal.
+        """`lock` is the lock of the calls, which guards all writes on this node: checked(), note() and forget() take
+        it. `owner` returns, with it held, which claim has an effect in its journal.
         """
         self._owner = owner
         self._files = files
@@ -59,6 +59,16 @@ class MigDeviceRecords:
         outcome: dict[str, Scalar] = {"making": True, "gpu_instance": found.gpu_instance, "uuid": found.uuid}
         effect = Effect(MIG_INSTANCE, gpu_device_name(found.gpu), place, None, given, outcome)
         return ClaimUid(found.claim_uid), effect
+
+    def checked(self, place: DeviceName) -> tuple[ClaimUid, Effect] | None:
+        """Return the same, and remove a record that says nothing about this boot. Needs no lock of a GPU: a record that
+        replaces that one meanwhile stays.
+        """
+        with self._lock.hold():
+            found = self.of(place)
+            if found is None:
+                self._files.remove(_name(place))
+            return found
 
     def note(self, effect: Effect, outcome: Mapping[str, Scalar]) -> None:
         """Record the MIG device that an effect has made."""

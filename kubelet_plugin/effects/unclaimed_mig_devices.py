@@ -58,9 +58,8 @@ class UnclaimedMigDevices:
         """Destroy one MIG device if it is due; return whether it was there. A GPU that a call works on is left to that
         call.
         """
-        found = self._records.of(place)
+        found = self._records.checked(place)
         if found is None:
-            self._records.forget(place)
             return False
         claim, effect = found
         with contextlib.ExitStack() as stack:
@@ -69,6 +68,8 @@ class UnclaimedMigDevices:
             except TemporaryError:
                 return False
             try:
+                if self._records.of(place) != found:
+                    return False  # it was another device's by the time that the GPU was free: left to the next sweep
                 with self._lock.hold():
                     if not self._has_ended(claim, place):
                         return False

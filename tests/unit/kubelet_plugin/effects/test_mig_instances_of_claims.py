@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,20 @@ from support.plugin import (
 from support.seeds import sampled
 
 NEVER = 1 << 30
+
+
+class LateLock(ThreadLock):
+    """Whoever waits for it gets it after somebody else has done something."""
+
+    def __init__(self, others: Callable[[], object]) -> None:
+        super().__init__()
+        self._others = others
+
+    @contextmanager
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
+        self._others()
+        with super().hold(within_s):
+            yield
 
 
 class Claims:
@@ -155,6 +169,35 @@ def test_a_mig_device_that_lies_where_a_lost_one_lay_is_a_strangers(claims: Clai
     before = claims.mig.hardware.layout(0)
     assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before)
     assert claims.mig.records.places() == ()
+
+
+def test_a_record_that_replaces_one_of_an_earlier_boot_while_that_is_being_removed_stays(claims: Claims) -> None:
+    """The first sweep of a boot comes together with the first claims."""
+    claims.node.state.prepare(reference_to(claims.claim("one", claims.place("3g.40gb", 4))))
+    (record,) = claims.folder.glob("made-*")
+    made = record.read_bytes()
+    record.write_bytes(made.replace(b"boot-1", b"boot-0"))
+    lock = LateLock(lambda: record.write_bytes(made))
+    claims.mig.records = MigDeviceRecords(DocumentFolder(claims.folder, synced=False), lock, "boot-1", claims.owner)
+    assert claims.sweep() == 0
+    assert record.read_bytes() == made
+    record.write_bytes(made.replace(b"boot-1", b"boot-0"))
+    claims.restart()
+    assert claims.sweep() == 0
+    assert not record.exists()
+
+
+def test_a_record_that_replaces_another_while_the_gpu_is_waited_for_does_not_go_with_that(claims: Claims) -> None:
+    """The other instance of the plugin has swept, and then a second claim of the place was lost."""
+    lost = claims.claim("lost", claims.place("3g.40gb", 4))
+    claims.node.state.prepare(reference_to(lost))
+    claims.lose(lost)
+    (record,) = claims.folder.glob("made-*")
+    made = record.read_bytes()
+    record.write_bytes(made.replace(b"MIG-0000", b"MIG-1111"))
+    claims.node.gpu_locks[claims.gpus[0]] = LateLock(lambda: record.write_bytes(made))
+    assert [claims.sweep(), claims.sweep()].count(1) == 1
+    assert claims.mig.hardware.layout(0) == []
 
 
 def test_a_lost_mig_device_is_left_while_a_claim_waits_for_its_place(claims: Claims) -> None:
