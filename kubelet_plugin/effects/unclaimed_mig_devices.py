@@ -14,7 +14,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.ports import NodeLock
+from dracaena.kubelet_plugin.ports import NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, Effect
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
@@ -30,6 +30,7 @@ class UnclaimedMigDevices:
         self,
         *,
         records: MigDeviceRecords,
+        read_pool: ReadPool,
         destroy: Callable[[Effect, Sequence[Effect]], bool],
         checkpoints: Checkpoints,
         files: ClaimFiles,
@@ -41,6 +42,7 @@ class UnclaimedMigDevices:
         `destroyed` is called after a device was destroyed.
         """
         self._records = records
+        self._read_pool = read_pool
         self._destroy = destroy
         self._checkpoints = checkpoints
         self._files = files
@@ -51,6 +53,9 @@ class UnclaimedMigDevices:
     def destroy(self) -> int:
         """Destroy the MIG devices that are recorded as ours, and that no claim has or may have; return how many. Raises
         DracaenaError if the records cannot be read.
+
+        Those of a GPU that is no longer divided on demand stay: they are published as they are, and a claim gets one of
+        them without its GPU's lock.
         """
         return sum(map(self._destroy_at, self._records.places()))
 
@@ -68,6 +73,8 @@ class UnclaimedMigDevices:
             except TemporaryError:
                 return False
             try:
+                if place not in self._read_pool().mig_places:
+                    return False
                 if self._records.of(place) != found:
                     return False  # it was another device's by the time that the GPU was free: left to the next sweep
                 with self._lock.hold():

@@ -352,7 +352,12 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     unclaimed = {
         "gpu": unclaimed_gpus(node, checkpoints, files, changes),
         "mig": unclaimed_mig_devices(
-            node, checkpoints, files, changes, gpus.live.read_soon if gpus.live is not None else lambda: None
+            node,
+            checkpoints,
+            files,
+            changes,
+            gpus.devices.pool,
+            gpus.live.read_soon if gpus.live is not None else lambda: None,
         ),
         "share": unclaimed_shares(node, checkpoints, files),
         "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),

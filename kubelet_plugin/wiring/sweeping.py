@@ -15,8 +15,8 @@ from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.ports import ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, VFIO_BIND
-from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.gpu_users import prepared_users
@@ -71,16 +71,22 @@ def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles,
 
 
 def unclaimed_mig_devices(
-    node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans, read_soon: Callable[[], None]
+    node: NodeParts,
+    checkpoints: Checkpoints,
+    files: ClaimFiles,
+    gpus: GpuMeans,
+    read_pool: ReadPool,
+    read_soon: Callable[[], None],
 ) -> Callable[[], int]:
     """Return a function that destroys MIG devices that were made for claims and that no claim has any more, and returns
-    how many.
+    how many. Whatever `mig` says now, it removes the records of earlier boots.
     """
     instances = gpus.means.get(MIG_INSTANCE)
-    if node.settings.mig != ON_DEMAND or not isinstance(instances, MigInstances):
+    if not isinstance(instances, MigInstances):
         return lambda: 0
     return UnclaimedMigDevices(
         records=gpus.made,
+        read_pool=read_pool,
         destroy=instances.destroy,
         checkpoints=checkpoints,
         files=files,

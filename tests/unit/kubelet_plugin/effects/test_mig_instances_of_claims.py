@@ -87,6 +87,7 @@ class Claims:
         """Destroy what no claim has any more."""
         return UnclaimedMigDevices(
             records=self.mig.records,
+            read_pool=lambda: self.node.pool,
             destroy=self.mig.instances.destroy,
             checkpoints=self.node.checkpoints,
             files=self.node.claim_files,
@@ -198,6 +199,20 @@ def test_a_record_that_replaces_another_while_the_gpu_is_waited_for_does_not_go_
     claims.node.gpu_locks[claims.gpus[0]] = LateLock(lambda: record.write_bytes(made))
     assert [claims.sweep(), claims.sweep()].count(1) == 1
     assert claims.mig.hardware.layout(0) == []
+
+
+def test_a_lost_mig_device_stays_where_its_gpu_is_no_longer_divided_on_demand(claims: Claims) -> None:
+    """It is published like the others of such a GPU, and claims get these without an effect: no lock keeps one from
+    being prepared while the sweep destroys it.
+    """
+    lost = claims.claim("lost", claims.place("3g.40gb", 4))
+    claims.node.state.prepare(reference_to(lost))
+    claims.lose(lost)
+    divided, before = claims.pool, claims.mig.hardware.layout(0)
+    claims.read(node_pool(claims.mig.hardware.machine, DRIVER, PoolName(NODE)))
+    assert (claims.sweep(), claims.mig.hardware.layout(0)) == (0, before)
+    claims.read(divided)
+    assert (claims.sweep(), claims.mig.hardware.layout(0)) == (1, [])
 
 
 def test_a_lost_mig_device_is_left_while_a_claim_waits_for_its_place(claims: Claims) -> None:
