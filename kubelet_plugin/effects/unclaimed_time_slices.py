@@ -17,9 +17,8 @@ from dracaena.kubelet_plugin.effects.time_slice_records import TimeSliceRecords
 from dracaena.kubelet_plugin.effects.time_slices import TimeSlicesBefore
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.effects import TIME_SLICE, TIME_SLICE_BEFORE
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 
 log = structlog.get_logger()
 
@@ -33,17 +32,15 @@ class UnclaimedTimeSlices:
         records: TimeSliceRecords,
         before: TimeSlicesBefore,
         checkpoints: Checkpoints,
-        salvage: Callable[[Broken], PreparedClaim],
+        files: ClaimFiles,
         gpu_lock: Callable[[DeviceName], NodeLock],
         lock: NodeLock,
     ) -> None:
-        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage). `lock` is that of
-        the calls.
-        """
+        """`lock` is that of the calls."""
         self._records = records
         self._before = before
         self._checkpoints = checkpoints
-        self._salvage = salvage
+        self._files = files
         self._gpu_lock = gpu_lock
         self._lock = lock
 
@@ -75,10 +72,12 @@ class UnclaimedTimeSlices:
         return was_set
 
     def _may_be_divided(self, gpu: DeviceName) -> bool:
-        """Whether a claim has time slices on a GPU, or its broken checkpoint may name some."""
-        now, broken = self._checkpoints.load_all()
+        """Whether a claim has time slices on a GPU, or its checkpoint, which broke or was lost, may name some."""
+        now, earlier, broken = self._checkpoints.load_by_boot()
         effects = (effect for each in now for effect in each.prepared.effects)
         if any(effect.gpu == gpu and effect.kind in (TIME_SLICE, TIME_SLICE_BEFORE) for effect in effects):
             return True
-        held = ({device.physical_gpu for device in self._salvage(each).devices} for each in broken)
+        known = {each.prepared.claim.uid for each in (*now, *earlier)} | {each.uid for each in broken}
+        unsure = (*map(self._files.salvage, broken), *self._files.lost(known))
+        held = ({device.physical_gpu for device in each.devices} for each in unsure)
         return any(not gpus or gpu in gpus for gpus in held)

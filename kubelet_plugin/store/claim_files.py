@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
@@ -10,7 +12,7 @@ from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpu
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import needs_gpu_driver
 from dracaena.kubelet_plugin.prepare.cdi.devices import devices_in_spec
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_spec, spec_file_name
+from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file, claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
@@ -76,3 +78,11 @@ class ClaimFiles:
         spec = self._specs.read(spec_file_name(self._driver, broken.uid))
         devices = () if spec is None else devices_in_spec(spec, broken.uid)
         return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)
+
+    def lost(self, known: Collection[ClaimUid]) -> Iterator[PreparedClaim]:
+        """Yield what claims hold according to their CDI specs that are not among the known ones: their checkpoints were
+        lost, and their containers may run.
+        """
+        for uid in filter(None, (claim_of_spec_file(self._driver, name) for name in self._specs.names(".json"))):
+            if uid not in known:
+                yield self.salvage(Broken(uid, "is gone"))

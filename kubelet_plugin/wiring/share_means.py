@@ -123,7 +123,7 @@ def unclaimed_time_slices(
         records=shares.time_slice_records,
         before=shares.time_slices,
         checkpoints=checkpoints,
-        salvage=files.salvage,
+        files=files,
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
         lock=node.call_lock,
     ).restore

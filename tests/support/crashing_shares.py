@@ -274,7 +274,7 @@ class SharedNode:
             records=self.records,
             before=TimeSlicesBefore(self.driver, self.records),
             checkpoints=node.checkpoints,
-            salvage=node.claim_files.salvage,
+            files=node.claim_files,
             gpu_lock=lambda _gpu: ThreadLock(),
             lock=node.lock,
         ).restore()

@@ -196,7 +196,7 @@ class ShareSimulator(Simulator):
             records=self.records,
             before=TimeSlicesBefore(self.slices, self.records),
             checkpoints=self.node.checkpoints,
-            salvage=self.node.claim_files.salvage,
+            files=self.node.claim_files,
             gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
             lock=self.node.lock,
         ).restore()

@@ -75,7 +75,7 @@ def unclaimed(node: PluginNode, slices: FakeTimeSlices) -> UnclaimedTimeSlices:
         records=records,
         before=TimeSlicesBefore(slices, records),
         checkpoints=node.checkpoints,
-        salvage=node.claim_files.salvage,
+        files=node.claim_files,
         gpu_lock=lambda gpu: node.gpu_locks.setdefault(gpu, ThreadLock()),
         lock=node.lock,
     )
@@ -155,6 +155,19 @@ def test_after_a_broken_checkpoint_the_interval_stays_while_its_claim_may_be_the
     assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
     slices.intervals[GPU] = LONG
     assert (left.restore(), slices.intervals[GPU]) == (0, LONG), "an admin's"
+
+
+def test_the_interval_stays_while_a_claim_whose_checkpoint_was_lost_has_a_spec(tmp_path: Path) -> None:
+    """Its containers may run; once the API answers, it gets its checkpoint back or loses its spec."""
+    claim, slices = share_claim("one"), on_gpu(MEDIUM)
+    node = plugin(tmp_path, slices, claim)
+    node.state.prepare(reference_to(claim))
+    (node.folder / "claims" / f"{reference_to(claim).uid}.json").unlink()
+    node.checkpoints.look_at_each()
+    left = unclaimed(node, slices)
+    assert (left.restore(), slices.intervals[GPU]) == (0, LONG)
+    assert node.state.drop_stray_spec(reference_to(claim).uid)
+    assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
 
 
 def test_a_gpu_that_a_call_works_on_is_left_to_that_call(tmp_path: Path) -> None:
