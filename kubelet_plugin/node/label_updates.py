@@ -19,9 +19,12 @@ class LabelUpdates:
         self._subscribers.append(take)
 
     def publish(self, labels: Mapping[str, str]) -> None:
-        """Pass on the labels that the Node has now; labels that nobody changed are not passed on again."""
+        """Pass on the labels that the Node has now; labels that nobody changed are not passed on again, unless that
+        failed. Raises what a subscriber raises; those after it then do not get the labels.
+        """
         if labels == self._last:
             return
-        self._last = dict(labels)
+        self._last = None
         for take in self._subscribers:
             take(labels)
+        self._last = dict(labels)
