@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
+
 VERSION: Final = 1
 
 
@@ -23,9 +25,7 @@ class BoundGpu:
     """As in the claim's journal (vfio_binding.FUNCTIONS)."""
 
 
-class _Document(msgspec.Struct):
-    version: int
-    boot_id: str
+class _Document(JournalDocument):
     functions: str
 
 
@@ -36,10 +36,5 @@ def encode_bound_gpu(gpu: BoundGpu) -> bytes:
 
 def decode_bound_gpu(data: bytes) -> BoundGpu:
     """Read a file. Raises ValueError if it is not one of ours."""
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.version != VERSION:
-        raise ValueError(f"version {document.version}, expected {VERSION}")
+    document = read_document(data, _Document, VERSION)
     return BoundGpu(document.boot_id, document.functions)

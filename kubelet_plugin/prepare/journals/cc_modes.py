@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
+
 VERSION: Final = 1
 
 NO_MODE: Final = ""
@@ -91,10 +93,8 @@ class _Refused(msgspec.Struct):
     problem: str
 
 
-class _Document(msgspec.Struct, omit_defaults=True):
-    version: int
-    boot_id: str
-    modes: dict[str, str] = {}
+class _Document(JournalDocument, omit_defaults=True):
+    modes: dict[str, str] = msgspec.field(default_factory=dict)
     change: _Change | None = None
     refused: _Refused | None = None
     asking: bool = False
@@ -120,12 +120,7 @@ def encode_cc_modes(journal: CcModeJournal) -> bytes:
 
 def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
     """Read a file in a boot. Raises ValueError if it cannot be read."""
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.version != VERSION:
-        raise ValueError(f"version {document.version}, expected {VERSION}")
+    document = read_document(data, _Document, VERSION)
     change, refused = document.change, document.refused
     journal = CcModeJournal(
         boot_id,

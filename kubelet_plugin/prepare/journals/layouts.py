@@ -15,6 +15,7 @@ import msgspec
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
 
 VERSION: Final = 1
 
@@ -107,27 +108,6 @@ class GpuRecord:
         return replace(self, made=tuple(each for each in self.made if each != gone))
 
 
-class JournalDocument(msgspec.Struct):
-    """What the documents of all kinds have in common."""
-
-    version: int
-    boot_id: str
-
-
-D = TypeVar("D", bound=JournalDocument)
-
-
-def read_document(data: bytes, kind: type[D]) -> D:
-    """Read a document of a kind. Raises ValueError if it cannot be read, or has another version."""
-    try:
-        document = msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.version != VERSION:
-        raise ValueError(f"version {document.version}, expected {VERSION}")
-    return document
-
-
 class _Layout(msgspec.Struct):
     name: str
     enabled: bool
@@ -165,7 +145,7 @@ def encode_journal(journal: LayoutJournal[GpuRecord]) -> bytes:
 
 def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
     """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-    document = read_document(data, _Document)
+    document = read_document(data, _Document, VERSION)
     if document.boot_id != boot_id:
         return LayoutJournal(boot_id, GpuRecord())
     return LayoutJournal(boot_id, GpuRecord(), {uuid: _record(each) for uuid, each in document.gpus.items()})

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document, read_fields
+
 VERSION: Final = 1
 
 
@@ -31,18 +33,6 @@ class MigDeviceRecord:
     """UUID of the MIG device. The driver gives each one another, also at the same place and with the same number."""
 
 
-class _Document(msgspec.Struct):
-    version: int
-    boot_id: str
-    claim_uid: str
-    gpu: str
-    profile: str
-    start: int
-    size: int
-    gpu_instance: int
-    uuid: str
-
-
 def encode_mig_device(record: MigDeviceRecord) -> bytes:
     """Return the file's content."""
     return msgspec.json.encode({"version": VERSION, **dataclasses.asdict(record)}) + b"\n"
@@ -50,10 +40,5 @@ def encode_mig_device(record: MigDeviceRecord) -> bytes:
 
 def decode_mig_device(data: bytes) -> MigDeviceRecord:
     """Read a file. Raises ValueError if it is not one of ours."""
-    try:
-        found = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if found.version != VERSION:
-        raise ValueError(f"version {found.version}, expected {VERSION}")
-    return MigDeviceRecord(**{each.name: getattr(found, each.name) for each in dataclasses.fields(MigDeviceRecord)})
+    read_document(data, JournalDocument, VERSION)
+    return read_fields(data, MigDeviceRecord)

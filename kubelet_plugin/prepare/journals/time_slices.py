@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
 
 VERSION: Final = 1
 
@@ -29,9 +30,7 @@ class TimeSliceRecord:
     """Intervals that were set, or are about to be set, for shares since."""
 
 
-class _Document(msgspec.Struct):
-    version: int
-    boot_id: str
+class _Document(JournalDocument):
     gpu: str
     before: TimeSliceInterval
     ours: list[TimeSliceInterval]
@@ -47,10 +46,5 @@ def encode_time_slices(record: TimeSliceRecord) -> bytes:
 
 def decode_time_slices(data: bytes) -> TimeSliceRecord:
     """Read a file. Raises ValueError if it is not one of ours."""
-    try:
-        document = msgspec.json.decode(data, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if document.version != VERSION:
-        raise ValueError(f"version {document.version}, expected {VERSION}")
+    document = read_document(data, _Document, VERSION)
     return TimeSliceRecord(document.boot_id, document.gpu, document.before, frozenset(document.ours))

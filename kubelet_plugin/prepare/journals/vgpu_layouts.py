@@ -9,12 +9,11 @@ from typing import Final
 import msgspec
 
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout, VgpuOnGpu
+from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
 from dracaena.kubelet_plugin.prepare.journals.layouts import (
     VERSION,
-    JournalDocument,
     JournalForm,
     LayoutJournal,
-    read_document,
 )
 
 
@@ -94,7 +93,7 @@ def encode_vgpu_journal(journal: LayoutJournal[VgpuRecord]) -> bytes:
 
 def decode_vgpu_journal(data: bytes, boot_id: str) -> LayoutJournal[VgpuRecord]:
     """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-    document = read_document(data, _Document)
+    document = read_document(data, _Document, VERSION)
     if document.boot_id != boot_id:
         return LayoutJournal(boot_id, NOTHING_KNOWN)
     return LayoutJournal(boot_id, NOTHING_KNOWN, {address: _record(each) for address, each in document.gpus.items()})
