@@ -1,0 +1,101 @@
+"""Claims on a node whose GPUs are divided on demand, through prepare and unprepare on real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dracaena.api.mig_geometry import places
+from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
+from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
+from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
+from dracaena.kubelet_plugin.node.pool import node_pool
+from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
+from support.killed_steps import KilledSteps
+from support.mig_node import MigNode
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    PluginNode,
+    ThreadLock,
+    claim_of,
+    reference_to,
+)
+
+NEVER = 1 << 30
+"""A step that no test comes to."""
+
+
+class Claims:
+    """A plugin over one hardware. restart() is a kill: files, instances and nothing else stay."""
+
+    def __init__(self, folder: Path, mig: MigNode, setting: str = "all") -> None:
+        self.folder, self.mig = folder, mig
+        machine = mig.hardware.machine
+        self.gpus = [gpu_device_name(gpu.uuid) for gpu in machine.gpus]
+        self.pool = node_pool(machine, DRIVER, PoolName(NODE), divided=divided_gpus(setting, machine))
+        self.claims = FakeClaims()
+        self.restart()
+
+    def restart(self) -> None:
+        self.steps = KilledSteps(NEVER)
+        files = DocumentFolder(self.folder, steps=self.steps, synced=False)
+        self.mig.records = MigDeviceRecords(files, ThreadLock(), "boot-1", self.owner)
+        self.mig.start()
+        means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
+        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+
+    def owner(self, effect: Effect) -> ClaimUid | None:
+        return self.node.checkpoints.owner(effect)
+
+    def sweep(self) -> int:
+        """Destroy what no claim has any more."""
+        return UnclaimedMigDevices(
+            records=self.mig.records,
+            read_pool=lambda: self.node.pool,
+            destroy=self.mig.instances.destroy,
+            checkpoints=self.node.checkpoints,
+            files=self.node.claim_files,
+            gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
+            lock=self.node.lock,
+            destroyed=lambda: None,
+        ).destroy()
+
+    def lose(self, claim: ResourceClaim) -> None:
+        """Break a claim's checkpoint; kubelet unprepares it before it is rebuilt."""
+        self.break_checkpoint(claim)
+        self.node.state.unprepare(reference_to(claim))
+
+    def break_checkpoint(self, claim: ResourceClaim) -> None:
+        (self.folder / "claims" / f"{reference_to(claim).uid}.json").write_bytes(b"rubbish")
+        self.node.checkpoints.look_at_each()
+
+    def read(self, pool: PublishedPool) -> None:
+        self.pool = self.node.pool = pool
+
+    def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
+        results = [
+            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
+            for number, device in enumerate(devices)
+        ]
+        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        self.claims.put(claim)
+        return claim
+
+    def place(self, profile: str, start: int, ordinal: int = 0) -> str:
+        gpu = self.mig.hardware.machine.gpus[ordinal]
+        return next(
+            place.device_name
+            for place in places(gpu.uuid, gpu.mig_profiles)
+            if (place.profile.name, place.placement.start) == (profile, start)
+        )
+
+    def done(self) -> list[PreparedClaim]:
+        found, _ = self.node.checkpoints.load_all()
+        return [checkpoint.prepared for checkpoint in found if checkpoint.state is State.DONE]
