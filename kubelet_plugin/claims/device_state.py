@@ -300,24 +300,25 @@ class DeviceState:
 
     def _begin(self, claim: ResourceClaim) -> _Begun:
         """Take the devices of a claim, and prepare it if it needs no effects."""
-        pool = self._read_pool()
+        pool, uid = self._read_pool(), ClaimUid(claim.metadata.uid)
         self._claim_reconciler.reconcile(pool)
+        lost = self._checkpoints.load(uid) is None and self._files.spec_is_seen(uid)  # its containers may run
         try:
             plan = self._plan(claim, pool)
         except DracaenaError as error:
             # A container may run with the devices of an earlier call, whose spec may no longer be right.
-            if self._checkpoints.may_be_in_use(ClaimUid(claim.metadata.uid)):
+            if lost or self._checkpoints.may_be_in_use(uid):
                 self._hold(claim, pool, str(error))
             raise
-        fresh = not self._checkpoints.holds(plan.claim.uid)
+        fresh = not lost and not self._checkpoints.holds(uid)
         try:
-            started = self._checkpoints.start(plan)
+            started = self._checkpoints.start(plan, lost=lost)
             if not started.prepared.effects:
                 self._finish(started, pool)
         except DracaenaError:
             if fresh:
                 self._undo(plan.claim)
-            # Otherwise an earlier call may have been answered (its checkpoint broke since), and a container may run.
+            # Otherwise a container may run: an earlier call may have been answered, whose checkpoint broke or was lost.
             raise
         return _Begun(started.prepared, plan.effects, fresh)
 
@@ -419,9 +420,9 @@ class DeviceState:
     def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
         """Return the devices that containers may have from an earlier preparation in this boot, at former nodes too."""
         found = self._checkpoints.load(uid)
-        if isinstance(found, Broken):
-            return self._files.salvage(found).devices
-        if found is None or found.boot_id != self._checkpoints.boot_id or not found.in_use:
+        if not isinstance(found, Checkpoint):
+            return self._files.salvage(found or Broken(uid, "is gone")).devices
+        if found.boot_id != self._checkpoints.boot_id or not found.in_use:
             return ()
         return (*found.prepared.devices, *found.prepared.former)
 

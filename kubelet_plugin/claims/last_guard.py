@@ -108,12 +108,10 @@ class LastGuard:
                     f"request {device.request}: {gpu} is being divided into another layout, and "
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
-        _, broken = self._checkpoints.load_all()
         others = [*self._claim_reconciler.holders(pool)]
-        for each in broken:
+        for each, salvaged in self._files.unsure(self._checkpoints):
             if each.uid == plan.claim.uid:
                 continue
-            salvaged = self._files.salvage(each)
             if not salvaged.devices:
                 raise TemporaryError(
                     f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "

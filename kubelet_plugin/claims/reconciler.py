@@ -74,8 +74,8 @@ class ClaimReconciler:
         claims = self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
-        # A broken checkpoint cannot be followed: its containers may have every node that its spec names.
-        formers += [self._files.salvage(broken) for broken in self._checkpoints.load_all()[1]]
+        # A broken or lost checkpoint cannot be followed: its containers may have every node that its spec names.
+        formers += [salvaged for _, salvaged in self._files.unsure(self._checkpoints)]
         for checkpoint, followed in claims:
             uid = checkpoint.prepared.claim.uid
             if not checkpoint.in_use or not checkpoint.planned or uid in failed:

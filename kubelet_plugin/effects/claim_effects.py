@@ -21,9 +21,9 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.ports import EffectMeans, JoinedEffectMeans, NodeLock, NotingEffectMeans
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint, State
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.gpu_users import UnsureClaims
 
 MAX_WAITING = 8
 """Most calls that may wait for GPUs at once, a quarter of the workers (adapters.kubelet.grpc_server): a slow effect
@@ -46,17 +46,14 @@ class ClaimEffects:
         means: Mapping[str, EffectMeans | NotingEffectMeans],
         lock: NodeLock,
         gpu_lock: Callable[[DeviceName], NodeLock],
-        salvage: Callable[[Broken], PreparedClaim],
+        unsure: UnsureClaims,
     ) -> None:
-        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name.
-
-        `salvage` returns what is known of a claim whose checkpoint is broken, without devices if nothing is known.
-        """
+        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name."""
         self._checkpoints = checkpoints
         self._means = means
         self._lock = lock
         self._gpu_lock = gpu_lock
-        self._salvage = salvage
+        self._unsure = unsure
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
@@ -222,13 +219,12 @@ class ClaimEffects:
         )
 
     def _refuse_beside_broken(self, effect: Effect) -> None:
-        """Refuse to undo the last known effect of its kind on a GPU while a broken checkpoint may name another:
-        containers may use what the two have in common.
+        """Refuse to undo the last known effect of its kind on a GPU while a checkpoint that broke or was lost may name
+        another: containers may use what the two have in common.
         """
         with self._lock.hold():
-            _, broken = self._checkpoints.load_all()
-            for each in broken:
-                gpus = {device.physical_gpu for device in self._salvage(each).devices}
+            for each, salvaged in self._unsure():
+                gpus = {device.physical_gpu for device in salvaged.devices}
                 if not gpus or effect.gpu in gpus:
                     raise TemporaryError(
                         f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -95,7 +96,8 @@ class UnclaimedMigDevices:
         """Whether a claim whose checkpoint broke was unprepared since, and no other has the device of its place or may
         have it. Of a checkpoint that was lost nobody can tell when the containers of its claim end.
         """
-        if prepared_users(self._checkpoints, self._files.salvage, place, lambda each, _: each.device == place):
+        unsure = partial(self._files.unsure, self._checkpoints)
+        if prepared_users(self._checkpoints, unsure, place, lambda each, _: each.device == place):
             return False
         return (
             self._checkpoints.load(claim) is None

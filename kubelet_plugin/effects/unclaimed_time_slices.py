@@ -73,11 +73,10 @@ class UnclaimedTimeSlices:
 
     def _may_be_divided(self, gpu: DeviceName) -> bool:
         """Whether a claim has time slices on a GPU, or its checkpoint, which broke or was lost, may name some."""
-        now, earlier, broken = self._checkpoints.load_by_boot()
+        now, _ = self._checkpoints.load_all()
         effects = (effect for each in now for effect in each.prepared.effects)
         if any(effect.gpu == gpu and effect.kind in (TIME_SLICE, TIME_SLICE_BEFORE) for effect in effects):
             return True
-        known = {each.prepared.claim.uid for each in (*now, *earlier)} | {each.uid for each in broken}
-        unsure = (*map(self._files.salvage, broken), *self._files.lost(known))
-        held = ({device.physical_gpu for device in each.devices} for each in unsure)
+        unsure = self._files.unsure(self._checkpoints)
+        held = ({device.physical_gpu for device in salvaged.devices} for _, salvaged in unsure)
         return any(not gpus or gpu in gpus for gpus in held)

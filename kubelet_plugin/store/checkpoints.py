@@ -99,6 +99,11 @@ class Checkpoints:
             self._sorted = (now, earlier, broken)
         return self._sorted
 
+    def uids(self) -> frozenset[ClaimUid]:
+        """Return the claims that have a checkpoint, whatever it says."""
+        now, earlier, broken = self.load_by_boot()
+        return frozenset([c.prepared.claim.uid for c in (*now, *earlier)] + [b.uid for b in broken])
+
     def enter_boot(self) -> tuple[Broken, ...]:
         """Record that this boot has begun; return the broken checkpoints that certainly come from an earlier one.
 
@@ -145,13 +150,17 @@ class Checkpoints:
             self._prepared = tuple([c.prepared for c in now if c.in_use])
         return self._prepared
 
-    def start(self, prepared: PreparedClaim) -> Checkpoint:
+    def start(self, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
         """Record that this claim takes its devices. Keeps unknown fields of an older checkpoint, and its effects if it
         is of this boot.
 
         A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
+        `lost`: its checkpoint is gone, and its containers may run.
         """
-        started = self._anew(prepared)
+        anew = self._anew(prepared)
+        answered = anew.answered or lost
+        # Until its effects are made, a claim that was answered must not be brought in line with its devices alone.
+        started = dataclasses.replace(anew, answered=answered, planned=not (answered and anew.prepared.effects))
         self._write(started)
         return started
 
@@ -166,7 +175,7 @@ class Checkpoints:
 
     def finish(self, started: Checkpoint) -> None:
         """Record that the claim is prepared."""
-        self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None))
+        self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None, planned=True))
 
     def journal(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
         """Record which effects of a claim were made, or may have been; everything else stays as it is."""

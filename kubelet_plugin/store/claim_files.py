@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
@@ -15,6 +15,7 @@ from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file, claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
 
 
@@ -79,10 +80,18 @@ class ClaimFiles:
         devices = () if spec is None else devices_in_spec(spec, broken.uid)
         return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)
 
-    def lost(self, known: Collection[ClaimUid]) -> Iterator[PreparedClaim]:
-        """Yield what claims hold according to their CDI specs that are not among the known ones: their checkpoints were
-        lost, and their containers may run.
+    def unsure(self, checkpoints: Checkpoints) -> Iterator[tuple[Broken, PreparedClaim]]:
+        """Yield the claims whose checkpoints broke, and those whose checkpoints are gone while their CDI specs are
+        there; each with what it holds according to its spec. Their containers may run. The caller holds the lock.
+
+        The spec of a broken one may be gone too, so it may be without devices. A spec that names none is of no claim.
         """
+        for each in checkpoints.load_all()[1]:
+            yield each, self.salvage(each)
+        known = checkpoints.uids()
         for uid in filter(None, (claim_of_spec_file(self._driver, name) for name in self._specs.names(".json"))):
             if uid not in known:
-                yield self.salvage(Broken(uid, "is gone"))
+                gone = Broken(uid, "is gone")
+                salvaged = self.salvage(gone)
+                if salvaged.devices:
+                    yield gone, salvaged

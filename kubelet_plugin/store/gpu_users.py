@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dracaena.api.names import ClaimUid, DeviceName, PoolName
@@ -19,6 +19,9 @@ MOST_NAMED: Final = 7
 FindClaim = Callable[[str, str], ResourceClaim | None]
 """Namespace and name → the claim, None where there is none (adapters.kube.KubeClaims.find_claim)."""
 
+UnsureClaims = Callable[[], Iterable[tuple[Broken, PreparedClaim]]]
+"""See ClaimFiles.unsure(); called with the lock held."""
+
 
 def is_of_gpu(device: PreparedDevice, gpu: DeviceName) -> bool:
     """Whether a device is the whole GPU or a part of it."""
@@ -32,17 +35,17 @@ def is_named_of_gpu(name: str, gpu: DeviceName) -> bool:
 
 def prepared_users(
     checkpoints: Checkpoints,
-    salvage: Callable[[Broken], PreparedClaim],
+    unsure: UnsureClaims,
     gpu: DeviceName | None,
     is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
 ) -> str | None:
     """See GpuUsers.prepared()."""
-    now, broken = checkpoints.load_all()
+    now, _ = checkpoints.load_all()
     found = [each.prepared.claim for each in now if gpu is None or _has(each.prepared, gpu, is_of)]
     if found:
         return _have(found, gpu)
-    for each in broken:
-        devices = salvage(each).devices
+    for each, salvaged in unsure():
+        devices = salvaged.devices
         if gpu is None or not devices or any(is_of(device, gpu) for device in devices):
             return f"claim UID {each.uid}, whose checkpoint {each.problem}, may have {_words(gpu)}"
     return None
@@ -57,20 +60,18 @@ class GpuUsers:
         driver: str,
         pool: PoolName,
         checkpoints: Checkpoints,
-        salvage: Callable[[Broken], PreparedClaim],
+        unsure: UnsureClaims,
         pods: PodCache,
         find_claim: FindClaim,
         lock: NodeLock,
         is_of: Callable[[PreparedDevice, DeviceName], bool] = is_of_gpu,
         is_named_of: Callable[[str, DeviceName], bool] = is_named_of_gpu,
     ) -> None:
-        """`salvage` returns what is known of a claim whose checkpoint is broken (ClaimFiles.salvage). `is_of` and
-        `is_named_of` decide which devices belong to a GPU, and so what names GPUs have here.
-        """
+        """`is_of` and `is_named_of` decide which devices belong to a GPU, and so what names GPUs have here."""
         self._driver = driver
         self._pool = pool
         self._checkpoints = checkpoints
-        self._salvage = salvage
+        self._unsure = unsure
         self._pods = pods
         self._find_claim = find_claim
         self._lock = lock
@@ -84,7 +85,7 @@ class GpuUsers:
         A claim for admin access counts too: it would lose its device nodes. A broken checkpoint of which nothing is
         known may be about any GPU.
         """
-        return prepared_users(self._checkpoints, self._salvage, gpu, self._is_of)
+        return prepared_users(self._checkpoints, self._unsure, gpu, self._is_of)
 
     def holding(self, gpu: DeviceName | None) -> str | None:
         """Like prepared(), for callers that do not hold the lock: the answer may be outdated a moment later."""

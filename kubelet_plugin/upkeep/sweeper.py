@@ -124,7 +124,7 @@ class Sweeper:
         with self._lock.hold():
             now, earlier, broken = self._checkpoints.load_by_boot()
             specs = {claim_of_spec_file(self._driver, name) for name in self._specs.names(".json")} - {None}
-        known = {c.prepared.claim.uid for c in (*now, *earlier)} | {b.uid for b in broken}
+            known = self._checkpoints.uids()
         self._drop_stray_specs({uid for uid in specs if uid is not None} - known, pods)
         for checkpoint in earlier:
             if self._is_orphan(checkpoint.prepared):

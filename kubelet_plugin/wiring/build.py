@@ -313,7 +313,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         means={**shares.means, **changes.means},
         lock=node.call_lock,
         gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
-        salvage=files.salvage,
+        unsure=partial(files.unsure, checkpoints),
     )
     layouts = LayoutParts(node, gpus, folders, checkpoints, files, pods)
     cc_modes = CcModeParts(node, gpus, checkpoints, files, pods)

@@ -95,7 +95,7 @@ class CcModeParts:
             driver=settings.driver_name,
             pool=PoolName(settings.node_name),
             checkpoints=checkpoints,
-            salvage=files.salvage,
+            unsure=partial(files.unsure, checkpoints),
             pods=pods,
             find_claim=KubeClaims(node.client).find_claim,
             lock=node.call_lock,

@@ -73,7 +73,7 @@ class LayoutContext:
             driver=settings.driver_name,
             pool=PoolName(settings.node_name),
             checkpoints=self.checkpoints,
-            salvage=self.files.salvage,
+            unsure=partial(self.files.unsure, self.checkpoints),
             pods=self.pods,
             find_claim=KubeClaims(self.node.client).find_claim,
             lock=self.node.call_lock,

@@ -63,7 +63,7 @@ def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles,
     return UnclaimedGpus(
         bound=gpus.bound,
         undo=binding.undo,
-        user_of=partial(prepared_users, checkpoints, files.salvage),
+        user_of=partial(prepared_users, checkpoints, partial(files.unsure, checkpoints)),
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
         lock=node.call_lock,
         on_troubles=partial(node.troubles.update, "unclaimed-gpus"),

@@ -420,11 +420,11 @@ def _plant_effect_before_journal() -> None:
     """An effect is made before it is journaled."""
     start = Checkpoints.start
 
-    def hasty(self: Checkpoints, prepared: PreparedClaim) -> Checkpoint:
+    def hasty(self: Checkpoints, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
         for effect in prepared.effects:
             if effect.kind == MEMORY_LIMIT:
                 _planted_means[MEMORY_LIMIT].apply(effect, ())
-        return start(self, prepared)
+        return start(self, prepared, lost=lost)
 
     Checkpoints.start = hasty  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -409,7 +410,7 @@ class PluginNode:
             means=self.means,
             lock=lock,
             gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
-            salvage=files.salvage,
+            unsure=partial(files.unsure, self.checkpoints),
         )
         self.state = DeviceState(
             driver=DRIVER,

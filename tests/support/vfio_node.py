@@ -101,7 +101,11 @@ class VfioNode:
         self.unclaimed = UnclaimedGpus(
             bound=bound,
             undo=binding.undo,
-            user_of=partial(prepared_users, self.node.checkpoints, self.node.claim_files.salvage),
+            user_of=partial(
+                prepared_users,
+                self.node.checkpoints,
+                partial(self.node.claim_files.unsure, self.node.checkpoints),
+            ),
             gpu_lock=lambda gpu: self.node.gpu_locks.setdefault(gpu, ThreadLock()),
             lock=self.node.lock,
             on_troubles=self._told,

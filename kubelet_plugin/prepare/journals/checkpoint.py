@@ -58,7 +58,7 @@ class Checkpoint:
     aside: str | None = None
     """Why it is set aside: no container of it can be started, and its devices stay held. None: it is not."""
     planned: bool = True
-    """False: it was reconstructed from what was left, and must still be planned from the claim."""
+    """False: it was reconstructed from what was left, and must still be planned from the claim, or its effects made."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the document that this version does not know."""
     unknown_of_devices: Mapping[DeviceKey, Mapping[str, Any]] = field(default_factory=dict)

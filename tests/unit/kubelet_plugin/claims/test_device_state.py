@@ -17,16 +17,14 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
-from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import AllocatedAnewError, DeviceHeldError
-from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
-from support.gpu_driver_root import VERSION, put_gpu_driver
+from support.full_disk import FullDisk
 from support.plugin import (
     FakeClaims,
     FakePods,
@@ -47,19 +45,6 @@ CHECKPOINT = "claims/claim-uid.json"
 SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
 PODLIST = "pod-resources/podlist.json"
 OTHER = ClaimReference("default", "other", ClaimUid("other-uid"))
-
-
-class FullDisk(FileSteps):
-    """A disk that is full from the n-th write on; removing still works, as on a real one."""
-
-    def __init__(self, writes_left: int) -> None:
-        self._writes_left = writes_left
-
-    def write(self, descriptor: int, data: bytes) -> None:
-        if self._writes_left == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._writes_left -= 1
-        super().write(descriptor, data)
 
 
 class Steps(FileSteps):
@@ -107,13 +92,6 @@ class Reallocating(FakeClaims):
 
 def node_in(folder: Path, steps: FileSteps | None = None, **parts: Any) -> PluginNode:
     return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps(), **parts)
-
-
-def half_prepare(node: PluginNode) -> None:
-    """Leave what a crash in the middle of a first preparation leaves."""
-    prepared = node.state.prepare(REFERENCE)
-    node.checkpoints.discard(REFERENCE.uid)
-    node.checkpoints.start(prepared)
 
 
 def state_of(node: PluginNode) -> str:
@@ -300,7 +278,7 @@ def test_a_prepared_claim_stays_until_its_spec_can_be_removed(tmp_path: Path) ->
 def test_a_cdi_folder_that_cannot_even_be_looked_into_locks_no_device(tmp_path: Path) -> None:
     (tmp_path / "cdi").symlink_to("cdi")  # a link to itself: every access fails
     node = node_in(tmp_path)
-    with pytest.raises(PermanentError, match="cannot write"):
+    with pytest.raises(PermanentError, match="cannot read"):
         node.state.prepare(REFERENCE)
     assert CHECKPOINT not in node.files()
 
@@ -319,20 +297,6 @@ def test_a_first_preparation_whose_spec_cannot_be_removed_again_keeps_its_checkp
     restarted = node_in(tmp_path)
     assert restarted.state.recover(restarted.pods.values())
     assert state_of(restarted) == "done"
-
-
-@pytest.mark.parametrize("writes", range(3))
-def test_a_rebuild_that_fails_leaves_a_running_pods_devices_held(tmp_path: Path, writes: int) -> None:
-    node_in(tmp_path).state.prepare(REFERENCE)
-    (tmp_path / CHECKPOINT).write_bytes(b"{")
-    for _ in range(2):
-        with pytest.raises(TemporaryError, match="No space left on device"):
-            node_in(tmp_path, FullDisk(writes)).state.prepare(REFERENCE)
-    other = node_in(tmp_path)
-    assert SPEC in other.files()
-    other.claims.put(make_claim("other", (1,)))
-    with pytest.raises(DeviceHeldError):
-        other.state.prepare(OTHER)
 
 
 @pytest.mark.parametrize("uid", ["", "../../x", "a/b", ".", "a.b", "a" * 64, "a\n", "ü"])
@@ -360,42 +324,6 @@ def test_a_claim_that_another_instance_prepared_meanwhile_gets_its_answer(tmp_pa
     first = node_in(tmp_path)
     node = PluginNode(tmp_path, Reallocating(CLAIM, lambda: first.state.prepare(REFERENCE)), FakePods(make_pod()))
     assert node.state.prepare(REFERENCE) == first.state.prepare(REFERENCE)
-
-
-def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    before = node.files()
-    (tmp_path / SPEC).unlink()
-    node.state.prepare(REFERENCE)
-    assert node.files() == before
-
-
-def test_a_cdi_spec_that_was_lost_is_written_again_at_start_without_kubelet_or_api(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    before = node.files()
-    (tmp_path / SPEC).unlink()
-    restarted = node_in(tmp_path)
-    restarted.claims.unavailable = True
-    assert restarted.state.recover(())
-    assert restarted.files() == before
-
-
-def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    (tmp_path / SPEC).unlink()
-    root = tmp_path / "driver"
-    places = GpuDriverPlaces(str(root), str(root), str(root))
-    installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
-    restarted = node_in(tmp_path, gpu_driver_edits=installation.edits)
-    assert not restarted.state.recover(())
-    assert SPEC not in restarted.files()
-    put_gpu_driver(root)
-    assert restarted.state.recover(())
-    mounts = json.loads((tmp_path / SPEC).read_bytes())["containerEdits"]["mounts"]
-    assert f"{root}/usr/lib64/libcuda.so.{VERSION}" in {mount["hostPath"] for mount in mounts}
 
 
 def test_nothing_is_prepared_before_the_gpus_are_known_but_a_prepared_claim_is_served(tmp_path: Path) -> None:
@@ -440,75 +368,6 @@ def test_a_claim_of_an_earlier_boot_holds_nothing(tmp_path: Path) -> None:
     node.state.prepare(OTHER)
     with pytest.raises(DeviceHeldError, match="default/other"):
         node.state.prepare(REFERENCE)
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"version":1,"checksum":"sha256:0","checkpoint":{}}'])
-def test_a_broken_checkpoint_is_set_aside_and_rebuilt_from_the_claim(tmp_path: Path, damage: bytes) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    before = node.files()
-    (tmp_path / CHECKPOINT).write_bytes(damage)
-    node.state.prepare(REFERENCE)
-    assert node.files() == {**before, f"{CHECKPOINT}.broken": damage}
-
-
-def test_a_broken_checkpoint_still_guards_its_devices(tmp_path: Path) -> None:
-    node_in(tmp_path).state.prepare(REFERENCE)
-    (tmp_path / CHECKPOINT).write_bytes(b"{")
-    node = node_in(tmp_path)
-    node.claims.put(make_claim("other", (1,)))
-    with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
-        node.state.prepare(OTHER)
-    node.state.unprepare(REFERENCE)
-    node.state.prepare(OTHER)
-    assert f"{CHECKPOINT}.broken" in node.files()
-
-
-def test_a_running_pods_broken_checkpoint_is_rebuilt_without_kubelet(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    before = node.files()
-    (tmp_path / CHECKPOINT).write_bytes(b"{")
-    restarted = node_in(tmp_path)
-    assert restarted.state.recover(restarted.pods.values())
-    assert {**before, f"{CHECKPOINT}.broken": b"{"} == node.files()
-
-
-def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    half_prepare(node)
-    assert state_of(node) == "started"
-    node.claims.by_key.clear()
-    assert node.state.recover(node.pods.values())
-    assert not set(node.files()) & {CHECKPOINT, SPEC}
-
-
-def test_what_kubelet_unprepares_while_recovery_reads_the_claim_is_not_prepared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody would unprepare it once more: the sweeper waits ten minutes before it takes that as certain."""
-    node = node_in(tmp_path)
-    half_prepare(node)
-    read = node.claims.read_claim
-
-    def unprepared_meanwhile(reference: ClaimReference) -> ResourceClaim:
-        claim = read(reference)
-        node.state.unprepare(reference)
-        return claim
-
-    monkeypatch.setattr(node.claims, "read_claim", unprepared_meanwhile)
-    assert node.state.recover(node.pods.values())
-    assert not set(node.files()) & {CHECKPOINT, SPEC}
-
-
-def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    half_prepare(node)
-    node.claims.unavailable = True
-    assert not node.state.recover(node.pods.values())
-    node.claims.unavailable = False
-    assert node.state.recover(node.pods.values())
-    assert state_of(node) == "done"
 
 
 def test_an_api_that_does_not_answer_fails_the_claim_only_for_now(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError
@@ -98,6 +99,27 @@ def test_a_claim_whose_effect_cannot_be_made_leaves_nothing_behind(tmp_path: Pat
     assert node.checkpoints.load(REFERENCE.uid) is None
     means.fails = ()
     node.state.prepare(REFERENCE)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"broken"), Path.unlink], ids=["broken", "lost"])
+def test_a_claim_whose_checkpoint_is_rebuilt_keeps_its_spec_until_its_effects_are_made_again(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
+    damage(tmp_path / "claims" / f"{REFERENCE.uid}.json")
+    means = ServerFiles(tmp_path, FileSteps(), fails=("apply",))
+    node = node_with(tmp_path, means)
+    spec, serving = node.files()[SPEC], servers(node)
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="does not start"):
+            node.state.prepare(REFERENCE)
+        node.state.follow_devices()
+        assert (node.files()[SPEC], servers(node)) == (spec, serving)
+    means.fails = ()
+    node.state.follow_devices()
+    assert [effect.outcome for effect in journal(node)] == [{"server": f"of-{device_name(gpu)}"} for gpu in (0, 1)]
+    assert node.files()[SPEC] == spec
+    assert node.checkpoints.prepared()[0] == node.state.prepare(REFERENCE)
 
 
 def test_an_effect_that_cannot_be_undone_stays_journaled_and_holds_its_device(tmp_path: Path) -> None:
@@ -305,8 +327,8 @@ def test_what_is_there_is_journaled_at_all_times_and_nothing_is_left_at_the_end(
 def no_journal_before(patch: pytest.MonkeyPatch) -> None:
     begin = Checkpoints.start
 
-    def start(self: Checkpoints, prepared: object) -> Checkpoint:
-        started = begin(self, prepared)  # type: ignore[arg-type]
+    def start(self: Checkpoints, prepared: PreparedClaim, **how: bool) -> Checkpoint:
+        started = begin(self, prepared, **how)
         self.journal(started, ())
         return started
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,6 +8,7 @@ import pytest
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice
 from dracaena.kubelet_plugin.store.gpu_users import GpuUsers
 from support.plugin import (
@@ -40,11 +41,15 @@ class Node:
             driver=DRIVER,
             pool=PoolName(NODE),
             checkpoints=self.plugin.checkpoints,
-            salvage=lambda broken: PreparedClaim(ClaimReference("", "", broken.uid), self.salvaged),
+            unsure=self._unsure,
             pods=pods,
             find_claim=self._find,
             lock=self.plugin.lock,
         )
+
+    def _unsure(self) -> Iterator[tuple[Broken, PreparedClaim]]:
+        for broken in self.plugin.checkpoints.load_all()[1]:
+            yield broken, PreparedClaim(ClaimReference("", "", broken.uid), self.salvaged)
 
     def _find(self, namespace: str, name: str) -> ResourceClaim | None:
         assert namespace == "default"

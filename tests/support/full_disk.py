@@ -1,0 +1,21 @@
+"""A disk that is full from some write on; removing still works, as on a real one."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+
+
+class FullDisk(FileSteps):
+    """Takes so many writes and no more."""
+
+    def __init__(self, writes_left: int) -> None:
+        self._writes_left = writes_left
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        if self._writes_left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._writes_left -= 1
+        super().write(descriptor, data)

@@ -1,0 +1,217 @@
+"""What recovery settles without kubelet: half a preparation, lost files, broken checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.names import ClaimUid
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
+from dracaena.kubelet_plugin.claims.device_state import PrepareError
+from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation, GpuDriverPlaces
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from support.full_disk import FullDisk
+from support.gpu_driver_root import VERSION, put_gpu_driver
+from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
+
+CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
+REFERENCE = reference_to(CLAIM)
+CHECKPOINT = "claims/claim-uid.json"
+SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
+OTHER = ClaimReference("default", "other", ClaimUid("other-uid"))
+
+
+def node_in(folder: Path, steps: FileSteps | None = None, **parts: Any) -> PluginNode:
+    return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps(), **parts)
+
+
+def half_prepare(node: PluginNode) -> None:
+    """Leave what a crash in the middle of a first preparation leaves."""
+    prepared = node.state.prepare(REFERENCE)
+    node.checkpoints.discard(REFERENCE.uid)
+    node.checkpoints.start(prepared)
+
+
+def state_of(node: PluginNode) -> str:
+    return str(json.loads(node.files()[CHECKPOINT])["checkpoint"]["state"])
+
+
+def break_it(checkpoint: Path) -> None:
+    checkpoint.write_bytes(b"{")
+
+
+DAMAGES = pytest.mark.parametrize("damage", [break_it, Path.unlink], ids=["broken", "lost"])
+
+
+def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    before = node.files()
+    (tmp_path / SPEC).unlink()
+    node.state.prepare(REFERENCE)
+    assert node.files() == before
+
+
+def test_a_cdi_spec_that_was_lost_is_written_again_at_start_without_kubelet_or_api(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    before = node.files()
+    (tmp_path / SPEC).unlink()
+    restarted = node_in(tmp_path)
+    restarted.claims.unavailable = True
+    assert restarted.state.recover(())
+    assert restarted.files() == before
+
+
+def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    (tmp_path / SPEC).unlink()
+    root = tmp_path / "driver"
+    places = GpuDriverPlaces(str(root), str(root), str(root))
+    installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
+    restarted = node_in(tmp_path, gpu_driver_edits=installation.edits)
+    assert not restarted.state.recover(())
+    assert SPEC not in restarted.files()
+    put_gpu_driver(root)
+    assert restarted.state.recover(())
+    mounts = json.loads((tmp_path / SPEC).read_bytes())["containerEdits"]["mounts"]
+    assert f"{root}/usr/lib64/libcuda.so.{VERSION}" in {mount["hostPath"] for mount in mounts}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version":1,"checksum":"sha256:0","checkpoint":{}}'])
+def test_a_broken_checkpoint_is_set_aside_and_rebuilt_from_the_claim(tmp_path: Path, damage: bytes) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    before = node.files()
+    (tmp_path / CHECKPOINT).write_bytes(damage)
+    node.state.prepare(REFERENCE)
+    assert node.files() == {**before, f"{CHECKPOINT}.broken": damage}
+
+
+def test_a_broken_checkpoint_still_guards_its_devices(tmp_path: Path) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    (tmp_path / CHECKPOINT).write_bytes(b"{")
+    node = node_in(tmp_path)
+    node.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
+        node.state.prepare(OTHER)
+    node.state.unprepare(REFERENCE)
+    node.state.prepare(OTHER)
+    assert f"{CHECKPOINT}.broken" in node.files()
+
+
+def test_a_running_pods_broken_checkpoint_is_rebuilt_without_kubelet(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    before = node.files()
+    (tmp_path / CHECKPOINT).write_bytes(b"{")
+    restarted = node_in(tmp_path)
+    assert restarted.state.recover(restarted.pods.values())
+    assert {**before, f"{CHECKPOINT}.broken": b"{"} == node.files()
+
+
+def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    half_prepare(node)
+    assert state_of(node) == "started"
+    node.claims.by_key.clear()
+    assert node.state.recover(node.pods.values())
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+
+
+def test_what_kubelet_unprepares_while_recovery_reads_the_claim_is_not_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would unprepare it once more: the sweeper waits ten minutes before it takes that as certain."""
+    node = node_in(tmp_path)
+    half_prepare(node)
+    read = node.claims.read_claim
+
+    def unprepared_meanwhile(reference: ClaimReference) -> ResourceClaim:
+        claim = read(reference)
+        node.state.unprepare(reference)
+        return claim
+
+    monkeypatch.setattr(node.claims, "read_claim", unprepared_meanwhile)
+    assert node.state.recover(node.pods.values())
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+
+
+def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    half_prepare(node)
+    node.claims.unavailable = True
+    assert not node.state.recover(node.pods.values())
+    node.claims.unavailable = False
+    assert node.state.recover(node.pods.values())
+    assert state_of(node) == "done"
+
+
+@DAMAGES
+@pytest.mark.parametrize("writes", range(3))
+def test_a_rebuild_that_fails_leaves_a_running_pods_devices_held(
+    tmp_path: Path, writes: int, damage: Callable[[Path], object]
+) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    damage(tmp_path / CHECKPOINT)
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="No space left on device"):
+            node_in(tmp_path, FullDisk(writes)).state.prepare(REFERENCE)
+    node = node_in(tmp_path)
+    node.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(OTHER)
+    assert len(node.state.prepare(REFERENCE).devices) == 2
+    assert state_of(node) == "done"
+
+
+@DAMAGES
+def test_a_rebuild_that_fails_takes_no_spec_from_a_running_pod(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    before = (tmp_path / SPEC).read_bytes()
+    damage(tmp_path / CHECKPOINT)
+
+    def stopping() -> GpuDriverEdits:
+        raise TemporaryError("the plugin is stopping")
+
+    with pytest.raises(TemporaryError, match="is stopping"):
+        node_in(tmp_path, gpu_driver_edits=stopping).state.prepare(REFERENCE)
+    assert (tmp_path / SPEC).read_bytes() == before
+
+
+@DAMAGES
+def test_a_running_pods_claim_that_no_longer_fits_is_held_by_what_is_known_of_it(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    damage(tmp_path / CHECKPOINT)
+    node = node_in(tmp_path, read_pool=lambda: make_pool(1))
+    with pytest.raises(PrepareError, match="has no device"):
+        node.state.prepare(REFERENCE)
+    node = node_in(tmp_path)
+    node.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(OTHER)
+
+
+def test_a_lost_checkpoint_guards_its_devices_until_kubelet_unprepares_the_claim(tmp_path: Path) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    (tmp_path / CHECKPOINT).unlink()
+    node = node_in(tmp_path)
+    node.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
+        node.state.prepare(OTHER)
+    node.state.unprepare(REFERENCE)
+    node.state.prepare(OTHER)
