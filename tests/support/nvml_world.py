@@ -6,6 +6,7 @@ Time is the test's: it stands still while the driver is asked, or a slow machine
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,10 +124,19 @@ class NvmlNode:
             )
         return self.nvml
 
-    def until(self, condition: Callable[[], Any], what: str, step_s: float = 0.1, *, hanging: bool = False) -> Any:
+    def until(
+        self, condition: Callable[[], Any], what: str, step_s: float | None = None, *, hanging: bool = False
+    ) -> Any:
+        """Look for a condition while the plugin's time goes by: a tenth of `step_s` at each look, by default as much as
+        really goes by or a little more, so that a watch that has to be begun again is, however rarely we look.
+        """
+        looked_s = time.monotonic()
+
         def look() -> Any:
+            nonlocal looked_s
+            gone_by_s, looked_s = time.monotonic() - looked_s, time.monotonic()
             if hanging or not self.source.doing():
-                self.clock.advance(step_s / 10)
+                self.clock.advance(max(0.01, gone_by_s) if step_s is None else step_s / 10)
             return condition()
 
         return wait_for(look, what, timeout_s=30)
