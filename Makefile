@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,12 @@ test-search: $(VENV)/dev.stamp ## what `make test` only samples: random sequence
 
 test-long: $(VENV)/dev.stamp ## the same exhaustively, half an hour (SCHEDULES=n interleavings, 100000)
 	@$(RUN) -m pytest -q -n $(JOBS) -m "long or (hypothesis and not search)" --hypothesis-profile=long tests/unit tests/integration
+
+SEED ?= 1
+# The threads sleep most of the time, so that more tests than cores can run beside each other.
+test-held-up: $(VENV)/dev.stamp ## integration tests with the threads of our programs held up at random (SEED=n, CALLS=n, LONGEST=seconds)
+	@$(IN_TEST_FOLDER) $(RUN) -m pytest -q -n 8 --dist loadgroup -p support.held_up_threads --hold-up $(SEED) \
+		$(addprefix --hold-up-calls=,$(CALLS)) $(addprefix --hold-up-longest=,$(LONGEST)) tests/integration
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(IN_TEST_FOLDER) $(RUN) -m pytest -q -n $(INTEGRATION_JOBS) --dist loadgroup tests/integration
