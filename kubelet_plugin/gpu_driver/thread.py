@@ -68,12 +68,13 @@ class GpuDriverThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Release all callers and close the driver. A call that hangs is left behind: it must not delay the exit."""
+        """Release all callers, and close the driver after the call that is under way. A call that hangs is left behind:
+        it must not delay the exit.
+        """
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
-            idle = self._job is None
-        if idle and self._thread.is_alive():
+        if self.hung() is None and self._thread.is_alive():
             self._thread.join(CLOSE_S)
 
     @property

@@ -115,6 +115,35 @@ def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> No
         driver.call("too late", lambda: 1, 1)
 
 
+def test_stop_lets_go_of_the_caller_of_a_call_under_way_and_closes_the_driver_after_it(clock: FakeClock) -> None:
+    closed, inside, release = threading.Event(), threading.Event(), threading.Event()
+    driver = GpuDriverThread(clock, lambda: "", closed.set)
+    driver.start()
+    closed_at_the_end: list[bool] = []
+
+    def work() -> None:
+        inside.set()
+        release.wait()
+
+    def ask() -> None:
+        with pytest.raises(StoppedError):
+            driver.call("a reading", work, 30)
+
+    def stop() -> None:
+        driver.stop()
+        closed_at_the_end.append(closed.is_set())
+
+    caller, stopper = threading.Thread(target=ask), threading.Thread(target=stop)
+    caller.start()
+    inside.wait()
+    stopper.start()
+    caller.join()
+    assert not closed.is_set()
+    release.set()
+    stopper.join()
+    assert closed_at_the_end == [True]
+
+
 def test_calls_of_many_threads_take_turns(driver: GpuDriverThread) -> None:
     running: list[int] = []
     most: list[int] = []
