@@ -158,8 +158,10 @@ def test_a_driver_that_hangs_is_named_with_the_call(node: NvmlNode) -> None:
     node.ready()
     release = driver(node).wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
     try:
+        call = "nvmlDeviceGetMemoryInfo of GPU 0"
+        node.until(lambda: node.source.doing() == call, "the next reading has come to the call", REREAD_S)
         node.until(lambda: "DriverSilent" in dict(told(node)), "an event", READ_DEADLINE_S, hanging=True)
-        assert "nvmlDeviceGetMemoryInfo of GPU 0 has not returned" in text(node, "DriverSilent")
+        assert f"{call} has not returned" in text(node, "DriverSilent")
     finally:
         release.set()
 

@@ -151,12 +151,13 @@ def test_a_call_that_hangs_stops_neither_prepare_nor_the_end_of_the_program(node
     assert node.nvml is not None
     release = node.nvml.wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
     try:
-        node.until(node.source.doing, "the next reading", REREAD_S)
+        call = "nvmlDeviceGetMemoryInfo of GPU 0"
+        node.until(lambda: node.source.doing() == call, "the next reading has come to the call", REREAD_S)
         claim, other = node.world.allocated_claim("claim", [1]), node.world.allocated_claim("other", [2])
         assert node.world.prepare(claim)[claim.metadata.uid].error == ""
         stale = "dracaena_plugin_reading_stale 1.0"
         node.until(lambda: stale in http(node.program, "/metrics")[1], "stale", READ_DEADLINE_S, hanging=True)
-        hangs = "the NVIDIA driver does not answer: nvmlDeviceGetMemoryInfo of GPU 0 has not returned in time"
+        hangs = f"the NVIDIA driver does not answer: {call} has not returned in time"
         assert (node.program.ready(), node.program.alive()) == (hangs, None)
         assert node.devices() == NAMES
         assert node.world.prepare(other)[other.metadata.uid].error == ""
