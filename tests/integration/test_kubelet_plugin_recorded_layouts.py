@@ -54,14 +54,18 @@ class RecordedNodeWorld:
         program.start()
         try:
             self.world.register()
-            self.until(lambda: program.ready() is None, "ready")
+            self.until(lambda: program.ready() is None, "ready", 0.01)
             yield
         finally:
             program.stop()
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str, step_s: float = 1.0) -> None:
+        """Look for a condition, and let so much time go by at each look: a layout waits for half a minute. What has to
+        be fresh, as all that makes a plugin ready, is not where time goes by much faster than it does.
+        """
+
         def look() -> bool:
-            self.clock.advance(3.0)
+            self.clock.advance(step_s)
             return condition()
 
         wait_for(look, what, timeout_s=60)
