@@ -115,7 +115,7 @@ def test_a_label_divides_an_idle_gpu_and_claims_get_its_parts(node: NvmlNode, ha
     assert gpu_device_name(GPU.uuid) not in node.devices()
     claim = node.world.allocated_claim("claim", [], devices=[part("1g.10gb", 3)])
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
-    assert {"MigLayoutApplied", "MigLayoutPending"} <= set(node_events(node))
+    node.until(lambda: {"MigLayoutApplied", "MigLayoutPending"} <= set(node_events(node)), "Events")
     assert hardware.layout(1) == []
 
 

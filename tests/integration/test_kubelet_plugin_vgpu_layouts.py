@@ -142,8 +142,7 @@ def test_a_label_makes_vgpus_and_another_one_waits_until_nobody_uses_them(node: 
     kernel.held = ()
     until_told(node, "True Applied vGPU layout one-1b")
     assert list(kernel.there(T4).values()) == ["T4-1B"]
-    told = "\n".join(map(str, node_events(node)))
-    assert all(words in told for words in ("VgpuLayoutPending", "VgpuLayoutApplied"))
+    node.until(lambda: {"VgpuLayoutPending", "VgpuLayoutApplied"} <= set(node_events(node)), "Events")
     assert 'dracaena_plugin_vgpu_layout{layout="one-1b",state="Applied"} 1.0' in http(node.program, "/metrics")[1]
 
 
