@@ -23,7 +23,7 @@ from dracaena.proto.grpc_health.v1 import api_pb2 as health
 from dracaena.proto.grpc_health.v1 import api_pb2_grpc as health_grpc
 from support.api_ground import ApiGround
 from support.kube import wait_for
-from support.plugin_world import CALL_S, World, http, start_process
+from support.plugin_world import CALL_S, START_S, World, http, start_process
 from support.sockets import short_folder
 
 GPUS = 16
@@ -139,6 +139,6 @@ def test_claims_that_wait_for_the_api_do_not_make_the_plugin_look_dead() -> None
 
 def test_an_address_without_a_port_ends_in_one_line(world: World) -> None:
     process = start_process(world, more=["--grpc-health-address", "localhost"])
-    _, text = process.communicate(timeout=CALL_S)
+    _, text = process.communicate(timeout=START_S)
     assert (process.returncode, len(text.splitlines())) == (2, 1)
     assert "--grpc-health-address: 'localhost' is not host:port" in text

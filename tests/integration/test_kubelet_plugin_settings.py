@@ -22,7 +22,7 @@ from dracaena.process.clock import SystemClock
 from dracaena.process.settings import Layers, add_arguments, read_layers
 from support.api_ground import ApiGround
 from support.kube import wait_for
-from support.plugin_world import CALL_S, DRIVER, NODE, World, http, start_process
+from support.plugin_world import CALL_S, DRIVER, NODE, START_S, World, http, start_process
 from support.sockets import short_folder
 
 LABEL = f"{DRIVER}/settings"
@@ -211,7 +211,7 @@ def test_the_process_ends_orderly_when_its_label_changes_and_takes_the_section_a
 def test_a_mistake_in_a_section_of_other_nodes_ends_in_one_line(world: World) -> None:
     (world.folder / "settings.yaml").write_text("sections: {other: {podlist-gpus: colour}}\n")
     process = start_process(world, more=["--config", str(world.folder / "settings.yaml")])
-    _, text = process.communicate(timeout=CALL_S)
+    _, text = process.communicate(timeout=START_S)
     assert process.returncode == 2
     assert "section other: podlist-gpus: 'colour' is not one of uuid, index, minor, device-name" in text
     assert len(text.splitlines()) == 1

@@ -26,13 +26,15 @@ from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from support.api_ground import ApiGround
 from support.forked_programs import ForkedProgram
-from support.kube import client_from
+from support.kube import client_from, wait_for
 
 DRIVER = "gpu.dracaena.dev"
 NODE = "node-1"
 MACHINE = "7-gpu-box"
 GPUS = [gpu.uuid for gpu in read_machine(MACHINE).gpus]
 CALL_S = 20
+START_S = 60
+"""For a process to start beside others on a loaded machine."""
 
 
 class NodeEvent(KubeObject, frozen=True):
@@ -147,7 +149,7 @@ class World:
         return (self.folder / "cdi" / f"{DRIVER}-claim_{claim.metadata.uid}.json").read_text(encoding="utf-8")
 
     def socket(self, pod_uid: str = "") -> Path:
-        """Ask the registration socket where the driver serves, as kubelet does."""
+        """Ask the registration socket where the driver serves, as kubelet does; wait until somebody answers."""
         return Path(self._info(pod_uid).endpoint)
 
     def versions(self, pod_uid: str = "") -> list[str]:
@@ -157,7 +159,7 @@ class World:
     def _info(self, pod_uid: str) -> registration.PluginInfo:
         with grpc.insecure_channel(f"unix:{self._registry_socket(pod_uid)}") as channel:
             info: registration.PluginInfo = registration_grpc.RegistrationStub(channel).GetInfo(  # type: ignore[no-untyped-call]  # generated
-                registration.InfoRequest(), timeout=CALL_S, wait_for_ready=True
+                registration.InfoRequest(), timeout=START_S, wait_for_ready=True
             )
         return info
 
@@ -165,12 +167,15 @@ class World:
         """Tell the plugin that kubelet has taken it, as kubelet does after GetInfo."""
         with grpc.insecure_channel(f"unix:{self._registry_socket(pod_uid)}") as channel:
             registration_grpc.RegistrationStub(channel).NotifyRegistrationStatus(  # type: ignore[no-untyped-call]
-                registration.RegistrationStatus(plugin_registered=True), timeout=CALL_S, wait_for_ready=True
+                registration.RegistrationStatus(plugin_registered=True), timeout=START_S, wait_for_ready=True
             )
 
     def _registry_socket(self, pod_uid: str) -> Path:
+        """Wait until there is one: gRPC alone tries again after longer and longer pauses."""
         tail = f"-{pod_uid}" if pod_uid else ""
-        return self.kubelet / "plugins_registry" / f"{DRIVER}{tail}-reg.sock"
+        socket = self.kubelet / "plugins_registry" / f"{DRIVER}{tail}-reg.sock"
+        wait_for(socket.exists, f"{socket}", START_S)
+        return socket
 
     def prepare(
         self, *claims: ResourceClaim, pod_uid: str = "", timeout_s: float = CALL_S
