@@ -225,7 +225,7 @@ class Checkpoints:
             self._files.write(name, encode_checkpoint(checkpoint))
             if seen:
                 # A claim that has only started is not prepared yet, so the cached list of prepared claims stays valid.
-                prepared = self._prepared if checkpoint.state is State.STARTED and name not in self._kept else None
+                prepared = None if checkpoint.in_use or name in self._kept else self._prepared
                 kept = {**self._kept, name: (None, checkpoint)}
                 self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
                 self._prepared = prepared

@@ -97,6 +97,17 @@ def test_a_write_that_failed_leaves_what_is_on_disk(tmp_path: Path) -> None:
         assert checkpoints.prepared() == ()
 
 
+def test_a_claim_whose_checkpoint_was_lost_counts_as_prepared_from_its_new_one_on(tmp_path: Path) -> None:
+    """Its containers may run, although the new checkpoint says no more than that it has started."""
+    lock = ThreadLock()
+    checkpoints = instance(tmp_path, lock)
+    with lock.hold():
+        assert checkpoints.prepared() == ()
+        checkpoints.start(prepared_claim("a"), lost=True)
+        checkpoints.set_aside(prepared_claim("b"), "a reason", planned=False)
+        assert checkpoints.prepared() == fresh(tmp_path).prepared() == (prepared_claim("a"), prepared_claim("b"))
+
+
 class Counting(DocumentFolder):
     """Counts the looks at all files."""
 
