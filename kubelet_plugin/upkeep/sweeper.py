@@ -7,8 +7,8 @@ state (a new disk, its folder removed) or if the plugin was given another folder
 * a prepared claim that is gone from the API, replaced by another of its name, or deallocated, and that no pod of this
   node uses: it would hold its devices forever;
 * a checkpoint of an earlier boot whose claim is gone: it holds nothing and would stay forever;
-* a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
-  checkpoint back instead, since its containers may run;
+* a CDI spec without a checkpoint, which holds the devices that it names, since containers of its claim may run. A claim
+  of a pod of this node gets its checkpoint back;
 * device metadata that no checkpoint mentions: left by another release, or by another setting;
 * a GPU still bound to VFIO for a claim whose checkpoint broke and is gone by now (unclaimed_gpus), and shares that the
   MPS supervisor still serves for such a claim (unclaimed_shares).
@@ -35,10 +35,11 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file
+from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file, spec_file_name
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.gpu_users import UnsureClaims
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -67,6 +68,7 @@ class Sweeper:
         driver: str,
         state: DeviceState,
         checkpoints: Checkpoints,
+        unsure: UnsureClaims,
         specs: DocumentStore,
         claims: ClaimReader,
         pods: PodCache,
@@ -84,6 +86,7 @@ class Sweeper:
         self._driver = driver
         self._state = state
         self._checkpoints = checkpoints
+        self._unsure = unsure
         self._specs = specs
         self._claims = claims
         self._pods = pods
@@ -124,13 +127,14 @@ class Sweeper:
         with self._lock.hold():
             now, earlier, broken = self._checkpoints.load_by_boot()
             specs = {claim_of_spec_file(self._driver, name) for name in self._specs.names(".json")} - {None}
-            known = self._checkpoints.uids()
-        self._drop_stray_specs({uid for uid in specs if uid is not None} - known, pods)
+            lost = {uid for uid in specs if uid is not None} - self._checkpoints.uids()
+            holding = lost & {each.uid for each, _ in self._unsure()}
+        of_nobody = self._settle_lost(lost, holding, pods)
         for checkpoint in earlier:
             if self._is_orphan(checkpoint.prepared):
                 self._take_back(checkpoint.prepared.claim, "of an earlier boot")
         gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
-        gone += self._of_nobody({b.uid for b in broken}, pods)
+        gone += [*self._of_nobody({b.uid for b in broken}, pods), *of_nobody]
         self._take_back_after_grace(gone)
         stray = self._state.drop_stray_metadata()
         if stray:
@@ -156,7 +160,9 @@ class Sweeper:
             found = self._checkpoints.load(uid)
         if isinstance(found, Checkpoint):
             return self._is_orphan(found.prepared)
-        return found is not None and bool(self._of_nobody({uid}, self._pods.values()))
+        if found is None and self._specs.read(spec_file_name(self._driver, uid)) is None:
+            return False
+        return bool(self._of_nobody({uid}, self._pods.values()))
 
     def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
         """Return those that kubelet does not know either, recording since when; none if it does not answer."""
@@ -190,12 +196,18 @@ class Sweeper:
         log.error("devices stay held until kubelet answers", claim_uids=sorted(self._gone_since_s), reason=why)
         self._tell(UNHEARD, text)
 
-    def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
-        unclaimed = {claim.uid for claim in self._of_nobody(uids, pods)}
+    def _settle_lost(
+        self, uids: set[ClaimUid], holding: set[ClaimUid], pods: Sequence[Pod]
+    ) -> Sequence[ClaimReference]:
+        """Write lost checkpoints again, and remove specs of nobody that hold nothing; return the claims of nobody whose
+        specs hold devices.
+        """
+        of_nobody = self._of_nobody(uids, pods)
+        unclaimed = {claim.uid for claim in of_nobody}
         for uid in sorted(uids):
             try:
                 if uid in unclaimed:
-                    if self._state.drop_stray_spec(uid):
+                    if uid not in holding and self._state.drop_stray_spec(uid):
                         self._metrics.sweeping.swept.labels("spec").inc()
                         log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
                     continue
@@ -207,6 +219,7 @@ class Sweeper:
                 continue  # kubelet has unprepared it meanwhile
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
+        return [claim for claim in of_nobody if claim.uid in holding]
 
     def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
         """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""

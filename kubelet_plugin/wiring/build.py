@@ -362,7 +362,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         "share": unclaimed_shares(node, checkpoints, files),
         "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),
     }
-    sweeper = build_sweeper(node, folders, checkpoints, pods, reporter, state, unclaimed)
+    sweeper = build_sweeper(node, folders, checkpoints, files, pods, reporter, state, unclaimed)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     if gpus.limiter is not None:

@@ -442,6 +442,7 @@ class PluginNode:
             driver=DRIVER,
             state=self.state,
             checkpoints=self.checkpoints,
+            unsure=partial(files.unsure, self.checkpoints),
             specs=self.specs,
             claims=self.claims,
             pods=self.pods,

@@ -262,6 +262,36 @@ def test_a_broken_checkpoint_of_no_pods_claim_is_set_aside_after_a_while(tmp_pat
     assert CHECKPOINT not in files
 
 
+def test_a_lost_checkpoint_of_no_pods_claim_holds_its_devices_for_a_while(tmp_path: Path) -> None:
+    """A pod that was deleted by force is gone from the API first: its containers may run until kubelet ends them."""
+    node = prepared_node(tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    node.claims.by_key.pop(CLAIM.key)
+    node.sweeper.sweep()
+    node.kubelet.claims.add(ClaimUid("claim-uid"))
+    node.clock.advance(ORPHAN_GRACE_S)
+    node.sweeper.sweep()
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(reference_to(NEXT))
+    node.kubelet.claims.clear()
+    sweep_after_grace(node)
+    assert SPEC not in node.files()
+    assert swept(node, "claim") == 1
+    node.state.prepare(reference_to(NEXT))
+
+
+def test_a_claim_whose_checkpoint_was_lost_is_not_taken_back_once_it_is_prepared_again(tmp_path: Path) -> None:
+    node = prepared_node(tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    node.sweeper.sweep()
+    node.clock.advance(ORPHAN_GRACE_S)
+    node.pods.add(make_pod())
+    node.state.prepare(reference_to(CLAIM))
+    before = node.files()
+    node.sweeper.sweep()
+    assert node.files() == before
+
+
 def test_half_a_preparation_of_a_claim_that_is_gone_is_taken_back_at_once(tmp_path: Path) -> None:
     node = prepared_node(tmp_path)
     prepared = node.checkpoints.prepared()[0]
