@@ -109,8 +109,10 @@ class LastGuard:
                     f"{device.device} may disappear with it: delete the pod if it does not start within minutes"
                 )
         others = [*self._claim_reconciler.holders(pool)]
+        rebuilt = self._checkpoints.may_be_in_use(plan.claim.uid)
         for each, salvaged in self._files.unsure(self._checkpoints):
             if each.uid == plan.claim.uid:
+                rebuilt = True
                 continue
             if not salvaged.devices:
                 raise TemporaryError(
@@ -130,7 +132,8 @@ class LastGuard:
         if short:
             _log_held(plan, tuple(holder for each in short for holder in each.holders))
             raise DeviceHeldError(_short(plan, short), overdrawn=short)
-        unlike = of_another_mode(plan, others)
+        # Claims that are rebuilt have shared their GPU until now: they would wait for each other for ever.
+        unlike = of_another_mode(plan, self._planned() if rebuilt else others)
         if unlike:
             text = "; ".join(
                 f"{device} has a share of {holder.claim.told_to(plan.claim)}, and {difference}"
@@ -140,6 +143,11 @@ class LastGuard:
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+    def _planned(self) -> Sequence[PreparedClaim]:
+        """Return the claims of which it is known, by their planned effects, how they share their GPUs."""
+        now, _ = self._checkpoints.load_all()
+        return [c.prepared for c in now if c.planned or c.prepared.effects]
 
     def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
         """Return the plan adapted to the pods of its claim, or why it does not fit them: a container would use more MPS

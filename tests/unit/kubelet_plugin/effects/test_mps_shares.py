@@ -185,6 +185,32 @@ def test_a_claim_is_prepared_with_the_way_to_its_server_and_unprepared_without_a
     assert SPEC not in held.files()
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"{"), Path.unlink], ids=["broken", "lost"])
+def test_two_claims_of_one_server_whose_checkpoints_are_gone_are_both_served_again(
+    node: MpsNode, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    """Neither is kept from it by the other, of which nobody knows how it shares its GPU."""
+    node.settle()
+    claims = [share_claim("one"), share_claim("two")]
+    pods = FakePods(make_pod(claims={"one": "one", "two": "two"}))
+    held = plugin(tmp_path, shares(root_of(node), node.settle), *claims, pods=pods)
+    for claim in claims:
+        held.state.prepare(reference_to(claim))
+    before, served = held.files(), sorted(asked(node))
+    for claim in claims:
+        damage(held.folder / "claims" / f"{reference_to(claim).uid}.json")
+    held.state.recover(pods.values())
+    for _ in range(2):
+        held.sweeper.sweep()
+        held.state.follow_devices()
+    assert {name: data for name, data in held.files().items() if not name.endswith(".broken")} == before
+    assert sorted(asked(node)) == served
+    for claim in claims:
+        held.state.unprepare(reference_to(claim))
+    node.settle()
+    assert asked(node) == []
+
+
 def killed(node: MpsNode, folder: Path, step: int, unprepare: bool) -> bool:
     claim = share_claim()
     steps = KilledSteps(0 if unprepare else step)
