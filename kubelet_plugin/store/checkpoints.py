@@ -52,7 +52,8 @@ class Checkpoints:
         self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
         self._mark: Hashable | None = None  # of the folder when the cache was right; None: look again
         self._seen_in: int | None = None  # the turn in which the mark was last checked
-        self._sorted: ByBoot | None = None  # this and the next are derived from _kept
+        self._sorted: ByBoot | None = None  # this and the next two are derived from _kept
+        self._uids: frozenset[ClaimUid] | None = None
         self._prepared: tuple[PreparedClaim, ...] | None = None
 
     def load(self, uid: ClaimUid) -> Checkpoint | Broken | None:
@@ -101,8 +102,11 @@ class Checkpoints:
 
     def uids(self) -> frozenset[ClaimUid]:
         """Return the claims that have a checkpoint, whatever it says."""
-        now, earlier, broken = self.load_by_boot()
-        return frozenset([c.prepared.claim.uid for c in (*now, *earlier)] + [b.uid for b in broken])
+        self._look()
+        if self._uids is None:
+            known = (name for name, (_, found) in self._kept.items() if found is not None)
+            self._uids = frozenset([ClaimUid(name.removesuffix(SUFFIX)) for name in known])
+        return self._uids
 
     def enter_boot(self) -> tuple[Broken, ...]:
         """Record that this boot has begun; return the broken checkpoints that certainly come from an earlier one.
@@ -133,7 +137,7 @@ class Checkpoints:
         self._seen_in = turn
 
     def _keep(self, kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]]) -> None:
-        self._kept, self._sorted, self._prepared = kept, None, None
+        self._kept, self._sorted, self._uids, self._prepared = kept, None, None, None
         self._mark = self._files.set_mark()
 
     def _kept_or_read(self, name: str, stamp: Hashable) -> tuple[Hashable, Checkpoint | Broken | None]:

@@ -38,6 +38,8 @@ class ClaimFiles:
         self._specs = specs
         self.metadata = metadata
         self._kind_of = kind_of
+        head, tail = spec_file_name(driver, ClaimUid("\0")).split("\0")
+        self._uid_in_name = slice(len(head), -len(tail))
 
     def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
         """Write all of them, for the devices as in `pool`, the last reading."""
@@ -88,9 +90,11 @@ class ClaimFiles:
         """
         for each in checkpoints.load_all()[1]:
             yield each, self.salvage(each)
-        known = checkpoints.uids()
-        for uid in filter(None, (claim_of_spec_file(self._driver, name) for name in self._specs.names(".json"))):
-            if uid not in known:
+        known, uid_at = checkpoints.uids(), self._uid_in_name
+        # Each prepare looks at the specs of all claims, perhaps hundreds: quickly leave out those that are known.
+        for name in [name for name in self._specs.names(".json") if name[uid_at] not in known]:
+            uid = claim_of_spec_file(self._driver, name)
+            if uid is not None:
                 gone = Broken(uid, "is gone")
                 salvaged = self.salvage(gone)
                 if salvaged.devices:
