@@ -200,16 +200,17 @@ class DeviceState:
     def enter_boot(self) -> None:
         """Remove what a power cut left half written, before anything is served; kubelet prepares its claims again.
 
-        Content is not synced (adapters.files), so a checkpoint may be torn. Left alone, it would count as broken in
-        this boot: set aside for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
+        Content is not synced (adapters.files), so a checkpoint may be torn or missing. Left alone, it would count as
+        one of this boot: for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
         """
         try:
             with self._lock.hold():
-                for broken in self._checkpoints.enter_boot():
+                before = self._checkpoints.enter_boot()
+                for broken, _ in [*self._files.unsure(self._checkpoints)] if before else ():
                     self._files.remove_spec(broken.uid)
                     self._metadata.remove(broken)
                     self._checkpoints.discard(broken.uid)
-                    log.info("checkpoint of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
+                    log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
         except DracaenaError as error:
             log.warning("remains of an earlier boot are not cleaned up", error=str(error))
 

@@ -108,19 +108,19 @@ class Checkpoints:
             self._uids = frozenset([ClaimUid(name.removesuffix(SUFFIX)) for name in known])
         return self._uids
 
-    def enter_boot(self) -> tuple[Broken, ...]:
-        """Record that this boot has begun; return the broken checkpoints that certainly come from an earlier one.
+    def enter_boot(self) -> bool:
+        """Record that this boot has begun; return whether what is found here certainly comes from an earlier one.
 
-        Those are the ones found when an instance starts for the first time in a boot. Without the mark of an earlier
-        boot nothing is certain: a release that leaves no mark may have run in this one.
+        It does when an instance starts for the first time in a boot. Without the mark of an earlier boot nothing is
+        certain: a release that leaves no mark may have run in this one.
         """
         now = f"{self.boot_id}\n".encode()
         last = self._marks.read(BOOT_MARK)
         if last == now:
-            return ()
-        # Marked first: whatever breaks from now on belongs to this boot, even if the returned ones are not removed.
+            return False
+        # Marked first: whatever breaks from now on belongs to this boot, even if nothing is done about the rest.
         self._marks.write(BOOT_MARK, now)
-        return () if last is None else self.load_by_boot()[2]
+        return last is not None
 
     def look_at_each(self) -> None:
         """Check every file next time: changing a file in place does not change its folder's mark."""

@@ -104,6 +104,19 @@ def test_what_a_torn_checkpoint_held_is_free_in_the_next_boot(tmp_path: Path, to
     assert node.state.prepare(reference_to(LATER)).devices
 
 
+def test_what_a_checkpoint_held_that_is_gone_is_free_in_the_next_boot(tmp_path: Path) -> None:
+    """A power cut may leave no file at all; what holds a device in the boot that lost it does not in the next one."""
+    power_cut(tmp_path, "half", FILES[2])
+    node = looked_after(started(node_in(tmp_path, "boot-2")))
+    node.state.prepare(reference_to(CLAIM))
+    (tmp_path / FILES[0]).unlink()
+    with pytest.raises(DeviceHeldError):
+        started(node_in(tmp_path, "boot-2", gone=True)).state.prepare(reference_to(LATER))
+    node = started(node_in(tmp_path, "boot-3", gone=True))
+    assert node.state.prepare(reference_to(LATER)).devices
+    assert not set(node.files()) & set(FILES[2:5])
+
+
 @pytest.mark.parametrize("torn", TORN)
 @pytest.mark.parametrize("names", [*((name,) for name in FILES), FILES], ids=" ".join)
 def test_no_torn_file_stays_when_nobody_asks_for_its_claim(tmp_path: Path, names: tuple[str, ...], torn: str) -> None:
