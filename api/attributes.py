@@ -52,8 +52,6 @@ class AttributeSpec:
     """Field of dracaena.api.machine.Gpu that it carries as it is; None: the codec computes it."""
     optional: bool = True
     """A device that lacks a required attribute does not decode."""
-    since: str = "0.1.0"
-    """First version of Dracaena that published it."""
 
 
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
@@ -198,9 +196,7 @@ ENCODERS_CAPACITY = "encoders"
 JPEG_ENGINES_CAPACITY = "jpegEngines"
 OFA_ENGINES_CAPACITY = "ofaEngines"
 """Capacities of a MIG device that is made when a claim gets it: engines, plain numbers, including 0."""
-GPU_CAPACITIES = (MEMORY_CAPACITY,)
 SHARED_GPU_CAPACITIES = (MEMORY_CAPACITY, CORES_CAPACITY)
-MIG_CAPACITIES = (MULTIPROCESSORS_CAPACITY, MEMORY_CAPACITY)
 MIG_PLACE_CAPACITIES = (
     MULTIPROCESSORS_CAPACITY, COPY_ENGINES_CAPACITY, DECODERS_CAPACITY, ENCODERS_CAPACITY, JPEG_ENGINES_CAPACITY,
     OFA_ENGINES_CAPACITY, MEMORY_CAPACITY,

@@ -35,11 +35,11 @@ def checked_int(number: int, what: str = "integer overflow") -> int:
     raise EvaluationError(what)
 
 
-def checked_uint(number: int, what: str = "unsigned integer overflow") -> UInt:
+def checked_uint(number: int) -> UInt:
     """The number as uint, or EvaluationError if uint64 cannot hold it."""
     if 0 <= number <= UINT_MAX:
         return UInt(number)
-    raise EvaluationError(what)
+    raise EvaluationError("unsigned integer overflow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The kinds of the config group as values."""
+"""The kinds of the config group as values.
+
+The schema allows bandwidths up to 10,000 GB/s: more than any GPU announced has (3,600 GB/s), and little enough for a
+figure in MB/s to be noticed.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,6 @@ from enum import Enum
 from dracaena.api.names import CONFIG_GROUP
 
 API_VERSION = f"{CONFIG_GROUP}/v1alpha1"
-
-MAX_GB_S = 10_000
-"""Largest bandwidth that a policy may name (in its schema): above any GPU announced (3,600 GB/s), so that a figure in
-MB/s is noticed."""
 
 
 class Requirement(Enum):

@@ -42,8 +42,6 @@ class TopoMatrix:
     """Device names of NICs if the text has a legend: (`NIC0`, `mlx5_0`)."""
     gpu_nic: tuple[tuple[str, ...], ...]
     """GPU×NIC tokens as printed."""
-    affinity_cells: tuple[tuple[str, ...], ...]
-    """Per GPU all affinity cells that are not empty, as printed, from the left."""
     cpu_affinity: tuple[str | None, ...]
     numa_affinity: tuple[str | None, ...]
     """As printed: a number, a list such as `0,3-9`, `N/A`; None where the cell is empty or its column unclear."""
@@ -94,7 +92,6 @@ def parse_topo_matrix(text: str) -> TopoMatrix:
         nics=table.header.nics,
         nic_legend=tuple((nic, legend[nic]) for nic in table.header.nics if nic in legend),
         gpu_nic=tuple(row.links[count:] for row in table.gpu_rows),
-        affinity_cells=tuple(row.cells for row in table.gpu_rows),
         cpu_affinity=_column(table.gpu_rows, Affinity.CPU),
         numa_affinity=numa_affinity,
         gpu_numa_id=gpu_numa_id,

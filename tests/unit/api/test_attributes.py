@@ -17,7 +17,7 @@ from dracaena.api.versions import is_semver, to_semver
 
 KINDS = [
     (tuple(spec for spec in table.GPU_ATTRIBUTES if spec not in table.GIVING_WAY), table.SHARED_GPU_CAPACITIES),
-    (table.MIG_ATTRIBUTES, table.MIG_CAPACITIES),
+    (table.MIG_ATTRIBUTES, (table.MULTIPROCESSORS_CAPACITY, table.MEMORY_CAPACITY)),
     (table.MIG_PLACE_ATTRIBUTES, table.MIG_PLACE_CAPACITIES),
 ]
 NAME = re.compile(r"(?:[a-z0-9.-]{1,63}/)?[A-Za-z_][A-Za-z0-9_]{0,31}")

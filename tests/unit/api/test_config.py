@@ -32,7 +32,9 @@ from dracaena.api.config.v1alpha1 import (
     merged_iommu,
     merged_sharing,
 )
-from dracaena.api.config.v1alpha1.types import MAX_GB_S
+
+MAX_GB_S = 10_000
+"""The largest bandwidth that the schema allows."""
 
 
 def policy(**fields: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import (
     machine_from_matrix,
     parse_topo_matrix,
 )
+from dracaena.kubelet_plugin.discovery.topo.table import read_table, split_lines
 
 HEADER = "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity"
 ROW_0 = "GPU0\t X \tPIX\tNODE\t0-7\t0"
@@ -109,8 +110,9 @@ def test_the_first_of_two_link_matrices_is_read() -> None:
 
 def test_cells_whose_column_is_unclear_are_kept_but_not_placed() -> None:
     header = "      GPU0  GPU1  CPU Affinity  NUMA Affinity  GPU NUMA ID"
-    matrix = parse_topo_matrix(text_of(header, "GPU0   X    SYS   1   N/A", "GPU1  SYS    X    0-3   1   N/A"))
-    assert matrix.affinity_cells == (("1", "N/A"), ("0-3", "1", "N/A"))
+    text = text_of(header, "GPU0   X    SYS   1   N/A", "GPU1  SYS    X    0-3   1   N/A")
+    assert [row.cells for row in read_table(split_lines(text)).gpu_rows] == [("1", "N/A"), ("0-3", "1", "N/A")]
+    matrix = parse_topo_matrix(text)
     assert matrix.numa_affinity == (None, "1")
     assert matrix.topology.numa_nodes == (None, 1)
 

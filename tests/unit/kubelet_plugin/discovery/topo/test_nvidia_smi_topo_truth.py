@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.discovery.topo.nvidia_smi_topo import (
     machine_from_matrix,
     parse_topo_matrix,
 )
+from dracaena.kubelet_plugin.discovery.topo.table import read_table, split_lines
 
 OWN = Path(__file__).parents[4] / "fixtures"
 
@@ -37,8 +38,11 @@ class Case:
         """A matrix must have all its rows, once, agree with itself and use known tokens."""
         return self.truth["complete"] and self.truth["symmetric"] and "refused_at_line" not in self.truth
 
+    def text(self) -> str:
+        return decode_text(self.file.read_bytes())
+
     def read(self) -> TopoMatrix:
-        return parse_topo_matrix(decode_text(self.file.read_bytes()))
+        return parse_topo_matrix(self.text())
 
 
 def cases() -> list[Case]:
@@ -65,8 +69,8 @@ def test_text_says_what_its_truth_says(case: Case) -> None:
     matrix, truth = case.read(), case.truth
     assert [list(row) for row in matrix.matrix] == truth["matrix"]
     assert [list(row) for row in matrix.gpu_nic] == truth["gpu_nic"]
-    cells = {f"GPU{gpu}": list(cells) for gpu, cells in zip(matrix.gpus, matrix.affinity_cells, strict=True)}
-    assert cells == truth["affinity_cells"]
+    rows = read_table(split_lines(case.text())).gpu_rows
+    assert {f"GPU{gpu}": list(row.cells) for gpu, row in zip(matrix.gpus, rows, strict=True)} == truth["affinity_cells"]
     assert list(matrix.topology.numa_nodes) == truth.get("numa_nodes", list(matrix.topology.numa_nodes))
     names = [nic.name for nic in matrix.topology.nics]
     assert names == truth.get("nic_names", names)
