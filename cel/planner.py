@@ -197,10 +197,10 @@ class _Planner:
             return None
         keys = [step.constant for step in steps]
         if keys == ["driver"]:
-            return Planned(_driver, _resolved(_driver, 1))
+            return Planned(_driver, _resolved(_driver))
         if len(keys) == 3 and keys[0] in ("attributes", "capacity") and all(type(key) is str for key in keys):
             run = paths.attribute(keys[1], keys[2], capacity=keys[0] == "capacity")
-            return Planned(run, _resolved(run, 1))
+            return Planned(run, _resolved(run))
         return None
 
     def _is_local(self, node: Ident) -> bool:
@@ -366,9 +366,9 @@ def _path_planned(root: Run, steps: tuple[paths.Step, ...]) -> Planned:
     return Planned(run, root)
 
 
-def _resolved(run: Run, less: int) -> Run:
+def _resolved(run: Run) -> Run:
     def resolve(state: EvaluationState) -> Any:
-        state.cost -= less
+        state.cost -= 1
         return run(state)
 
     return resolve

@@ -303,10 +303,10 @@ def _admin_denied(path: str, labels: Labels) -> Errors:
     ]
 
 
-def _admin_in_spec(spec: Document, labels: Labels, path: str) -> Errors:
+def _admin_in_spec(spec: Document, labels: Labels) -> Errors:
     for i, request in enumerate(spec["devices"]["requests"] or ()):
         if (request.get("exactly") or {}).get("adminAccess"):
-            return _admin_denied(f"{path}.devices.requests[{i}].adminAccess", labels)
+            return _admin_denied(f"spec.devices.requests[{i}].adminAccess", labels)
     return []
 
 
@@ -353,7 +353,7 @@ def _allocated(status: Document) -> set[str]:
 RESOURCE_CLAIM: Final = Strategy(
     prepare_create=_new_claim,
     check_create=claims.check_claim,
-    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"], labels, "spec"),
+    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"], labels),
     main=Door(prepare=_keep_status, check=claims.check_claim_update, reset=_STATUS),
     status=Door(
         prepare=_claim_status,
@@ -364,7 +364,7 @@ RESOURCE_CLAIM: Final = Strategy(
 )
 RESOURCE_CLAIM_TEMPLATE: Final = Strategy(
     check_create=claims.check_template,
-    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"]["spec"], labels, "spec"),
+    check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"]["spec"], labels),
     main=Door(prepare=_as_sent, check=claims.check_template_update),
 )
 

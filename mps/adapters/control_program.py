@@ -48,13 +48,11 @@ _LOG = "start.log"
 class ControlProgram:
     """Implements dracaena.mps.ports.MpsControl. `driver_root` is where this process sees the driver's root."""
 
-    def __init__(
-        self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, quit_s: float = QUIT_S, kill_s: float = KILL_S
-    ) -> None:
+    def __init__(self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, kill_s: float = KILL_S) -> None:
         """`root` is the supervisor's folder."""
         self._driver = driver_root
         self._root = root
-        self._answer_s, self._quit_s, self._kill_s = answer_s, quit_s, kill_s
+        self._answer_s, self._kill_s = answer_s, kill_s
         self._hung: list[subprocess.Popen[bytes]] = []
         """Processes that SIGKILL has not ended yet."""
 
@@ -78,7 +76,7 @@ class ControlProgram:
         """See MpsControl."""
         line, environment = self._call(command)
         environment["CUDA_MPS_PIPE_DIRECTORY"] = pipes
-        limit_s = self._quit_s if "quit" in str(command) or "-q" in command.arguments else self._answer_s
+        limit_s = QUIT_S if "quit" in str(command) or "-q" in command.arguments else self._answer_s
         data, code = self._ended(
             line, environment, command.standard_input.encode(), subprocess.PIPE, limit_s,
             f"{PROGRAM} does not answer `{command}` within {limit_s:g} s (pipe folder {pipes})",

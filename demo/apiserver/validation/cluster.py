@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def check_node(node: Document) -> Errors:
     """A new node. Kubernetes reports taints under ``metadata.taints``; so do we."""
     errors = check_metadata(node, namespaced=False, name_rule=dns_subdomain)
-    errors += check_taints(node["spec"].get("taints") or [], "metadata.taints")
+    errors += check_taints(node["spec"].get("taints") or [])
     errors += _check_node_amounts(node["status"])
     for i, text in enumerate(node["spec"].get("podCIDRs") or ()):
         try:
@@ -53,7 +53,7 @@ def check_node_update(new: Document, old: Document) -> Errors:
         errors.append(forbidden("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid'))
     if then.get("providerID") and then["providerID"] != now.get("providerID"):
         errors.append(forbidden("spec.providerID", 'node updates may not change providerID except from "" to valid'))
-    return errors + check_taints(now.get("taints") or [], "metadata.taints")
+    return errors + check_taints(now.get("taints") or [])
 
 
 def check_namespace(namespace: Document) -> Errors:

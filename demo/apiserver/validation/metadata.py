@@ -115,7 +115,7 @@ def _check_unqualified_finalizers(metadata: dict[str, Any], path: str) -> Errors
     ]
 
 
-def check_metadata_update(new: dict[str, Any], old: dict[str, Any], path: str = "metadata") -> Errors:
+def check_metadata_update(new: dict[str, Any], old: dict[str, Any]) -> Errors:
     """What an update may not do to metadata."""
     after, before = new["metadata"], old["metadata"]
     errors: Errors = []
@@ -125,7 +125,7 @@ def check_metadata_update(new: dict[str, Any], old: dict[str, Any], path: str = 
             shown = ", ".join(json.dumps(name) for name in extra)
             errors.append(
                 forbidden(
-                    f"{path}.finalizers",
+                    "metadata.finalizers",
                     (
                         "no new finalizers can be added if the object is being deleted, found new finalizers "
                         f"[]string{{{shown}}}"
@@ -134,5 +134,5 @@ def check_metadata_update(new: dict[str, Any], old: dict[str, Any], path: str = 
             )
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"):
         if after.get(name) != before.get(name):
-            errors.append(invalid(f"{path}.{name}", after.get(name), IMMUTABLE))
-    return errors + check_labels(after, path) + _check_owners(after, path)
+            errors.append(invalid(f"metadata.{name}", after.get(name), IMMUTABLE))
+    return errors + check_labels(after, "metadata") + _check_owners(after, "metadata")

@@ -130,12 +130,12 @@ def _check_toleration(toleration: dict[str, Any], path: str) -> Errors:
     return errors + (check_taint_effect(effect, f"{path}.effect") if effect else [])
 
 
-def check_taints(taints: list[dict[str, Any]], path: str) -> Errors:
-    """A node's taints: valid, and one per (key, effect)."""
+def check_taints(taints: list[dict[str, Any]]) -> Errors:
+    """A node's taints: valid, and one per (key, effect). Paths begin with `metadata`, as on a real server."""
     errors: Errors = []
     seen = set()
     for i, taint in enumerate(taints):
-        here = f"{path}[{i}]"
+        here = f"metadata.taints[{i}]"
         errors += check_label_key(f"{here}.key", taint["key"])
         messages = label_value(taint.get("value", ""))
         errors += [invalid(f"{here}.value", taint["value"], ";".join(messages))] if messages else []

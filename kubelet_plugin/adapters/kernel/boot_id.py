@@ -10,9 +10,9 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 """A fresh UUID at each boot (random(4)); the same in all containers of the machine."""
 
 
-def read_boot_id(path: Path = BOOT_ID_FILE) -> str:
+def read_boot_id() -> str:
     """Return the boot's id. Raises PermanentError if the kernel does not say."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise PermanentError(f"cannot read the boot id from {path}: {error.strerror}") from error
+        raise PermanentError(f"cannot read the boot id from {BOOT_ID_FILE}: {error.strerror}") from error
