@@ -80,7 +80,7 @@ class ExporterProgram:
             errors=errors,
             in_vfio=PciDriverLinks(sys_root).has_vfio,
         )
-        self._http = HttpEndpoint(
+        self.http = HttpEndpoint(
             settings.http_address, lambda: None, registry,
             web_config_file=settings.web_config_file,
             pages={"/metrics": self._metrics, "/graph": self._graph, "/usage": self._usage},
@@ -92,19 +92,14 @@ class ExporterProgram:
         """Serve."""
         self._gpu_driver.start()
         self._keeper.start()
-        self._http.start()
-        log.info("serving metrics", port=self._http.port)
+        self.http.start()
+        log.info("serving metrics", port=self.http.port)
 
     def stop(self) -> None:
         """Close the port and the driver."""
         self._stopping.set()
-        self._http.stop()
+        self.http.stop()
         self._gpu_driver.stop()
-
-    @property
-    def http_port(self) -> int:
-        """The port that is served."""
-        return self._http.port
 
     def _metrics(self) -> HttpAnswer:
         body = render(self._collector.collect()) + generate_latest(self._registry)

@@ -71,8 +71,9 @@ class Program:
         self._node, self._gpus, self._claims = self._parts.node, self._parts.gpus, self._parts.claims
         self._instance_lock = FileLock(self._node.paths.instance_lock)
         self._written = self._claims.folders.written(settings.driver_name)
-        self._http: HttpEndpoint | None = None
-        self._probes = self._build_probes(settings.grpc_health_address)
+        self.http: HttpEndpoint | None = None
+        """Health and metrics; None: off, or not started yet."""
+        self.probes = self._build_probes(settings.grpc_health_address)
 
     def start(self) -> None:
         """Start everything: first what kubelet calls, then what tells kubelet to call it."""
@@ -143,7 +144,7 @@ class Program:
     def _start_probes(self) -> None:
         if self._settings.http_address:
             # Bound only under the instance lock, so that a second start complains about the first instance, not a port.
-            self._http = HttpEndpoint(
+            self.http = HttpEndpoint(
                 self._settings.http_address,
                 self.ready,
                 self._registry,
@@ -151,10 +152,10 @@ class Program:
                 alive=self.alive,
                 web_config_file=self._settings.web_config_file,
             )
-            self._http.start()
-            log.info("serving health and metrics", port=self._http.port)
-        if self._probes is not None:
-            self._probes.start()
+            self.http.start()
+            log.info("serving health and metrics", port=self.http.port)
+        if self.probes is not None:
+            self.probes.start()
 
     def stop(self) -> None:
         """Stop in reverse order. Slices, CDI specs and checkpoints stay: pods keep running."""
@@ -188,10 +189,10 @@ class Program:
         gpus.slices.stop()
         claims.pods.stop()
         node.recorder.stop()
-        if self._probes is not None:
-            self._probes.stop()
-        if self._http is not None:
-            self._http.stop()
+        if self.probes is not None:
+            self.probes.stop()
+        if self.http is not None:
+            self.http.stop()
         self._instance_lock.release()
 
     def ready(self) -> str | None:
@@ -230,16 +231,6 @@ class Program:
     def _waiting_for(self) -> str | None:
         """Return what the first reading of the GPUs waits for, None once there is one."""
         return self._gpus.live.ready() if self._gpus.live is not None else None
-
-    @property
-    def http_port(self) -> int | None:
-        """The port of health and metrics, None if they are off."""
-        return self._http.port if self._http is not None else None
-
-    @property
-    def grpc_health_port(self) -> int | None:
-        """The port of the gRPC health service, None if it is off."""
-        return self._probes.port if self._probes is not None else None
 
     def _try_folders(self) -> None:
         """Report folders that are not writable now, before the first claim fails on them.

@@ -76,7 +76,8 @@ class MpsProgram:
         self._lock = FileLock(Path(settings.root) / LOCK)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
-        self._http: HttpEndpoint | None = None
+        self.http: HttpEndpoint | None = None
+        """Health and metrics; None: off, or not started yet."""
         self._began_s: float | None = None
         self._trouble: str | None = "the first look is not done"
 
@@ -93,12 +94,12 @@ class MpsProgram:
             self._files.prepare()
             self._supervisor.resume()
             if self._settings.http_address:
-                self._http = HttpEndpoint(
+                self.http = HttpEndpoint(
                     self._settings.http_address, self.ready, self._registry,
                     web_config_file=self._settings.web_config_file,
                 )  # fmt: skip
-                self._http.start()
-                log.info("serving health and metrics", port=self._http.port)
+                self.http.start()
+                log.info("serving health and metrics", port=self.http.port)
         except DracaenaError:
             self._lock.release()
             raise
@@ -109,8 +110,8 @@ class MpsProgram:
         """End the thread and leave all servers to their clients."""
         self._stopping.set()
         self._thread.join(timeout=STOP_S)
-        if self._http is not None:
-            self._http.stop()
+        if self.http is not None:
+            self.http.stop()
         self._lock.release()
 
     def ready(self) -> str | None:
@@ -119,11 +120,6 @@ class MpsProgram:
         if began_s is not None and self._clock.monotonic() - began_s > STUCK_S:
             return f"one step has taken more than {STUCK_S:.0f} s: the GPU driver hangs"
         return self._trouble
-
-    @property
-    def http_port(self) -> int | None:
-        """The port of health and metrics, None if they are off."""
-        return self._http.port if self._http is not None else None
 
     def _run(self) -> None:
         looked_s = float("-inf")

@@ -59,7 +59,7 @@ class NodeExporter:
         """Return what the exporter serves now, as prometheus_client reads it."""
         self._cut()
         self._place()
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.program.http_port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.program.http.port}/metrics", timeout=30) as answer:
             scrape = Scrape(answer.read().decode())
         assert scrape.value("dracaena_exporter_driver_up") == 1
         assert scrape.value("dracaena_exporter_podlist_up") == 1

@@ -125,7 +125,7 @@ def prometheus(folder: Path, binaries: Path, logs: Path, cluster: Cluster, expor
     """Run one that scrapes all three programs as the chart's PodMonitors ask for."""
     # How long each alert waits is what `promtool test rules` is for.
     (folder / "alerts.yaml").write_text(_FOR.sub(r"\1 1s", RULES.read_text(encoding="utf-8")), encoding="utf-8")
-    of_exporter = exporter.program.http_port
+    of_exporter = exporter.program.http.port
     jobs = [
         _job("controller", CONTROLLER_PORT, {"node": cluster.node.name, **_pod("controller")}),
         _job("kubelet-plugin", PLUGIN_PORT, {"node": cluster.node.name, **_pod("kubelet-plugin")}),

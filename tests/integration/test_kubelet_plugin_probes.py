@@ -47,7 +47,8 @@ def plugin(world: World) -> Iterator[Program]:
 
 
 def check(program: Program, service: str) -> int:
-    with grpc.insecure_channel(f"127.0.0.1:{program.grpc_health_port}") as channel:
+    assert program.probes is not None
+    with grpc.insecure_channel(f"127.0.0.1:{program.probes.port}") as channel:
         stub = health_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]  # generated
         status: int = stub.Check(health.HealthCheckRequest(service=service), timeout=CALL_S).status
         return status
@@ -79,13 +80,14 @@ def test_the_health_service_is_off_unless_it_is_asked_for(world: World) -> None:
     program = Program(world.settings(), registry=CollectorRegistry())
     program.start()
     try:
-        assert program.grpc_health_port is None
+        assert program.probes is None
     finally:
         program.stop()
 
 
 def test_a_port_that_is_taken_is_named_and_nothing_stays(world: World, plugin: Program) -> None:
-    address = f"127.0.0.1:{plugin.http_port}"
+    assert plugin.http is not None
+    address = f"127.0.0.1:{plugin.http.port}"
     second = Program(world.settings(pod_uid="uid-2", grpc_health_address=address), registry=CollectorRegistry())
     with pytest.raises(BadInputError, match=f"gRPC health address {address}: cannot listen"):
         second.start()
@@ -93,7 +95,8 @@ def test_a_port_that_is_taken_is_named_and_nothing_stays(world: World, plugin: P
 
 
 def test_a_port_that_another_grpc_server_has_is_not_shared_with_it(plugin: Program) -> None:
-    second = ProbeServer(f"127.0.0.1:{plugin.grpc_health_port}", {})
+    assert plugin.probes is not None
+    second = ProbeServer(f"127.0.0.1:{plugin.probes.port}", {})
     with pytest.raises(BadInputError, match="cannot listen"):
         second.start()
     second.stop()

@@ -110,7 +110,7 @@ class ExportingNode:
         (folder / "cgroup").write_text(f"0::{slices}\n")
 
     def get(self, path: str = "/metrics", timeout_s: float = 30.0) -> tuple[str, str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.program.http_port}{path}", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.program.http.port}{path}", timeout=timeout_s) as answer:
             return answer.read().decode(), answer.headers["Content-Type"]
 
     def scrape(self) -> Scrape:

@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
     program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)))
     program.start()
-    sys.stdout.write(f"port {program.http_port}\n")
+    assert program.http is not None
+    sys.stdout.write(f"port {program.http.port}\n")
     sys.stdout.flush()
     wait_for_end_signal()
     program.stop()

@@ -200,8 +200,9 @@ def _claim(claim: ResourceClaim) -> v1.Claim:
 
 
 def http(program: Program, path: str) -> tuple[int, str]:
+    assert program.http is not None
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{program.http_port}{path}", timeout=CALL_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{program.http.port}{path}", timeout=CALL_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

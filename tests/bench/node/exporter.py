@@ -231,7 +231,7 @@ def _serve(folder: Path, slow_with_threads: int) -> None:
             node.run(process.pid, pod_uid(number))
     node.program.start()
     leave_out_what_was_loaded()
-    print(node.program.http_port, flush=True)
+    print(node.program.http.port, flush=True)
     while True:
         time.sleep(1.0)
         nvml.calls.clear()  # the fake keeps a list of all calls

@@ -35,7 +35,7 @@ def write(web: Path, **document: object) -> str:
 
 def names(node: ExportingNode, user: str, password: str) -> list[str]:
     """Return the pods that a scrape over TLS tells of."""
-    port = node.program.http_port
+    port = node.program.http.port
     status, text, _ = get(port, "/metrics", tls=client_context(), user=user, password=password, timeout_s=30.0)
     assert status == 200
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -46,7 +46,7 @@ def test_the_right_password_over_tls_opens_and_nothing_else_does(web: Path) -> N
     config = write(web, tls_server_config=TLS, basic_auth_users={"prometheus": HASH})
     with exporting_node(web.parent, web_config_file=config) as node:
         node.list(entry("trainer", gpu_uuid(0)))
-        port = node.program.http_port
+        port = node.program.http.port
         assert names(node, "prometheus", "right") == ["trainer"]
         for path in PROTECTED:
             assert get(port, path, tls=client_context(), user="prometheus", password="right", timeout_s=30.0)[0] == 200
@@ -62,13 +62,13 @@ def test_kubelet_asks_for_health_without_tls_and_password(web: Path) -> None:
     config = write(web, tls_server_config=TLS, basic_auth_users={"prometheus": HASH})
     with exporting_node(web.parent, web_config_file=config) as node:
         for tls in (None, client_context()):
-            assert get(node.program.http_port, "/healthz", tls=tls, timeout_s=30.0)[:2] == (200, "ok\n")
+            assert get(node.program.http.port, "/healthz", tls=tls, timeout_s=30.0)[:2] == (200, "ok\n")
 
 
 def test_a_client_certificate_of_the_authority_opens_where_one_is_demanded(web: Path) -> None:
     demanded = {**TLS, "client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
     with exporting_node(web.parent, web_config_file=write(web, tls_server_config=demanded)) as node:
-        port = node.program.http_port
+        port = node.program.http.port
         shown = client_context(shows="prometheus")
         assert get(port, "/metrics", tls=shown, timeout_s=30.0)[0] == 200
         assert get(port, "/metrics", tls=client_context(), timeout_s=30.0)[0] == 403

@@ -52,7 +52,7 @@ def busy(node: ExportingNode) -> None:
 def test_an_exporter_tells_what_its_containers_use() -> None:
     with short_folder() as folder, exporting_node(folder) as node:
         busy(node)
-        told = read_usage(HOST, access(node.program.http_port).usage(LOCAL))
+        told = read_usage(HOST, access(node.program.http.port).usage(LOCAL))
         (use,) = told.uses
         assert (use.namespace, use.pod, use.container, use.gpu) == ("team", "a", "main", 0)
         assert (use.processes, use.memory_bytes, use.sm_percent) == (1, 100 << 20, 40)
@@ -69,7 +69,7 @@ def test_one_behind_tls_and_a_password_is_asked_with_both(tmp_path: Path) -> Non
     right.write_text("page:right\n")
     wrong.write_text("page:wrong\n")
     with short_folder() as folder, exporting_node(folder, web_config_file=str(web)) as node:
-        port = node.program.http_port
+        port = node.program.http.port
         assert read_usage(HOST, access(port, tmp_path / "ca.crt", right).usage(LOCAL)).uses == ()
         assert access(port, tmp_path / "ca.crt", right, "localhost").usage(LOCAL)
         with pytest.raises(ExporterError, match=HERE + "refuses the user and password of the controller$"):
@@ -276,11 +276,11 @@ def test_files_are_read_again_when_authority_and_password_are_replaced(tmp_path:
     port = 1
     asked = HttpExporters(lambda: dataclasses.replace(files.now(), port=port), SystemClock(), timeout_s=10.0)
     with short_folder() as folder, exporting_node(folder, web_config_file=serve("ca", "old")) as node:
-        port = node.program.http_port
+        port = node.program.http.port
         assert read_usage(HOST, asked.usage(LOCAL)).uses == ()
         assert files.now().tls is files.now().tls, "what stays the same is not made anew"
     with short_folder() as folder, exporting_node(folder, web_config_file=serve("other", "new")) as node:
-        port = node.program.http_port
+        port = node.program.http.port
         with pytest.raises(ExporterError, match=GAVE_NONE + ".*certificate verify failed"):
             asked.usage(LOCAL)
         write_authority(authorities, ca="other")
