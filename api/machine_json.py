@@ -38,6 +38,7 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_profile_json import MachineJsonError, profile_documents, with_profiles
+from dracaena.api.names import DNS_LABEL
 from dracaena.api.topology import SELF, Nic, Topology, TopologyError
 
 VERSION = 1
@@ -50,7 +51,6 @@ __all__ = ["VERSION", "MachineJsonError", "decode_machine", "encode_machine"]
 _UNKNOWN = "?"
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PCI_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
@@ -142,7 +142,7 @@ def _mig(document: dict[str, Any], path: str) -> MigDevice:
         raise MachineJsonError(
             f"not a recorded machine: {mig.uuid!r} is not the UUID of a MIG device - at `{path}.uuid`"
         )
-    if not _DNS_LABEL.fullmatch(mig.device_name):
+    if not DNS_LABEL.fullmatch(mig.device_name):
         raise MachineJsonError(f"not a recorded machine: {mig.profile!r} is not a profile - at `{path}.profile`")
     numbers = (mig.gpu_instance_id, mig.compute_instance_id, mig.start, mig.size, *(mig.access_minors or ()))
     if min(*numbers, mig.memory_bytes or 0, mig.multiprocessors or 0) < 0:

@@ -17,6 +17,9 @@ ENGINES: Mapping[str, str] = {
 }
 """Field of MigProfile → the counter of such engines."""
 
+MEMORY_SLICE = "memory-slice-"
+"""Prefix of the counters of memory slices; their numbers follow."""
+
 COMPUTE_SLICES = "compute-slices"
 """The counter of compute slices."""
 
@@ -111,7 +114,7 @@ def counters(profiles: Iterable[MigProfile]) -> Mapping[str, int]:
     if not known:
         return {}
     slices = max(place.end for profile in known for place in profile.placements)
-    found = {f"memory-slice-{number}": 1 for number in range(slices)}
+    found = {f"{MEMORY_SLICE}{number}": 1 for number in range(slices)}
     found[COMPUTE_SLICES] = max(profile.compute_slices for profile in known)
     for engine, name in ENGINES.items():
         there = max(getattr(profile, engine) for profile in known)
@@ -130,7 +133,7 @@ def consumption(place: MigPlace, there: Mapping[str, int]) -> Mapping[str, int]:
 
 def _amounts(profile: MigProfile, placement: MigPlacement) -> Iterator[tuple[str, int]]:
     for number in range(placement.start, placement.end):
-        yield f"memory-slice-{number}", 1
+        yield f"{MEMORY_SLICE}{number}", 1
     yield COMPUTE_SLICES, profile.compute_slices
     for engine, name in ENGINES.items():
         yield name, getattr(profile, engine)

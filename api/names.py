@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NewType
 
 ClaimUid = NewType("ClaimUid", str)
@@ -10,6 +11,9 @@ NodeName = NewType("NodeName", str)
 PoolName = NewType("PoolName", str)
 DeviceName = NewType("DeviceName", str)
 GpuUuid = NewType("GpuUuid", str)
+
+DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+"""What the API takes as the name of a device, and of other things without dots."""
 
 DEFAULT_DRIVER_NAME = "gpu.dracaena.dev"
 """The driver name is a setting; taint key, CDI vendor and annotation prefix follow it (see the functions below)."""

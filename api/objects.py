@@ -6,7 +6,7 @@ names are those of the API in snake case. Those of resource.k8s.io: resource_obj
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -262,6 +262,10 @@ class ContainerStatus(Wire, frozen=True):
     state: ContainerState = ContainerState()
     allocated_resources: Quantities = {}
     resources: ResourceRequests | None = None
+
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of pods that run no more and take nothing."""
 
 
 class PodStatus(Wire, frozen=True):

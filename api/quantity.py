@@ -35,7 +35,7 @@ _MAX_LENGTH: Final = 256
 _MAX_AMOUNT: Final = 10**60
 """The largest amount that `parse_quantity` accepts: beyond any real amount, and far below the limit of a double."""
 
-_INT64_MAX: Final = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1
 _SAFE_DIGITS: Final = 18
 """Decimal digits that int64 holds whatever they are."""
 _DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -106,7 +106,7 @@ def read_quantity(text: str) -> StoredQuantity:
         raise QuantityError(_WRONG_NUMBER)
     unscaled = int(digits) << (exponent if base == 2 else 0)
     scale = len(fraction) - (exponent if base == 10 else 0)
-    is_int = _is_tried_as_int(digits, fraction, base, exponent) and scale <= NANO_SCALE and unscaled <= _INT64_MAX
+    is_int = _is_tried_as_int(digits, fraction, base, exponent) and scale <= NANO_SCALE and unscaled <= INT64_MAX
     nano = _rounded_up(unscaled, NANO_SCALE - scale)
     if not is_int:
         if not whole and not fraction:
@@ -115,8 +115,8 @@ def read_quantity(text: str) -> StoredQuantity:
         if unscaled:
             scale = NANO_SCALE
         if notation == "binary":
-            if nano > _INT64_MAX * NANO:
-                nano, scale = _INT64_MAX * NANO, 0
+            if nano > INT64_MAX * NANO:
+                nano, scale = INT64_MAX * NANO, 0
             elif 0 < nano < NANO:
                 notation = "decimal"
     return StoredQuantity(Quantity(-nano if sign == "-" else nano, notation), scale, not is_int)

@@ -6,7 +6,6 @@ of NICs, rows of more than 63 GPUs or NICs, and values that break a limit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,7 +22,7 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_geometry import MigPlace, MigProfile, consumption, counters, places
-from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.names import DNS_LABEL, DeviceName, gpu_device_name
 from dracaena.api.passthrough import PassthroughGpu, hexadecimal_id
 from dracaena.api.quantity import format_bytes
 from dracaena.api.resource_objects import (
@@ -55,7 +54,6 @@ __all__ = [
     "with_whole_consumption",
 ]
 
-_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _WHOLE: Mapping[str, int] = {"whole": 1}
 
 _MAX_INT = 2**63 - 1
@@ -230,7 +228,7 @@ def _mig_device(machine: Machine, parent: Gpu, mig: MigDevice) -> Device:
 
 
 def _checked_name(machine: Machine, name: DeviceName, identity: str) -> DeviceName:
-    if not _DNS_LABEL.fullmatch(name):
+    if not DNS_LABEL.fullmatch(name):
         raise TopologyError(f"{machine.name}: {identity!r} makes no device name: {name!r} is not a DNS label")
     return name
 

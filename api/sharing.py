@@ -88,7 +88,7 @@ def mode_parameters(mode: str) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(_Parameters(_KIND, _Sharing(mode))))
 
 
-_MIB_NANO: Final = (1 << 20) * NANO
+MIB_NANO: Final = (1 << 20) * NANO
 _GIB_NANO: Final = (1 << 30) * NANO
 
 
@@ -128,7 +128,7 @@ def taken_in_words(shares: Iterable[Mapping[str, str]], capacity: Mapping[str, s
 def is_all_memory(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> bool:
     """Return whether a share takes all of a GPU's memory that can be given out: whole MiB."""
     left = _nano(capacity.get(MEMORY_CAPACITY, "0")) - _nano(consumed.get(MEMORY_CAPACITY, "0"))
-    return left < _MIB_NANO
+    return left < MIB_NANO
 
 
 def memory_percent(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> int:
@@ -146,5 +146,5 @@ def _nano(text: str) -> int:
 
 def size_in_words(nano: int) -> str:
     """Return bytes, in billionths, to a tenth of a GiB or MiB: `79.6 GiB`, `512 MiB`."""
-    unit, name = (_GIB_NANO, "GiB") if nano >= _GIB_NANO else (_MIB_NANO, "MiB")
+    unit, name = (_GIB_NANO, "GiB") if nano >= _GIB_NANO else (MIB_NANO, "MiB")
     return f"{nano / unit:.1f}".removesuffix(".0") + f" {name}"

@@ -118,7 +118,7 @@ class Map:
         if kind not in _KEY_TYPES:
             return None
         found = self._entries.get(_slot(key))
-        if found is None and kind in _NUMBERS:
+        if found is None and kind in NUMBERS:
             return self._find_number(key)
         return found
 
@@ -151,7 +151,7 @@ class Map:
         return "{" + ", ".join(f"{key!r}: {value!r}" for key, value in self.items()) + "}"
 
 
-_NUMBERS = frozenset({int, UInt, float})
+NUMBERS = frozenset({int, UInt, float})
 _KEY_TYPES = frozenset({str, int, UInt, float, bool, type(None)})
 
 
@@ -176,7 +176,7 @@ def equal(left: Any, right: Any) -> bool:
         return kind is other and _equal_maps(left, right)
     if kind is OptionalValue or other is OptionalValue:
         return kind is other and _equal_optionals(left, right)
-    if kind in _NUMBERS and other in _NUMBERS:
+    if kind in NUMBERS and other in NUMBERS:
         # As the reference compares: an integer next to a double becomes one, and 2**53 + 1 equals 2.0**53.
         return float(left) == float(right) if (kind is float) is not (other is float) else bool(left == right)
     return kind is other and bool(left == right)

@@ -15,12 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import KubeObject, Node, ObjectMeta, OwnerReference, Pod, Toleration
+from dracaena.api.objects import ENDED, KubeObject, Node, ObjectMeta, OwnerReference, Pod, Toleration
 from dracaena.cli.cluster_objects import decode_object
 from dracaena.cli.manifests import Manifest, ManifestError
 from dracaena.controller.allocation.nodes.matching import required_affinity, unfit_for
 from dracaena.controller.allocation.nodes.node_filter import this_node
-from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.state.families import (
     GROUP_LABEL,
     GROUP_SIZE_ANNOTATION,

@@ -14,7 +14,7 @@ from dracaena.api.decision import Decision, describe
 from dracaena.api.gates import gates_of_others
 from dracaena.api.gpu_templates import read_gpu_template
 from dracaena.api.names import quota_annotation
-from dracaena.api.objects import Namespace, Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
+from dracaena.api.objects import ENDED, Namespace, Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import (
@@ -28,7 +28,6 @@ from dracaena.api.resource_objects import (
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory

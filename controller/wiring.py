@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -49,12 +48,12 @@ from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.lease import KubeLease
+from dracaena.kube.transport import OWN_NAMESPACE
 from dracaena.process.clock import Clock
 
 COMPONENT: Final = "dracaena-controller"
 """Name in Events, and the user agent."""
 
-OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where kubelet tells a pod its namespace."""
 
 DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0

@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dracaena.api.objects import Node, Pod
+from dracaena.api.objects import ENDED, Node, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.node_fit import misfit, selects, unserved
-from dracaena.demo.node_room import ENDED, shortages
+from dracaena.demo.node_room import shortages
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, CachedStandIn, settle

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dracaena.api.objects import Container, Node, Pod
+from dracaena.api.objects import ENDED, Container, Node, Pod
 from dracaena.api.quantity import read_quantity
-
-ENDED = ("Succeeded", "Failed")
 
 
 def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:

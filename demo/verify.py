@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from dracaena.api.annotations import decode_devices, decode_uuids
-from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
+from dracaena.api.attributes import ALL_CORES, CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import (
     DEFAULT_DRIVER_NAME,
@@ -33,7 +32,6 @@ from dracaena.demo.observation import Observation, ObservedNode, ObservedPod
 
 Problems = tuple[str, ...]
 
-ALL_CORES: Final = 100
 """Percent: the ceilings of one GPU's shares add up to at most this."""
 
 

@@ -35,7 +35,7 @@ POOL_SIZE = 32
 """Connections kept open: reflectors hold one each, writers a few."""
 
 
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _OWN_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 _UNREADABLE = (
@@ -248,8 +248,8 @@ def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
 
 def context_namespace(path: str | None, context: str | None = None) -> str:
     """Return the namespace that kubectl would use with this kubeconfig, `default` when nothing names one."""
-    if path is None and context is None and _OWN_NAMESPACE.exists():
-        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+    if path is None and context is None and OWN_NAMESPACE.exists():
+        return OWN_NAMESPACE.read_text(encoding="utf-8").strip()
     try:
         every, active = official_config.list_kube_config_contexts(config_file=path)
         if context is not None:

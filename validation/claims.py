@@ -7,12 +7,12 @@ tolerations of a request, for example, are not counted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 from dracaena.api import limits
-from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, UUID
+from dracaena.api.attributes import ALL_CORES, CORES_CAPACITY, MEMORY_CAPACITY, UUID
 from dracaena.api.quantity import NANO, Quantity
 from dracaena.api.reasons import dead_alternative
+from dracaena.api.sharing import MIB_NANO
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
@@ -192,22 +192,17 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
 def _check_memory(amount: Field, wanted: Quantity) -> None:
     if wanted.nano == 0:
         amount.warn("every share takes 1Mi at least", "such as 8Gi; no capacity at all for a whole GPU")
-    elif wanted.nano % _MIB_NANO:
+    elif wanted.nano % MIB_NANO:
         amount.warn("rounded up to whole MiB", "a multiple of 1Mi")
 
 
 def _check_cores(amount: Field, wanted: Quantity) -> None:
-    if wanted.nano > _ALL_CORES * NANO:
+    if wanted.nano > ALL_CORES * NANO:
         text = "no GPU has more than 100 percent of its cores"
         is_alternative = "firstAvailable" in amount.path
         amount.warn(dead_alternative(text) if is_alternative else text, "a whole number from 0 to 100")
     elif wanted.nano % NANO:
         amount.warn("rounded up to whole percent", "a whole number from 0 to 100")
-
-
-_MIB_NANO: Final = (1 << 20) * NANO
-_ALL_CORES: Final = 100
-"""Percent: the most that the ceilings of one GPU sum up to."""
 
 
 def _check_derived(field: Field) -> None:

@@ -10,7 +10,7 @@ from dracaena.cel.cost import LIST_COST, NODE_WORK, size_of, traversal_cost, tre
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, Overload, global_, member
 from dracaena.cel.types import BOOL, DYN, INT, A, Type, list_of
-from dracaena.cel.value import Duration, Timestamp, UInt, checked_int, checked_uint, equal
+from dracaena.cel.value import NUMBERS, Duration, Timestamp, UInt, checked_int, checked_uint, equal
 
 _List = tuple[Any, ...]
 _LIST: Final = list_of(A)
@@ -26,8 +26,7 @@ _ORDERED: Final = (
     ("string", "string", types.STRING),
     ("bytes", "bytes", types.BYTES),
 )
-_NUMBERS: Final = frozenset({int, UInt, float})
-_ORDERED_KINDS: Final = _NUMBERS | {bool, str, bytes, Duration, Timestamp}
+_ORDERED_KINDS: Final = NUMBERS | {bool, str, bytes, Duration, Timestamp}
 
 
 def _key(value: Any) -> Any:
@@ -36,7 +35,7 @@ def _key(value: Any) -> Any:
 
 def _greater(left: Any, right: Any) -> bool:
     """Whether the first is greater. Never for types that do not compare, nor for NaN: the reference skips them."""
-    if type(left) is not type(right) and not (type(left) in _NUMBERS and type(right) in _NUMBERS):
+    if type(left) is not type(right) and not (type(left) in NUMBERS and type(right) in NUMBERS):
         return False
     return bool(_key(left) > _key(right))
 

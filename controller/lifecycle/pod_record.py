@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.controller.lifecycle.versions import version_of
 
 ELSEWHERE: Final = "resourceclaim not available on the node"
 """kube-scheduler's words for a node that would do if an allocated claim of the pod were not on another node."""
-
-ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import PodClaim, group_of, is_for_group, pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.nodes.node_resources import pod_name
@@ -15,7 +15,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
-from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, is_unbound, read_unbound, see
+from dracaena.controller.lifecycle.pod_record import PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, standing
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of

@@ -13,13 +13,12 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import group_consumer
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import RecordEvent
-from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, PodApi

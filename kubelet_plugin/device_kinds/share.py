@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from dracaena.api.attributes import ALL_CORES
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.api.quantity import format_bytes
@@ -18,7 +19,7 @@ from dracaena.kubelet_plugin.device_kinds.enforcement import (
 )
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import memory_limit_effect, why_no_memory_limits
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer, mps_edits, mps_effect
-from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, MEMORY_STEP_BYTES, shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.shared_device import MEMORY_STEP_BYTES, shareable_bytes
 from dracaena.kubelet_plugin.device_kinds.time_slice_effects import time_slice_effects, why_no_time_slices
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu, mig_off
 from dracaena.kubelet_plugin.prepare.effects import Effect

@@ -6,14 +6,12 @@ from typing import Final
 
 import msgspec
 
-from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
+from dracaena.api.attributes import ALL_CORES, CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.quantity import format_bytes
 from dracaena.api.resource_objects import CapacityRange, CapacityRequestPolicy, Device, DeviceCapacity
 
 MEMORY_STEP_BYTES: Final = 1 << 20
 """A MiB: the unit in which NVIDIA's MPS and the driver's memory limits are set."""
-ALL_CORES: Final = 100
-"""Percent of the GPU's cores. What the claims of a GPU ask for are ceilings, and sum to at most this."""
 
 
 def shareable_bytes(memory_bytes: int) -> int:

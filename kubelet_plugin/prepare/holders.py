@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from dracaena.api.attributes import ALL_CORES
 from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
-from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 

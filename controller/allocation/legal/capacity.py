@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.quantity import INT64_MAX, NANO, Quantity
 from dracaena.api.sharing import in_words
 from dracaena.controller.allocation.legal.read.slices import Capacity, PublishedDevice, RequestPolicy
 
@@ -32,7 +32,6 @@ class AmountDemand:
 
 
 _MILLI: Final = NANO // 1000
-_INT64_MAX: Final = 2**63 - 1
 
 
 def amounts(
@@ -119,7 +118,7 @@ def _in_units(quantity: Quantity, unit_nano: int) -> int | None:
     if unit_nano == _MILLI and quantity.nano % _MILLI:
         return None
     number = quantity.whole() if unit_nano == NANO else quantity.nano // _MILLI
-    return number if number <= _INT64_MAX else None
+    return number if number <= INT64_MAX else None
 
 
 def _is_valid(amount: Quantity, policy: RequestPolicy | None, *, fractional: bool) -> bool:

@@ -18,8 +18,6 @@ PODS: Final = "pods"
 CPU: Final = "cpu"
 _ALWAYS_COUNTED: Final = frozenset({CPU, "memory", "ephemeral-storage"})
 _MILLI: Final = NANO // 1000
-ENDED: Final = frozenset({"Succeeded", "Failed"})
-"""Phases of pods that take nothing any more (kube-scheduler does not watch them either)."""
 
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a value of the API, nothing is bound
 

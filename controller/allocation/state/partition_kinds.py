@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
+from dracaena.api.mig_geometry import COMPUTE_SLICES, MEMORY_SLICE
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.partitions import (
@@ -28,10 +28,6 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.read.taints import timeless
 from dracaena.controller.allocation.state.device_kind import device_kinds
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool
-
-MEMORY_SLICE: Final = "memory-slice-"
-"""Prefix of the counters of memory slices; their numbers follow."""
-COMPUTE_SLICES: Final = "compute-slices"
 
 
 def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]) -> NodeKind:

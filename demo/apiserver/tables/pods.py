@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dracaena.api.objects import ENDED
 from dracaena.demo.apiserver.tables.ages import age
 
 Document = dict[str, Any]
 
-_ENDED: Final = ("Succeeded", "Failed")
 _NODE_LOST: Final = "NodeLost"
 _GATED: Final = "SchedulingGated"
 _COMPLETED: Final = "Completed"
@@ -54,7 +54,7 @@ def _when_deleted(pod: Document, state: str) -> str:
         return state
     if pod["status"].get("reason") == _NODE_LOST:
         return "Unknown"
-    return state if pod["status"].get("phase") in _ENDED else "Terminating"
+    return state if pod["status"].get("phase") in ENDED else "Terminating"
 
 
 def _unfinished(init: Sequence[Document]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dracaena.api.errors import TemporaryError
 
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)
+MINOR_LINE = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)
 
 READ_S = 2.0
 """Longest wait for the files, which take some microseconds each: the node's lock is held meanwhile, and a driver that
@@ -43,7 +43,7 @@ class GpuMinors:
         """Read <PCI address>/information of each GPU."""
         for file in sorted(self._folder.glob("*/information")):
             try:
-                match = _MINOR.search(file.read_text(encoding="ascii", errors="replace"))
+                match = MINOR_LINE.search(file.read_text(encoding="ascii", errors="replace"))
             except OSError:
                 continue  # it has just disappeared
             if match is not None:

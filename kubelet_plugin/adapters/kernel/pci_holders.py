@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.kernel.gpu_minors import MINOR_LINE
 from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
 from dracaena.kubelet_plugin.discovery.vm.passthrough import VFIO_DRIVER
 from dracaena.kubelet_plugin.ports import OpeningProcess
+from dracaena.kubelet_plugin.prepare.cdi.device_nodes import GPU_DRIVERS
 
-_MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)
 _MAJOR: Final = re.compile(r"^ *([0-9]+) (\S+)$", re.ASCII | re.MULTILINE)
 _NUMBERS: Final = re.compile(r"([0-9]+):([0-9]+)", re.ASCII)
-_GPU_DRIVERS: Final = ("nvidia", "nvidia-frontend")
 _NODES_IN_SYSFS: Final = ("drm/*/dev", "vfio-dev/*/dev", "sound/*/*/dev")
 """Below a function: its nodes of the display, of VFIO, and of the sound card that a GPU has as a second function."""
 _DISPLAY: Final = "0x03"
@@ -86,8 +86,8 @@ class PciHolders:
         driver = (device / "driver").resolve().name
         if not _text(device / "class").startswith(_DISPLAY) or VFIO_DRIVER.fullmatch(driver) is not None:
             return
-        majors = [int(major) for major, name in _MAJOR.findall(_text(self._proc / "devices")) if name in _GPU_DRIVERS]
-        minor = _MINOR.search(_text(self._proc / "driver/nvidia/gpus" / address / "information"))
+        majors = [int(major) for major, name in _MAJOR.findall(_text(self._proc / "devices")) if name in GPU_DRIVERS]
+        minor = MINOR_LINE.search(_text(self._proc / "driver/nvidia/gpus" / address / "information"))
         minors = range(_MOST_MINOR + 1) if minor is None else (int(minor[1]),)
         yield from ((major, number) for major in majors for number in minors)
 

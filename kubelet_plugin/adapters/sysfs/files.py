@@ -16,6 +16,9 @@ MOST_BYTES: Final = 256
 MOST_ENTRIES: Final = 65_536
 """Most entries of a folder that are read: the addresses of one PCI domain."""
 
+IOMMU_GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
 
 class UnreadableSysfsError(Exception):
     """Sysfs has something that no kernel writes; the text names the file, what was seen and what was expected."""

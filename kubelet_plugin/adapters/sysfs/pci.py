@@ -8,15 +8,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
-from dracaena.kubelet_plugin.adapters.sysfs.files import UnreadableSysfsError, is_there, link, matched, names, text
+from dracaena.kubelet_plugin.adapters.sysfs.files import (
+    DRIVER_NAME,
+    IOMMU_GROUP,
+    UnreadableSysfsError,
+    is_there,
+    link,
+    matched,
+    names,
+    text,
+)
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 
 _ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
 _CLASS: Final = re.compile(r"0x([0-9a-f]{4})[0-9a-f]{2}", re.ASCII)
-_GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _COUNT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
-_DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class SysfsPci:
@@ -72,8 +79,8 @@ class SysfsPci:
             vendor_id=_number(f"{folder}/vendor", _ID, "0x and 4 hex digits"),
             device_id=_number(f"{folder}/device", _ID, "0x and 4 hex digits"),
             pci_class=_number(f"{folder}/class", _CLASS, "0x and 6 hex digits"),
-            driver=link(f"{folder}/driver", _DRIVER, "the name of a driver"),
-            iommu_group=_whole(link(f"{folder}/iommu_group", _GROUP, "the number of a group")),
+            driver=link(f"{folder}/driver", DRIVER_NAME, "the name of a driver"),
+            iommu_group=_whole(link(f"{folder}/iommu_group", IOMMU_GROUP, "the number of a group")),
             is_virtual=os.path.lexists(f"{folder}/physfn"),
             virtual_functions=_count(f"{folder}/sriov_numvfs"),
             has_console=text(f"{folder}/boot_vga") == "1",

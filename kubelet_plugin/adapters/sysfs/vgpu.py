@@ -17,6 +17,8 @@ from typing import Final
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.api.vgpu import is_mdev_uuid
 from dracaena.kubelet_plugin.adapters.sysfs.files import (
+    DRIVER_NAME,
+    IOMMU_GROUP,
     UnreadableSysfsError,
     is_folder,
     is_there,
@@ -33,12 +35,10 @@ from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuBus, VgpuFacts, VgpuT
 MOST_TYPES_BYTES: Final = 65_536
 """Longest list of types that is read: the largest page size, since an attribute of sysfs holds at most a page."""
 
-_GROUP: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-_DRIVER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_MDEV_TYPE: Final = re.compile(r"nvidia-[0-9]{1,10}", re.ASCII)
+MDEV_TYPE: Final = re.compile(r"nvidia-[0-9]{1,10}", re.ASCII)
 _CURRENT: Final = re.compile(r"(0|[1-9][0-9]{0,9})", re.ASCII)
 _NAME: Final = re.compile(r"([ -~]{1,80})", re.ASCII)
-_NO_TYPE: Final = "0"
+NO_TYPE: Final = "0"
 _DISPLAYS: Final = ("0x0300", "0x0302")
 """VGA and 3D controllers, including virtual functions."""
 
@@ -128,13 +128,13 @@ class SysfsVgpu:
 def _virtual_function(folder: Path, gpu: PciAddress) -> VgpuFacts | None:
     """Return the vGPU of a virtual function, None if it has no type."""
     type_id = matched(folder / "nvidia/current_vgpu_type", _CURRENT, "the number of a type, or 0")[1]
-    if type_id == _NO_TYPE:
+    if type_id == NO_TYPE:
         return None
     return VgpuFacts(folder.name, gpu, type_id, driver=_driver(folder), iommu_group=_iommu_group(folder))
 
 
 def _mediated_device(folder: Path, gpu: PciAddress) -> VgpuFacts:
-    type_id = link(folder / "mdev_type", _MDEV_TYPE, "nvidia-<number>")
+    type_id = link(folder / "mdev_type", MDEV_TYPE, "nvidia-<number>")
     if type_id is None:
         raise UnreadableSysfsError(f"{folder / 'mdev_type'} is missing, expected a link to nvidia-<number>")
     return VgpuFacts(
@@ -149,11 +149,11 @@ def _mediated_device(folder: Path, gpu: PciAddress) -> VgpuFacts:
 
 
 def _driver(folder: Path) -> str | None:
-    return link(folder / "driver", _DRIVER, "the name of a driver")
+    return link(folder / "driver", DRIVER_NAME, "the name of a driver")
 
 
 def _iommu_group(folder: Path) -> int | None:
-    number = link(folder / "iommu_group", _GROUP, "the number of a group")
+    number = link(folder / "iommu_group", IOMMU_GROUP, "the number of a group")
     return None if number is None else int(number)
 
 

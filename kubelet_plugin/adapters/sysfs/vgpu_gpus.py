@@ -11,17 +11,15 @@ from typing import Final
 from dracaena.api.errors import TemporaryError
 from dracaena.api.vgpu import vgpu_type
 from dracaena.kubelet_plugin.adapters.sysfs.files import is_folder, is_there, names, text
-from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MOST_TYPES_BYTES, SysfsVgpu
+from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MDEV_TYPE, MOST_TYPES_BYTES, NO_TYPE, SysfsVgpu
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
 from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, VgpuTypeFacts, creatable_types
 
-_MDEV_TYPE: Final = re.compile(r"nvidia-[0-9]{1,10}", re.ASCII)
 _HEXADECIMAL: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _MOST: Final = re.compile(r"(?:^|[ ,])max_instance=([1-9][0-9]{0,5})(?:$|[ ,])", re.ASCII)
 """In the description of a type of mediated devices."""
-_NO_TYPE: Final = "0"
 
 _Types = dict[str, OfferedType]
 
@@ -84,13 +82,13 @@ class SysfsVgpuGpus:
         if is_folder(f"{folder}/mdev_supported_types"):
             yield VgpuFunction(name, dict(self._mediated_types(f"{folder}/mdev_supported_types", types)))
         elif is_there(f"{folder}/nvidia/creatable_vgpu_types"):
-            free = text(f"{folder}/nvidia/current_vgpu_type") == _NO_TYPE
+            free = text(f"{folder}/nvidia/current_vgpu_type") == NO_TYPE
             listed = text(f"{folder}/nvidia/creatable_vgpu_types", MOST_TYPES_BYTES) if free else None
             yield VgpuFunction(name, dict.fromkeys(creatable_types(listed or ""), 1), has_type_file=True)
 
     def _mediated_types(self, folder: str, types: _Types) -> Iterator[tuple[str, int]]:
         """Yield for each type how many more can be made."""
-        for type_id in filter(_MDEV_TYPE.fullmatch, names(folder)):
+        for type_id in filter(MDEV_TYPE.fullmatch, names(folder)):
             most = _MOST.search(text(f"{folder}/{type_id}/description") or "")
             called = text(f"{folder}/{type_id}/name") or ""
             _offer(types, called, OfferedType(type_id, None if most is None else int(most[1])))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig_geometry import MigPlace, MigPlacement, consumption, counters, places
+from dracaena.api.mig_geometry import MEMORY_SLICE, MigPlace, MigPlacement, consumption, counters, places
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.gpu_list import NO_INDICES, listed_gpus
@@ -100,7 +100,7 @@ def _taken(gpu: Gpu, strangers: Collection[tuple[str, MigPlacement]]) -> Mapping
     for name, placement in strangers:
         profile = known.get(name)
         if profile is None:
-            taken.update({f"memory-slice-{number}": 1 for number in range(placement.start, placement.end)})
+            taken.update({f"{MEMORY_SLICE}{number}": 1 for number in range(placement.start, placement.end)})
         else:
             taken.update(consumption(MigPlace(gpu.uuid, profile, placement), there))
     return taken

@@ -21,7 +21,7 @@ BIND = "bind the GPU to vfio-pci, and all functions of its IOMMU group with it"
 
 MAKE_VGPU = "make the vGPU again with the same type, or delete the pods"
 
-_GPU_DRIVERS = ("nvidia", "nvidia-frontend")
+GPU_DRIVERS = ("nvidia", "nvidia-frontend")
 """Names in /proc/devices; drivers before 550 use the second one."""
 
 
@@ -60,12 +60,12 @@ class WantedNode:
 
 
 CONTROL_NODES = (
-    WantedNode("/dev/nvidiactl", ("nvidiactl", *_GPU_DRIVERS), 255, MAKE_ALL),
+    WantedNode("/dev/nvidiactl", ("nvidiactl", *GPU_DRIVERS), 255, MAKE_ALL),
     WantedNode("/dev/nvidia-uvm", ("nvidia-uvm",), 0, MAKE_UVM),
     WantedNode("/dev/nvidia-uvm-tools", ("nvidia-uvm",), 1, MAKE_UVM, required=False),
     WantedNode(
         "/dev/nvidia-modeset",
-        ("nvidia-modeset", *_GPU_DRIVERS),
+        ("nvidia-modeset", *GPU_DRIVERS),
         254,
         "run `nvidia-modprobe -m` as root on the node",
         required=False,
@@ -126,7 +126,7 @@ def wanted_nodes(device: PreparedDevice, vfio_device: str | None = None) -> tupl
         return (VFIO_NODE, WantedNode(f"/dev/vfio/{device.iommu_group}", ("vfio",), None, remedy))
     gpu = WantedNode(
         f"/dev/nvidia{device.minor}",
-        _GPU_DRIVERS,
+        GPU_DRIVERS,
         device.minor,
         f"run `nvidia-modprobe -c{device.minor}` as root on the node, or keep nvidia-persistenced running",
     )

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import OURS, Phase
-from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from support.allocation import DRIVER
 from support.interleaver.process import Call, Process

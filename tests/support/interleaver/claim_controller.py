@@ -8,10 +8,9 @@ from collections.abc import Callable, Generator
 import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.errors import KubeError
 from support.interleaver.scheduler import View
 from support.interleaver.server import Server, is_reserved_for, reference, with_status

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dracaena.api.objects import Pod, PodCondition
+from dracaena.api.objects import ENDED, Pod, PodCondition
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import only_node
-from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.errors import ConflictError, KubeError
 from support.interleaver.server import Kind, Server, is_reserved_for, reference, with_status
 

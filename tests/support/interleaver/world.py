@@ -11,11 +11,10 @@ from typing import Final
 import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.lifecycle.phases import Phase
-from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import ApiUnavailableError, KubeError
 from dracaena.process.clock import rfc3339
