@@ -90,7 +90,7 @@ class Decision:
     """Whether something was left out to stay below MAX_BYTES."""
 
 
-class _RunnerUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class _RunnerUpDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str
     links: str
     lost_by: str
@@ -98,14 +98,14 @@ class _RunnerUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     score: Parts = ()
 
 
-class _Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class _DecisionDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     v: int
     node: str
     devices: tuple[str, ...]
     links: str
     score: Parts
     pod_devices: int
-    runner_up: _RunnerUp | None = None
+    runner_up: _RunnerUpDocument | None = None
     others: tuple[tuple[str, int], ...] = ()
     cut: bool = False
 
@@ -127,7 +127,7 @@ def encode_decision(decision: Decision) -> str:
 def decode_decision(text: str) -> Decision:
     """Read an annotation. Raises BadInputError if it is no decision, or of a later version."""
     try:
-        document = msgspec.json.decode(text, type=_Document)
+        document = msgspec.json.decode(text, type=_DecisionDocument)
     except msgspec.DecodeError as error:
         raise BadInputError(f"the decision annotation does not decode: {error}") from error
     if document.v != VERSION:
@@ -232,16 +232,16 @@ def _lost(second: RunnerUp) -> str:
     return worse if value is None else f"{worse}: {value_in_words(second.lost_by, value)}"
 
 
-def _document(decision: Decision) -> _Document:
+def _document(decision: Decision) -> _DecisionDocument:
     second = decision.runner_up
-    return _Document(
+    return _DecisionDocument(
         v=VERSION,
         node=decision.node,
         devices=decision.devices,
         links=decision.links,
         score=decision.score,
         pod_devices=decision.pod_devices,
-        runner_up=_RunnerUp(second.node, second.links, second.lost_by, second.devices, second.score)
+        runner_up=_RunnerUpDocument(second.node, second.links, second.lost_by, second.devices, second.score)
         if second
         else None,
         others=decision.others,

@@ -124,7 +124,7 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
                 vgpus[vgpu.name] = vgpu
             else:
                 rows.append(_read_row(device))
-        except _UnreadableError as error:
+        except _UnreadableDeviceError as error:
             problems.append(DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected))
     rows = _agreeing(rows, problems)
     topology = _topology(rows, problems)
@@ -150,7 +150,7 @@ class _Row:
         return None if row is None else len(row)
 
 
-class _UnreadableError(Exception):
+class _UnreadableDeviceError(Exception):
     def __init__(self, attribute: str, seen: str, expected: str) -> None:
         self.attribute, self.seen, self.expected = attribute, seen, expected
         super().__init__(attribute)
@@ -160,7 +160,7 @@ def _read_row(device: Device) -> _Row:
     kind = _value(device, table.TYPE)
     if kind not in (table.GPU_TYPE, table.VFIO_TYPE):
         known = f"{table.GPU_TYPE!r}, {table.MIG_TYPE!r}, {table.VFIO_TYPE!r} or {table.VGPU_TYPE!r}"
-        raise _UnreadableError(table.TYPE.name, repr(kind), known)
+        raise _UnreadableDeviceError(table.TYPE.name, repr(kind), known)
     is_vfio = kind == table.VFIO_TYPE
     fields: dict[str, Any] = {
         spec.gpu_field: _value(device, spec)
@@ -170,13 +170,13 @@ def _read_row(device: Device) -> _Row:
     if is_vfio:
         fields |= _vfio_fields(device)
     elif gpu_device_name(fields["uuid"]) != device.name:
-        raise _UnreadableError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
+        raise _UnreadableDeviceError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
     ordinal = _integer(device, table.ORDINAL) or 0
     if ordinal > table.MAX_ORDINAL:
-        raise _UnreadableError(table.ORDINAL.name, str(ordinal), f"at most {table.MAX_ORDINAL}")
+        raise _UnreadableDeviceError(table.ORDINAL.name, str(ordinal), f"at most {table.MAX_ORDINAL}")
     levels, nvlinks = _compact(device, table.PCIE_LEVELS, ordinal), _compact(device, table.NVLINKS, ordinal)
     if levels is not None and nvlinks is not None and len(levels) != len(nvlinks):
-        raise _UnreadableError(table.NVLINKS.name, f"{len(nvlinks)} entries", f"{len(levels)} as in pcieLevels")
+        raise _UnreadableDeviceError(table.NVLINKS.name, f"{len(nvlinks)} entries", f"{len(levels)} as in pcieLevels")
     return _Row(
         decoded=DecodedGpu(
             name=DeviceName(device.name),
@@ -202,14 +202,14 @@ def _vfio_fields(device: Device) -> dict[str, Any]:
     """Return what stands in for the fields of a GPU that only the NVIDIA driver knows."""
     address = _text(device, table.PCI_BUS_ID) or ""
     if passthrough_device_name(address) != device.name:
-        raise _UnreadableError(table.PCI_BUS_ID.name, repr(address), "the PCI address in the device's name")
+        raise _UnreadableDeviceError(table.PCI_BUS_ID.name, repr(address), "the PCI address in the device's name")
     return {"uuid": address, "index": _integer(device, table.ORDINAL) or 0}
 
 
 def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> DecodedMig:
     name = DeviceName(device.name)
     if name in taken:
-        raise _UnreadableError("name", "a second device of this name", "each name once in a pool")
+        raise _UnreadableDeviceError("name", "a second device of this name", "each name once in a pool")
     start, size = _integer(device, table.PLACEMENT_START), _integer(device, table.PLACEMENT_SIZE)
     if start is None:
         return DecodedMig(
@@ -220,7 +220,7 @@ def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> Decoded
             memory_bytes=_memory_bytes(device),
         )
     if not size:
-        raise _UnreadableError(table.PLACEMENT_SIZE.name, repr(size), "1 or more beside placementStart")
+        raise _UnreadableDeviceError(table.PLACEMENT_SIZE.name, repr(size), "1 or more beside placementStart")
     return DecodedMig(
         name=name,
         uuid="",
@@ -235,11 +235,11 @@ def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> Decoded
 def _read_vgpu(device: Device, taken: Mapping[DeviceName, DecodedVgpu]) -> DecodedVgpu:
     name = DeviceName(device.name)
     if name in taken:
-        raise _UnreadableError("name", "a second device of this name", "each name once in a pool")
+        raise _UnreadableDeviceError("name", "a second device of this name", "each name once in a pool")
     spec = table.PCI_BUS_ID if _value(device, table.MDEV_UUID) is None else table.MDEV_UUID
     identity = _text(device, spec)
     if identity is None or identity != vgpu_identity_in(name):
-        raise _UnreadableError(spec.name, repr(identity), "the UUID or PCI address in the device's name")
+        raise _UnreadableDeviceError(spec.name, repr(identity), "the UUID or PCI address in the device's name")
     return DecodedVgpu(name, _text(device, table.VGPU_TYPE_NAME) or "", _text(device, table.PARENT_PCI_BUS_ID) or "")
 
 
@@ -248,15 +248,15 @@ def _value(device: Device, spec: AttributeSpec) -> int | str | None:
     if attribute is None:
         if spec.optional:
             return None
-        raise _UnreadableError(spec.name, "nothing", f"a value of type {spec.type.value}")
+        raise _UnreadableDeviceError(spec.name, "nothing", f"a value of type {spec.type.value}")
     if spec.type is AttributeType.BOOL:
         value: int | str | None = attribute.bool_value
     else:
         value = attribute.int_value if spec.type is AttributeType.INT else attribute.string
     if value is None:
-        raise _UnreadableError(spec.name, "another type", f"a value of type {spec.type.value}")
+        raise _UnreadableDeviceError(spec.name, "another type", f"a value of type {spec.type.value}")
     if isinstance(value, int) and value < 0:
-        raise _UnreadableError(spec.name, str(value), "0 or more")
+        raise _UnreadableDeviceError(spec.name, str(value), "0 or more")
     return value
 
 
@@ -277,7 +277,7 @@ def _memory_bytes(device: Device) -> int | None:
     try:
         return parse_bytes(capacity.value)
     except ValueError as error:
-        raise _UnreadableError(table.MEMORY_CAPACITY, repr(capacity.value), "a whole number of bytes") from error
+        raise _UnreadableDeviceError(table.MEMORY_CAPACITY, repr(capacity.value), "a whole number of bytes") from error
 
 
 def _compact(device: Device, spec: AttributeSpec, own: int | None) -> tuple[int | None, ...] | None:
@@ -288,11 +288,11 @@ def _compact(device: Device, spec: AttributeSpec, own: int | None) -> tuple[int 
     try:
         entries = compact.decode(text)
     except compact.CompactError as error:
-        raise _UnreadableError(spec.name, error.seen, error.expected) from error
+        raise _UnreadableDeviceError(spec.name, error.seen, error.expected) from error
     places = [place for place, entry in enumerate(entries) if entry == compact.SELF]
     if places != ([] if own is None else [own]):
         expected = f"the device itself at place {own} only" if own is not None else "no entry of the device itself"
-        raise _UnreadableError(spec.name, repr(text), expected)
+        raise _UnreadableDeviceError(spec.name, repr(text), expected)
     return tuple(None if entry == compact.SELF else entry for entry in entries)
 
 
@@ -302,7 +302,7 @@ def _levels(spec: AttributeSpec, entries: Sequence[int | None] | None) -> tuple[
     try:
         return tuple(compact.level_of_number(entry) for entry in entries)
     except compact.CompactError as error:
-        raise _UnreadableError(spec.name, error.seen, error.expected) from error
+        raise _UnreadableDeviceError(spec.name, error.seen, error.expected) from error
 
 
 def _agreeing(rows: Sequence[_Row], problems: list[DeviceProblem]) -> list[_Row]:

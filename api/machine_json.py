@@ -75,14 +75,14 @@ class _MachineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     mig_profiles: dict[str, list[dict[str, Any]]] = {}
 
 
-class _Version(msgspec.Struct, frozen=True):
+class _VersionOnly(msgspec.Struct, frozen=True):
     version: int
 
 
 def decode_machine(content: bytes) -> Machine:
     """Read a recorded machine. Raises MachineJsonError with the place (`$.gpus[2].index`) of the first thing wrong."""
     try:
-        version = msgspec.json.decode(content, type=_Version).version
+        version = msgspec.json.decode(content, type=_VersionOnly).version
         if version != VERSION:
             raise MachineJsonError(f"a recorded machine of version {version}, expected {VERSION} - at `$.version`")
         document = msgspec.json.decode(content, type=_MachineDocument)

@@ -61,7 +61,7 @@ class Document:
 
 def read_documents(content: bytes) -> list[Document]:
     """Return the documents in order; one without content has the value None. Raises DocumentError."""
-    return [document for part in _parts(_decoded(content)) for document in _Reader(part).documents()]
+    return [document for part in _parts(_decoded(content)) for document in _ValueReader(part).documents()]
 
 
 def _decoded(content: bytes) -> str:
@@ -89,7 +89,7 @@ _SURROGATES: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _TextPiece:
     """A piece of a text that is read separately, and where in the text it begins."""
 
     text: str
@@ -97,7 +97,7 @@ class _Part:
     columns_before: int = 0
 
 
-def _parts(text: str) -> list[_Part]:
+def _parts(text: str) -> list[_TextPiece]:
     """Cut a row of JSON values, as jq prints them, into one text each; YAML stays whole.
 
     JSON is YAML except for three things, which are mended here: values without `---` between them, tabs, and characters
@@ -108,14 +108,14 @@ def _parts(text: str) -> list[_Part]:
     try:
         while visible := _VISIBLE.search(text, at):
             if visible.group() != "{":
-                return [_Part(text)]
+                return [_TextPiece(text)]
             end = decoder.raw_decode(text, visible.start())[1]
-            parts.append(_Part(_json_as_yaml(text[at:end]), lines, at - line_start))
+            parts.append(_TextPiece(_json_as_yaml(text[at:end]), lines, at - line_start))
             lines += text.count("\n", at, end)
             line_start = text.rfind("\n", 0, end) + 1
             at = end
     except (ValueError, RecursionError):
-        return [_Part(text)]  # YAML in braces, or broken: the reader says where
+        return [_TextPiece(text)]  # YAML in braces, or broken: the reader says where
     return parts
 
 
@@ -134,13 +134,13 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NO_CHILDREN: Final[Mapping[str | int, Place]] = {}
 
 
-class _Reader:
+class _ValueReader:
     """Turns the events of one text into values.
 
     Anchors live as long as their document; the budget for aliases is that of the whole text.
     """
 
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, part: _TextPiece) -> None:
         self._part = part
         self._events: Iterator[yaml.Event] = iter(yaml.parse(part.text, Loader=_LOADER))
         self._anchors: dict[str, _Anchored] = {}

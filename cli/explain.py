@@ -79,7 +79,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    reader = _Reader(connect(arguments), arguments.driver_name, namespace_of(arguments))
+    reader = _ClusterReader(connect(arguments), arguments.driver_name, namespace_of(arguments))
     wide = arguments.output == "wide"
     if arguments.kind == "pod":
         pod = reader.pod_answer(arguments.name)
@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Reader:
+class _ClusterReader:
     """Asks the cluster object by object, so that a user who may read only one namespace also gets an answer."""
 
     def __init__(self, client: KubeClient, driver: str, namespace: str) -> None:

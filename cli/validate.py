@@ -80,7 +80,7 @@ def register(commands: Commands) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PlacedFinding:
     """A finding and where the object it is about stands."""
 
     finding: Finding
@@ -142,13 +142,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_FINDINGS if errors else 0
 
 
-def _in_order(findings: Sequence[Finding], source: Source) -> list[_Found]:
+def _in_order(findings: Sequence[Finding], source: Source) -> list[_PlacedFinding]:
     """Return findings about one object as a reader of its file meets them."""
-    found = [_Found(finding, source) for finding in findings]
+    found = [_PlacedFinding(finding, source) for finding in findings]
     return sorted(found, key=lambda each: (each.place.line, each.place.column))
 
 
-def _lines(found: Sequence[_Found]) -> Iterator[str]:
+def _lines(found: Sequence[_PlacedFinding]) -> Iterator[str]:
     from dracaena.validation import render_path
 
     about: Source | None = None
@@ -167,7 +167,7 @@ def _lines(found: Sequence[_Found]) -> Iterator[str]:
             yield from (f"      {line}" for line in finding.cel.excerpt.split("\n"))
 
 
-def _document(found: Sequence[_Found], summary: _Summary) -> dict[str, Any]:
+def _document(found: Sequence[_PlacedFinding], summary: _Summary) -> dict[str, Any]:
     """Return the JSON form; docs/validate.md promises it."""
     return {
         "findings": [_entry(each) for each in found],
@@ -181,7 +181,7 @@ def _document(found: Sequence[_Found], summary: _Summary) -> dict[str, Any]:
     }
 
 
-def _entry(each: _Found) -> dict[str, Any]:
+def _entry(each: _PlacedFinding) -> dict[str, Any]:
     from dracaena.validation import render_path
 
     finding, about, cel = each.finding, each.finding.object, each.finding.cel

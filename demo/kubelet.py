@@ -73,7 +73,7 @@ log = structlog.get_logger()
 
 
 @dataclass(eq=False)
-class _Instance:
+class _PluginInstance:
     """One registered plugin instance."""
 
     driver: str
@@ -109,7 +109,9 @@ class PluginSockets:
         self._on_change = on_change
         self._on_gone = on_gone
         self._lock = Lock()
-        self._instances: dict[tuple[str, int, int], _Instance] = {}  # by socket identity, in order of registration
+        self._instances: dict[
+            tuple[str, int, int], _PluginInstance
+        ] = {}  # by socket identity, in order of registration
         self._refused: set[tuple[str, int, int]] = set()
         self._gone_at_s: dict[str, float] = {}  # driver → steady time at which its slices are wiped
         self._loop = ReconcileLoop("kubelet plugins", self._look, clock)
@@ -158,7 +160,7 @@ class PluginSockets:
         response = _call(driver, stub.NodeUnprepareResources, request, claims)
         return {uid: entry.error for uid, entry in response.claims.items()}
 
-    def _latest(self, driver: str) -> _Instance:
+    def _latest(self, driver: str) -> _PluginInstance:
         with self._lock:
             for instance in reversed(self._instances.values()):
                 if instance.driver == driver:
@@ -220,7 +222,7 @@ class PluginSockets:
 
     def _connect(self, identity: tuple[str, int, int], info: Any) -> None:
         version = next(version for version in info.supported_versions if version in self._versions)
-        instance = _Instance(info.name, version, grpc.insecure_channel(f"unix:{info.endpoint}", CHANNEL_OPTIONS))
+        instance = _PluginInstance(info.name, version, grpc.insecure_channel(f"unix:{info.endpoint}", CHANNEL_OPTIONS))
 
         def follow(state: grpc.ChannelConnectivity) -> None:
             instance.connected = state is grpc.ChannelConnectivity.READY

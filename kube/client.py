@@ -49,7 +49,7 @@ class _Raws(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-class _Metadata(msgspec.Struct):
+class _ListHead(msgspec.Struct):
     """A list whose items were set apart."""
 
     metadata: _Raws.ListMeta
@@ -88,7 +88,7 @@ _KINDS = (kind for module in _MODULES for kind in _kinds(module))
 for _shape in (
     *_KINDS,
     _Raws,
-    _Metadata,
+    _ListHead,
     _Typed,
     _RawEvent,
     _Versioned,
@@ -335,7 +335,7 @@ def _page(text: bytes, call: str) -> _Raws:
         left, taken = set_apart(text, ["items"])
         if len(taken) != 1:
             raise _unreadable(call, error) from error
-    metadata = _parse(_Metadata, left, call).metadata
+    metadata = _parse(_ListHead, left, call).metadata
     return _Raws(metadata, [msgspec.Raw(item) for item in elements(taken[0])])
 
 

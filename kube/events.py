@@ -97,7 +97,7 @@ class TokenBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _QueuedEvent:
     namespace: str
     document: dict[str, Any]
 
@@ -125,7 +125,7 @@ class EventRecorder:
         self._component = component
         self._clock = clock
         self._count = count
-        self._queue: queue.Queue[_Entry | None] = queue.Queue(queue_length)
+        self._queue: queue.Queue[_QueuedEvent | None] = queue.Queue(queue_length)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._of_object: OrderedDict[str, TokenBucket] = OrderedDict()  # under the lock, with the two below
@@ -192,7 +192,9 @@ class EventRecorder:
             dropped, self._dropped, self._complained_s = self._dropped, 0, now_s
         log.warning("events dropped, too many wait", dropped=dropped, last_subject=subject.key, last_reason=reason)
 
-    def _entry(self, subject: KubeObject, event_type: EventType, reason: str, message: str, *, latest: bool) -> _Entry:
+    def _entry(
+        self, subject: KubeObject, event_type: EventType, reason: str, message: str, *, latest: bool
+    ) -> _QueuedEvent:
         meta = subject.metadata
         told = () if latest else (message,)
         identity = "\0".join((meta.uid, subject.KIND, subject.key, self._component, event_type, reason, *told))
@@ -218,7 +220,7 @@ class EventRecorder:
             "reportingComponent": self._component,
             "reportingInstance": self._component,
         }
-        return _Entry(namespace, document)
+        return _QueuedEvent(namespace, document)
 
     def _run(self) -> None:
         bucket = TokenBucket(WRITES_PER_S, WRITE_BURST, self._clock.monotonic())
@@ -245,7 +247,7 @@ class EventRecorder:
                 return False
         return True
 
-    def _write(self, entry: _Entry) -> None:
+    def _write(self, entry: _QueuedEvent) -> None:
         name = entry.document["metadata"]["name"]
         count = self._seen.pop(name, None)
         try:
@@ -261,11 +263,11 @@ class EventRecorder:
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
 
-    def _create(self, entry: _Entry) -> int:
+    def _create(self, entry: _QueuedEvent) -> int:
         self._client.create(Event, entry.document, namespace=entry.namespace)
         return 1
 
-    def _raise(self, entry: _Entry, count: int | None) -> int:
+    def _raise(self, entry: _QueuedEvent, count: int | None) -> int:
         """Write that an Event happened again, with the count if it is known; return the count that is stored."""
         again = {key: entry.document[key] for key in ("message", "lastTimestamp")}
         if count is not None:

@@ -14,7 +14,7 @@ OLDEST: Final = (1, 36)
 """Kubernetes that is needed: device taints, which keep kube-scheduler off our devices, are on by default since then."""
 
 
-class _Version(msgspec.Struct, rename="camel"):
+class _VersionAnswer(msgspec.Struct, rename="camel"):
     """The answer to GET /version. A server that was started with --emulated-version names that one too."""
 
     major: str = ""
@@ -23,7 +23,7 @@ class _Version(msgspec.Struct, rename="camel"):
     emulation_minor: str = ""
 
 
-msgspec.json.Decoder(_Version)  # by the thread that imports: see kube.client
+msgspec.json.Decoder(_VersionAnswer)  # by the thread that imports: see kube.client
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ServerVersion:
 def server_version(client: KubeClient) -> ServerVersion | None:
     """Return the version that the server reports; None when it reports none. One read, which every user may do."""
     try:
-        said = msgspec.json.decode(client.get_raw("/version"), type=_Version)
+        said = msgspec.json.decode(client.get_raw("/version"), type=_VersionAnswer)
         seen = _number(said.emulation_major or said.major), _number(said.emulation_minor or said.minor)
     except (KubeError, msgspec.MsgspecError, ValueError):
         return None

@@ -129,10 +129,10 @@ def _zone(name: str) -> tzinfo:
         raise EvaluationError(f"unknown time zone {name}") from None
 
 
-_Part = Callable[[datetime, int], int]
+_TimeField = Callable[[datetime, int], int]
 
 
-def _in_zone(part: _Part) -> Callable[[Timestamp, str], int]:
+def _in_zone(part: _TimeField) -> Callable[[Timestamp, str], int]:
     def part_in_zone(value: Timestamp, zone: str) -> int:
         seconds, fraction = divmod(value.nanoseconds, _SECOND)
         try:
@@ -144,7 +144,7 @@ def _in_zone(part: _Part) -> Callable[[Timestamp, str], int]:
     return part_in_zone
 
 
-def _in_utc(part: _Part) -> Callable[[Timestamp], int]:
+def _in_utc(part: _TimeField) -> Callable[[Timestamp], int]:
     def part_in_utc(value: Timestamp) -> int:
         seconds, fraction = divmod(value.nanoseconds, _SECOND)
         return part(_EPOCH + timedelta(seconds=seconds), fraction)
@@ -160,7 +160,7 @@ def _duration_part(unit: int) -> Callable[[Duration], int]:
     return lambda value: _towards_zero(value.nanoseconds, unit)
 
 
-def _parts(name: str, id_: str, part: _Part, *more: Overload) -> Function:
+def _parts(name: str, id_: str, part: _TimeField, *more: Overload) -> Function:
     return Function(
         name,
         (

@@ -69,7 +69,7 @@ class Url(Opaque):
             if not part or ";" in part:
                 continue
             try:
-                found.setdefault(_unescaped(name, _Part.QUERY), []).append(_unescaped(value, _Part.QUERY))
+                found.setdefault(_unescaped(name, _UrlPart.QUERY), []).append(_unescaped(value, _UrlPart.QUERY))
             except UrlError:
                 continue
         return {name: values for name, values in found.items() if values}
@@ -86,12 +86,14 @@ class Url(Opaque):
             text += self.opaque
         else:
             if self.has_authority and (self.host or self.path or self.user is not None):
-                text += "//" + ("" if self.user is None else self.user + "@") + _escaped(self.host.encode(), _Part.HOST)
+                text += (
+                    "//" + ("" if self.user is None else self.user + "@") + _escaped(self.host.encode(), _UrlPart.HOST)
+                )
             text += self.path
         return text + ("" if self.query is None else "?" + self.query) + ("#" + self.fragment if self.fragment else "")
 
 
-class _Part(Enum):
+class _UrlPart(Enum):
     """A part of a URL: each has its own rules for escapes."""
 
     PATH = "path"
@@ -106,12 +108,12 @@ _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 
 # What a part may have unescaped when it is escaped again.
 _PLAIN: Final = {
-    _Part.PATH: _UNRESERVED | frozenset(b"$&+,/:;=@"),
-    _Part.HOST: _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\""),
-    _Part.ZONE: _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\""),
-    _Part.USER: _UNRESERVED | frozenset(b"$&+,;="),
-    _Part.QUERY: _UNRESERVED,
-    _Part.FRAGMENT: _UNRESERVED | frozenset(b"$&+,/:;=?@!()*"),
+    _UrlPart.PATH: _UNRESERVED | frozenset(b"$&+,/:;=@"),
+    _UrlPart.HOST: _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\""),
+    _UrlPart.ZONE: _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\""),
+    _UrlPart.USER: _UNRESERVED | frozenset(b"$&+,;="),
+    _UrlPart.QUERY: _UNRESERVED,
+    _UrlPart.FRAGMENT: _UNRESERVED | frozenset(b"$&+,/:;=?@!()*"),
 }
 _KEPT_AS_WRITTEN: Final = frozenset(b"!$&'()*+,;=:@[]%")  # what else a path or fragment may contain as it is
 _USER: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
@@ -159,8 +161,8 @@ def _parse(text: str, *, absolute: bool, fragment: str = "") -> Url:
         rest = slash + path
         has_authority = True
         user, host = _parse_authority(scheme, authority)
-    path = _kept_or_escaped(rest, _Part.PATH)
-    return Url(scheme, opaque, user, has_authority, host, path, query, _kept_or_escaped(fragment, _Part.FRAGMENT))
+    path = _kept_or_escaped(rest, _UrlPart.PATH)
+    return Url(scheme, opaque, user, has_authority, host, path, query, _kept_or_escaped(fragment, _UrlPart.FRAGMENT))
 
 
 def _split_scheme(text: str) -> tuple[str, str]:
@@ -178,8 +180,8 @@ def _parse_authority(scheme: str, authority: str) -> tuple[str | None, str]:
     if not _USER.fullmatch(user):
         raise UrlError("net/url: invalid userinfo")
     name, colon, password = user.partition(":")
-    name = _escaped(_unescaped_bytes(name, _Part.USER), _Part.USER)
-    return name + colon + _escaped(_unescaped_bytes(password, _Part.USER), _Part.USER), host
+    name = _escaped(_unescaped_bytes(name, _UrlPart.USER), _UrlPart.USER)
+    return name + colon + _escaped(_unescaped_bytes(password, _UrlPart.USER), _UrlPart.USER), host
 
 
 def _parse_host(scheme: str, host: str) -> str:
@@ -191,7 +193,7 @@ def _parse_host(scheme: str, host: str) -> str:
     at = host.find(":") if scheme in ("http", "https") else host.rfind(":")
     if at >= 0:
         _check_port(host[at:])
-    return _unescaped(host, _Part.HOST)
+    return _unescaped(host, _UrlPart.HOST)
 
 
 def _parse_ip_literal(host: str) -> str:
@@ -200,9 +202,9 @@ def _parse_ip_literal(host: str) -> str:
         raise UrlError("missing ']' in host")
     _check_port(port)
     zone_at = literal.find("%25")
-    name = _unescaped(literal if zone_at < 0 else literal[:zone_at], _Part.HOST)
+    name = _unescaped(literal if zone_at < 0 else literal[:zone_at], _UrlPart.HOST)
     if zone_at >= 0:
-        name += _unescaped(literal[zone_at:], _Part.ZONE)
+        name += _unescaped(literal[zone_at:], _UrlPart.ZONE)
     try:
         address, _ = parse_address(name)
     except ValueError as error:
@@ -217,18 +219,18 @@ def _check_port(text: str) -> None:
         raise UrlError(f"invalid port {quoted(text)} after host")
 
 
-def _kept_or_escaped(text: str, part: _Part) -> str:
+def _kept_or_escaped(text: str, part: _UrlPart) -> str:
     """The escaped text: as written if that is valid, else escaped again."""
     plain = _unescaped_bytes(text, part)
     return text if (_PLAIN[part] | _KEPT_AS_WRITTEN).issuperset(text.encode()) else _escaped(plain, part)
 
 
-def _unescaped(text: str, part: _Part) -> str:
+def _unescaped(text: str, part: _UrlPart) -> str:
     """The text with its escapes resolved; bytes that are not UTF-8 become U+FFFD."""
     return _unescaped_bytes(text, part).decode(errors="replace")
 
 
-def _unescaped_bytes(text: str, part: _Part) -> bytes:
+def _unescaped_bytes(text: str, part: _UrlPart) -> bytes:
     raw = text.encode()
     at = 0
     while at < len(raw):
@@ -237,28 +239,28 @@ def _unescaped_bytes(text: str, part: _Part) -> bytes:
             _check_escape(raw, at, part)
             at += 3
             continue
-        if part in (_Part.HOST, _Part.ZONE) and byte < 0x80 and byte not in _PLAIN[part]:
+        if part in (_UrlPart.HOST, _UrlPart.ZONE) and byte < 0x80 and byte not in _PLAIN[part]:
             raise UrlError(f"invalid character {quoted(chr(byte))} in host name")
         at += 1
-    if part is _Part.QUERY:
+    if part is _UrlPart.QUERY:
         raw = raw.replace(b"+", b" ")
     return _ESCAPE.sub(lambda found: bytes([int(found.group(1), 16)]), raw)
 
 
-def _check_escape(raw: bytes, at: int, part: _Part) -> None:
+def _check_escape(raw: bytes, at: int, part: _UrlPart) -> None:
     """Hosts may escape only what is not ASCII, and zones only what they may also contain unescaped, or a blank."""
     escape = raw[at : at + 3]
     found = _ESCAPE.fullmatch(escape)
     value = int(found.group(1), 16) if found else 0
     valid = found is not None and (
         escape == b"%25"
-        or part not in (_Part.HOST, _Part.ZONE)
-        or (part is _Part.HOST and value >= 0x80)
-        or (part is _Part.ZONE and (value == ord(" ") or value in _PLAIN[_Part.HOST]))
+        or part not in (_UrlPart.HOST, _UrlPart.ZONE)
+        or (part is _UrlPart.HOST and value >= 0x80)
+        or (part is _UrlPart.ZONE and (value == ord(" ") or value in _PLAIN[_UrlPart.HOST]))
     )
     if not valid:
         raise UrlError(f"invalid URL escape {quoted(escape.decode(errors='replace'))}")
 
 
-def _escaped(raw: bytes, part: _Part) -> str:
+def _escaped(raw: bytes, part: _UrlPart) -> str:
     return "".join(chr(byte) if byte in _PLAIN[part] else f"%{byte:02X}" for byte in raw)

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KeptAnswer:
     until_s: float
     told: NodeUses | str
 
@@ -42,7 +42,7 @@ class NodeUse:
         """`find` returns the address of a node's exporter, None if it has none; `read` what the exporter serves as
         /usage, in bounded time. Both raise TemporaryError."""
         self._find, self._read, self._clock = find, read, clock
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _KeptAnswer] = OrderedDict()
         self._addresses: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def of(self, node: str) -> NodeUses | str:
@@ -52,7 +52,7 @@ class NodeUse:
         if known is None or known.until_s <= now_s:
             told = self._ask(node)
             kept_s = FAILED_S if isinstance(told, str) else FRESH_S
-            known = _Known(self._clock.monotonic() + kept_s, told)
+            known = _KeptAnswer(self._clock.monotonic() + kept_s, told)
         self._known[node] = known
         if len(self._known) > MOST_NODES:
             self._known.popitem(last=False)

@@ -36,7 +36,7 @@ class Ungated(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _GatedPod:
     """What was last found about a pod at the gate."""
 
     uid: str
@@ -76,7 +76,7 @@ class Gatekeeper:
         self._metrics = metrics
         self._wait_s = wait_s
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _GatedPod] = {}
 
     def ungate(self, pod: Pod, reason: Ungated) -> None:
         """Have our gate removed if it is the pod's only one. Returns at once; a write that fails is tried again."""
@@ -86,7 +86,7 @@ class Gatekeeper:
             known = self._known.get(pod.key)
             if known is not None and known.uid == pod.metadata.uid and known.reason is not None:
                 return
-            self._known[pod.key] = _Known(pod.metadata.uid, self._clock.monotonic(), reason)
+            self._known[pod.key] = _GatedPod(pod.metadata.uid, self._clock.monotonic(), reason)
         self._queue.add(pod.key)
 
     def wait(self, pod: Pod) -> float | None:
@@ -98,7 +98,7 @@ class Gatekeeper:
         with self._lock:
             known = self._known.get(pod.key)
             if known is None or known.uid != pod.metadata.uid:
-                known = self._known[pod.key] = _Known(pod.metadata.uid, now_s)
+                known = self._known[pod.key] = _GatedPod(pod.metadata.uid, now_s)
         left_s = known.since_s + self._wait_s - now_s
         if left_s > 0:
             return left_s
@@ -162,7 +162,7 @@ class Gatekeeper:
         else:
             self._passed(key, known, known.reason)
 
-    def _passed(self, key: str, known: _Known, reason: Ungated) -> None:
+    def _passed(self, key: str, known: _GatedPod, reason: Ungated) -> None:
         self._queue.forget(key)
         self._metrics.writes.ungated.labels(reason.value).inc()
         log.info("gate removed", reason=reason.value, after_s=round(self._clock.monotonic() - known.since_s, 3))

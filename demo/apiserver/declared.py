@@ -12,7 +12,7 @@ from dracaena.demo.apiserver.schema import ListOf, MapOf, Struct, Type, ordered
 
 _SEGMENT: Final = re.compile(r"([A-Za-z]+)((?:\[[^\]]*\])?)")
 
-_Place = tuple[int, int, str]
+_FieldRank = tuple[int, int, str]
 """The rank of a field in its type, an index in a list, a key in a map."""
 
 _OF_WHOLE_LIST: Final = -1
@@ -37,9 +37,9 @@ def _said(error: FieldError) -> tuple[FieldError, ...]:
     return (error,) if error.newer is None else error.newer
 
 
-def _found(said: FieldError, struct: Struct) -> tuple[tuple[_Place, ...], FieldError]:
+def _found(said: FieldError, struct: Struct) -> tuple[tuple[_FieldRank, ...], FieldError]:
     """Return where the walk over declared rules finds a cause, and how it says it."""
-    places: list[_Place] = []
+    places: list[_FieldRank] = []
     of: Type = struct
     for name, mark in _SEGMENT.findall(said.field):
         assert isinstance(of, Struct), said.field

@@ -57,7 +57,7 @@ class _GpuGoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _OpenDevice:
     """What does not change while NVML is open."""
 
     handle: Any
@@ -90,7 +90,7 @@ class NvmlDevices:
 
         library.before_close = before_close
         self._session = 0
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _OpenDevice] = {}
         self._never: set[tuple[str, str]] = set()
         self._xids: dict[str, int] = {}
         self._utilization_us: dict[str, int] = {}
@@ -146,7 +146,7 @@ class NvmlDevices:
         version = self._ask("driver", pynvml.nvmlSystemGetDriverVersion)
         return DriverReading(self._session, version or "", gpus, unnamed=count - len(known))
 
-    def _gpu(self, index: int) -> tuple[int, _Known] | None:
+    def _gpu(self, index: int) -> tuple[int, _OpenDevice] | None:
         """Return the GPU if it can be named, otherwise None."""
         known = self._known.get(index)
         if known is None:
@@ -159,14 +159,14 @@ class NvmlDevices:
             self._known[index] = known
         return index, known
 
-    def _name(self, index: int) -> _Known | None:
+    def _name(self, index: int) -> _OpenDevice | None:
         device = f"GPU {index}"
         handle = self._ask(device, pynvml.nvmlDeviceGetHandleByIndex, index, remember=False)
         uuid = self._ask(device, pynvml.nvmlDeviceGetUUID, handle, remember=False) if handle is not None else None
         if uuid is None:
             return None
         info = self._ask(device, pynvml.nvmlDeviceGetPciInfo, handle)
-        return _Known(
+        return _OpenDevice(
             handle,
             uuid,
             _text(info.busId) if info is not None else "",
@@ -174,7 +174,7 @@ class NvmlDevices:
             self._ask(device, pynvml.nvmlDeviceGetName, handle) or "",
         )
 
-    def _reading(self, index: int, gpu: _Known, wanted: frozenset[GpuQuantity]) -> GpuReading:
+    def _reading(self, index: int, gpu: _OpenDevice, wanted: frozenset[GpuQuantity]) -> GpuReading:
         values: dict[GpuQuantity, float] = {}
         mig: tuple[MigInstance, ...] = ()
         processes: tuple[GpuProcess, ...] | None = None
@@ -202,7 +202,7 @@ class NvmlDevices:
         except _GpuGoneError as error:
             losses.append(f"{uuid}: {error}")
 
-    def _add_numbers(self, values: dict[GpuQuantity, float], gpu: _Known, wanted: frozenset[GpuQuantity]) -> None:
+    def _add_numbers(self, values: dict[GpuQuantity, float], gpu: _OpenDevice, wanted: frozenset[GpuQuantity]) -> None:
         for question in chosen(wanted):
             told = self._ask(gpu.uuid, question.ask, gpu.handle, named=question.call)
             values.update({q: float(number) for q, number in (told or {}).items() if q in wanted})
@@ -224,7 +224,7 @@ class NvmlDevices:
             return False
         return True
 
-    def _mig_instances(self, index: int, gpu: _Known, wanted: frozenset[GpuQuantity]) -> tuple[MigInstance, ...]:
+    def _mig_instances(self, index: int, gpu: _OpenDevice, wanted: frozenset[GpuQuantity]) -> tuple[MigInstance, ...]:
         def ask(device: str, call: Any, *arguments: Any, expected: Collection[int] = ()) -> Any:
             return self._ask(device, call, *arguments, expected=expected, remember=False)
 
@@ -245,7 +245,7 @@ class NvmlDevices:
             found.append(MigInstance(facts.uuid, facts.gpu_instance_id, facts.profile or "", use))
         return tuple(found)
 
-    def _mig_handles(self, gpu: _Known) -> Mapping[str, Any]:
+    def _mig_handles(self, gpu: _OpenDevice) -> Mapping[str, Any]:
         count = self._ask(gpu.uuid, pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle) or 0
         hole = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}
         found = {}
@@ -271,7 +271,7 @@ class NvmlDevices:
                 )
         return tuple(GpuProcess(pid, found[pid]) for pid in sorted(found)) if answered else None
 
-    def _sm_percent(self, gpu: _Known) -> Mapping[int, float] | None:
+    def _sm_percent(self, gpu: _OpenDevice) -> Mapping[int, float] | None:
         """Return the mean use of the SMs by each process since the last reading; empty if nothing ran."""
         call = pynvml.nvmlDeviceGetProcessUtilization
         since_us = self._utilization_us.get(gpu.uuid, 0)

@@ -33,7 +33,7 @@ from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInst
 
 T = TypeVar("T")
 
-_Found = tuple[GpuInstance, MadeInstance | None]
+_FoundInstance = tuple[GpuInstance, MadeInstance | None]
 """An instance and its entry in the journal; None: somebody else made it."""
 
 log = structlog.get_logger()
@@ -232,7 +232,7 @@ class MigLayoutChanges:
                     raise
         return self._noted(gpu, record.without(entry))
 
-    def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_Found]:
+    def _found(self, gpu: Gpu, record: GpuRecord) -> Sequence[_FoundInstance]:
         """Return the instances of a GPU in MIG mode, each with its entry. Raises TemporaryError if some of ours would
         be overlooked.
         """
@@ -277,7 +277,7 @@ def others_made(gpu: Gpu, instances: Sequence[tuple[str, int]]) -> str:
     )
 
 
-def _of(entry: MadeInstance, found: Sequence[_Found]) -> GpuInstance | None:
+def _of(entry: MadeInstance, found: Sequence[_FoundInstance]) -> GpuInstance | None:
     return next((instance for instance, owner in found if owner == entry), None)
 
 

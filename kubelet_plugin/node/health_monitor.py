@@ -104,7 +104,7 @@ def ask_at_once(_what: str, work: Callable[[], object], _deadline_s: float) -> o
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class _WatchedDevice:
     name: DeviceName
     gpu: str
     gpu_instance: int | None = None
@@ -154,7 +154,7 @@ class HealthMonitor:
         self._told: tuple[DeviceHealth, ...] = ()
         # Everything below belongs to the monitor's thread.
         self._machine: Machine | None = None
-        self._devices: tuple[_Device, ...] = ()
+        self._devices: tuple[_WatchedDevice, ...] = ()
         self._present: frozenset[str] = frozenset()
         self._slots: dict[str, str] = {}  # UUID → PCI address of each GPU that the driver ever had
         self._of_node: tuple[Fault, ...] = ()
@@ -231,8 +231,8 @@ class HealthMonitor:
         self._slots.update({gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id is not None})
         left = {uuid for uuid, slot in self._slots.items() if slot in handed}
         gone = tuple(d for d in self._devices if d.gpu not in present | left)
-        gpus = tuple(_Device(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
-        migs = tuple(_Device(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
+        gpus = tuple(_WatchedDevice(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
+        migs = tuple(_WatchedDevice(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
         self._machine, self._devices = machine, (*gpus, *migs, *gone)
         self._present = frozenset(present)
         self._due_s = 0.0
@@ -358,7 +358,7 @@ class HealthMonitor:
         text = f"{len(found)} of {len(self._present)} GPUs, {first} for one: {found[first]}"
         return (trouble(kind, text),)
 
-    def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:
+    def _device_health(self, device: _WatchedDevice, faults: Sequence[Fault]) -> DeviceHealth:
         heard_s = self._heard_s.get(device.gpu, 0)
         worst = max((fault.health_class for fault in faults), default=HealthClass.DEGRADED)
         if worst > HealthClass.SILENT:

@@ -56,11 +56,11 @@ _REMEMBERED: Final = 64
 @lru_cache(maxsize=_REMEMBERED)
 def read(pattern: str) -> Pattern:
     """The pattern for RE2. Raises RegexError for what Go refuses. Takes time linear in the pattern."""
-    return _Reader(pattern).read()
+    return _PatternReader(pattern).read()
 
 
 @dataclass(slots=True)
-class _Part:
+class _RepeatedPart:
     """What a repetition repeats: its instructions, the product of nested counts, and the levels of its tree."""
 
     size: int
@@ -69,12 +69,12 @@ class _Part:
 
 
 @dataclass(slots=True)
-class _Group:
+class _OpenGroup:
     """What is open at one level of parentheses."""
 
     fold_before: bool
     captures: bool
-    last: _Part | None = None
+    last: _RepeatedPart | None = None
     """The part that an operator would repeat. None: there is nothing before it."""
     size: int = 0
     """Of all parts before `last`, including what joins the alternatives."""
@@ -83,7 +83,7 @@ class _Group:
     parts: int = 0
     alternatives: int = 1
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: _RepeatedPart) -> None:
         self._settle()
         self.last = part
 
@@ -92,11 +92,11 @@ class _Group:
         self.size += 1
         self.alternatives += 1
 
-    def closed(self) -> _Part:
+    def closed(self) -> _RepeatedPart:
         """The whole group as a part."""
         self._settle()
         levels = self.captures + (self.parts > 1) + (self.alternatives > 1)
-        return _Part(self.size + 1 + 2 * self.captures, self.copies, self.height + levels)
+        return _RepeatedPart(self.size + 1 + 2 * self.captures, self.copies, self.height + levels)
 
     def _settle(self) -> None:
         if self.last is not None:
@@ -107,13 +107,13 @@ class _Group:
             self.last = None
 
 
-class _Reader:
+class _PatternReader:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
         self.fold = False
         self.walks = False
-        self.groups = [_Group(fold_before=False, captures=False)]
+        self.groups = [_OpenGroup(fold_before=False, captures=False)]
         self.written: list[str] = []
 
     def read(self) -> Pattern:
@@ -161,7 +161,7 @@ class _Reader:
         self.written.append(self.pattern[self.at : self.at + length])
         self.at += length
         if size is not None:
-            self.groups[-1].add(_Part(size))
+            self.groups[-1].add(_RepeatedPart(size))
 
     def _literals(self) -> None:
         """A run of plain characters: an operator after it repeats the last one."""
@@ -175,10 +175,10 @@ class _Reader:
         before = characters[:-1]
         if before:
             ascii_only = len(before) if before.isascii() else sum(map(str.isascii, before))
-            self.groups[-1].add(_Part(ascii_only * ascii_size + (len(before) - ascii_only) * _CHARACTER_SIZE))
-        self.groups[-1].add(_Part(ascii_size if characters[-1].isascii() else _CHARACTER_SIZE))
+            self.groups[-1].add(_RepeatedPart(ascii_only * ascii_size + (len(before) - ascii_only) * _CHARACTER_SIZE))
+        self.groups[-1].add(_RepeatedPart(ascii_size if characters[-1].isascii() else _CHARACTER_SIZE))
 
-    def _bounded(self, part: _Part) -> _Part:
+    def _bounded(self, part: _RepeatedPart) -> _RepeatedPart:
         if part.height > MAX_HEIGHT:
             raise RegexError("expression nests too deeply", self.pattern)
         return part
@@ -212,7 +212,7 @@ class _Reader:
         if not self.pattern.startswith("(?", self.at):
             self.at += 1
             self.written.append("(?:")
-            self.groups.append(_Group(self.fold, captures=True))
+            self.groups.append(_OpenGroup(self.fold, captures=True))
         elif self.pattern.startswith(("(?P<", "(?<"), self.at) and self.at + 3 < len(self.pattern):
             self._open_named()
         else:
@@ -228,7 +228,7 @@ class _Reader:
             raise RegexError("invalid named capture", self.pattern[begin : end + 1])
         self.at = end + 1
         self.written.append("(?:")
-        self.groups.append(_Group(self.fold, captures=True))
+        self.groups.append(_OpenGroup(self.fold, captures=True))
 
     def _open_with_flags(self) -> None:
         begin, at = self.at, self.at + 2
@@ -242,7 +242,7 @@ class _Reader:
                 on, seen = False, False
             elif character in ":)" and (on or seen):
                 if character == ":":
-                    self.groups.append(_Group(self.fold, captures=False))
+                    self.groups.append(_OpenGroup(self.fold, captures=False))
                 self.fold = fold
                 self._verbatim(at - begin)
                 return
@@ -276,7 +276,7 @@ class _Reader:
         elif follows in ("p", "P"):
             found = self._unicode_class()
             self.written.append(found.alone)
-            self.groups[-1].add(_Part(found.size))
+            self.groups[-1].add(_RepeatedPart(found.size))
         elif follows in _PERL_CLASSES:
             self._verbatim(2, size=_RANGE_SIZE)
         else:
@@ -374,7 +374,7 @@ class _Reader:
         self.at += 1
         rewritten = None if negated or self.fold else _THREE_CASES.get(frozenset(held))
         self.written.append(rewritten or self.pattern[kept_from : self.at])
-        self.groups[-1].add(_Part(_RANGE_SIZE + 2 * size if negated else size))
+        self.groups[-1].add(_RepeatedPart(_RANGE_SIZE + 2 * size if negated else size))
 
     def _named_class(self) -> bool:
         """Step over `\\d`, `[:alpha:]` or `[:^alpha:]`, if one is here."""
@@ -423,9 +423,9 @@ def _count(digits: str) -> int:
     return int(digits) if len(digits) <= len(str(MAX_COUNT)) else MAX_COUNT + 1
 
 
-def _repeated(part: _Part, low: int, high: int | None, *, counted: bool) -> _Part:
+def _repeated(part: _RepeatedPart, low: int, high: int | None, *, counted: bool) -> _RepeatedPart:
     """The part with its repetition: `x{2,}` is xx+, `x{2,4}` is xx(x(x)?)?."""
     most = low if high is None else high
     copies = part.copies if not counted or (most == 0 and high is None) else part.copies * most
     size = part.size * max(low, 1) + 2 if high is None else part.size * high + high - low
-    return _Part(max(1, size), max(1, copies), part.height + 1)
+    return _RepeatedPart(max(1, size), max(1, copies), part.height + 1)

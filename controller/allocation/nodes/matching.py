@@ -74,7 +74,7 @@ def read_node_selector(document: Any, effort: Effort | None = None) -> NodeSelec
                 _rules(entry.get("matchExpressions"), "matchExpressions"),
                 _rules(entry.get("matchFields"), "matchFields"),
             )
-        except _UnreadableError as error:
+        except _UnreadableTermError as error:
             problems.append(str(error))
             continue
         if term.labels or term.fields:
@@ -82,28 +82,28 @@ def read_node_selector(document: Any, effort: Effort | None = None) -> NodeSelec
     return NodeSelector(tuple(terms), tuple(problems))
 
 
-class _UnreadableError(Exception):
+class _UnreadableTermError(Exception):
     """A term that cannot be read; stays inside this module."""
 
 
 def _rules(value: Any, part: str) -> tuple[SelectorRequirement, ...]:
     entries = value or ()
     if not _is_list_of_objects(entries):
-        raise _UnreadableError(f"{part} is not a list of objects")
+        raise _UnreadableTermError(f"{part} is not a list of objects")
     return tuple(_rule(entry, part) for entry in entries)
 
 
 def _rule(entry: Mapping[str, Any], part: str) -> SelectorRequirement:
     values = entry.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise _UnreadableError(f"{part}: values are not a list of strings")
+        raise _UnreadableTermError(f"{part}: values are not a list of strings")
     key, operator = entry.get("key"), entry.get("operator")
     if not isinstance(key, str) or not isinstance(operator, str):
-        raise _UnreadableError(f"{part}: key or operator is not a string")
+        raise _UnreadableTermError(f"{part}: key or operator is not a string")
     rule = SelectorRequirement(key, operator, tuple(values))
     problem = _label_problem(rule) if part == "matchExpressions" else _field_problem(rule)
     if problem:
-        raise _UnreadableError(f"{part}: key {key!r}: {problem}")
+        raise _UnreadableTermError(f"{part}: key {key!r}: {problem}")
     return rule
 
 

@@ -116,7 +116,7 @@ def _is_part(share: Mapping[str, int], facts: PublishedGpu | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ClaimCount:
     devices: frozenset[DeviceId]
     others: frozenset[Holding]
     amounts: Amounts
@@ -144,10 +144,10 @@ class QuotaUsage:
 
     def __init__(self, driver: str, facts_of: FactsOf) -> None:
         self._driver, self._facts_of = driver, facts_of
-        self._claims: dict[str, dict[str, _Entry]] = {}  # namespace → claim → what it holds
+        self._claims: dict[str, dict[str, _ClaimCount]] = {}  # namespace → claim → what it holds
         self._sums: dict[str, Counter[QuotaItem]] = {}
         self._by_pool: dict[str, set[str]] = {}  # pool → claims whose count depends on what it publishes
-        self._last_count: _Entry | None = None
+        self._last_count: _ClaimCount | None = None
         """What wanted() last counted: a decision holds it next, and then need not count it again."""
 
     @property
@@ -186,7 +186,7 @@ class QuotaUsage:
             entry = entry or self._count(devices, others, {} if before is None else before.facts)
         self._replace(holder, before, entry)
 
-    def _replace(self, holder: str, before: _Entry | None, entry: _Entry | None) -> None:
+    def _replace(self, holder: str, before: _ClaimCount | None, entry: _ClaimCount | None) -> None:
         namespace = _namespace(holder)
         if before is not None:
             del self._claims[namespace][holder]
@@ -228,7 +228,7 @@ class QuotaUsage:
         devices: frozenset[DeviceId],
         others: frozenset[Holding],
         last: Mapping[DeviceId, PublishedGpu] = MappingProxyType({}),
-    ) -> _Entry:
+    ) -> _ClaimCount:
         """Count something; `last` is what slices last said about its GPUs, for those that no slice describes now."""
         facts: dict[DeviceId, PublishedGpu] = {}
 
@@ -238,9 +238,9 @@ class QuotaUsage:
                 facts[device] = found
             return found
 
-        return _Entry(devices, others, *count_amounts(self._driver, devices, others, facts_of), facts)
+        return _ClaimCount(devices, others, *count_amounts(self._driver, devices, others, facts_of), facts)
 
-    def _forget_pools(self, holder: str, entry: _Entry) -> None:
+    def _forget_pools(self, holder: str, entry: _ClaimCount) -> None:
         for pool in entry.pools:
             self._by_pool[pool].discard(holder)
             if not self._by_pool[pool]:

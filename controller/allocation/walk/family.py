@@ -26,7 +26,7 @@ from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
 
-_States = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]
+_StatesByKind = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]
 
 
 class FamilyPreference:
@@ -144,7 +144,7 @@ class FamilyPreference:
         yield kept
 
     def _cut_by_name(self, buckets: Buckets) -> Iterator[Buckets]:
-        parts: dict[tuple[str | None, str | None], _States] = {}
+        parts: dict[tuple[str | None, str | None], _StatesByKind] = {}
         for kind, key, name in _each(buckets):
             clique = self._inventory.cliques.clique(name)
             domain = clique, name if clique is None and name in self._on_node else None

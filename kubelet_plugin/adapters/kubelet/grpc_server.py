@@ -90,8 +90,8 @@ def plugin_server(path: Path, driver_name: str, driver: NodeDriver, streams: Hea
 
     def add_services(server: grpc.Server) -> None:
         # The generated code has no types.
-        v1_grpc.add_DRAPluginServicer_to_server(_V1(driver_name, driver), server)  # type: ignore[no-untyped-call]
-        v1beta1_grpc.add_DRAPluginServicer_to_server(_V1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
+        v1_grpc.add_DRAPluginServicer_to_server(_PluginV1(driver_name, driver), server)  # type: ignore[no-untyped-call]
+        v1beta1_grpc.add_DRAPluginServicer_to_server(_PluginV1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
         add_health_services(health, server)
 
     return UnixServer(path, add_services, "dra", end_streams=health.stop)
@@ -138,12 +138,12 @@ class _Calls:
             yield message
 
 
-class _V1(_Calls, v1_grpc.DRAPluginServicer):
+class _PluginV1(_Calls, v1_grpc.DRAPluginServicer):
     _messages = v1
     _has_share_id = True
 
 
-class _V1Beta1(_Calls, v1beta1_grpc.DRAPluginServicer):
+class _PluginV1Beta1(_Calls, v1beta1_grpc.DRAPluginServicer):
     _messages = v1beta1
     _has_share_id = False
 

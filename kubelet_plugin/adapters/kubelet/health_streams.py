@@ -119,11 +119,11 @@ class HealthStreams:
 def add_health_services(streams: HealthStreams, server: grpc.Server) -> None:
     """Add both versions to a server."""
     # The generated code has no types.
-    v1_grpc.add_DRAResourceHealthServicer_to_server(_V1(streams), server)  # type: ignore[no-untyped-call]
-    v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(_V1Alpha1(streams), server)  # type: ignore[no-untyped-call]
+    v1_grpc.add_DRAResourceHealthServicer_to_server(_HealthV1(streams), server)  # type: ignore[no-untyped-call]
+    v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(_HealthV1Alpha1(streams), server)  # type: ignore[no-untyped-call]
 
 
-class _V1(v1_grpc.DRAResourceHealthServicer):
+class _HealthV1(v1_grpc.DRAResourceHealthServicer):
     def __init__(self, streams: HealthStreams) -> None:
         self._streams = streams
 
@@ -133,7 +133,7 @@ class _V1(v1_grpc.DRAResourceHealthServicer):
         return self._streams.serve(v1, "v1", context)
 
 
-class _V1Alpha1(v1alpha1_grpc.DRAResourceHealthServicer):
+class _HealthV1Alpha1(v1alpha1_grpc.DRAResourceHealthServicer):
     def __init__(self, streams: HealthStreams) -> None:
         self._streams = streams
 

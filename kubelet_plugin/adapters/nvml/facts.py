@@ -39,7 +39,7 @@ _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_IN
 
 
 @dataclass(frozen=True, slots=True)
-class _Gpu:
+class _AnsweringGpu:
     """A GPU that answers."""
 
     handle: Any
@@ -109,7 +109,7 @@ class NvmlReader:
             left_out=tuple(sorted(self._left_out)),
         )
 
-    def _gpus(self) -> list[_Gpu]:
+    def _gpus(self) -> list[_AnsweringGpu]:
         self.doing = "nvmlDeviceGetCount"
         with self._library.needed(self.doing, "how many GPUs there are"):
             count: int = pynvml.nvmlDeviceGetCount()
@@ -125,7 +125,7 @@ class NvmlReader:
             raise refusals[0]
         return gpus
 
-    def _gpu(self, index: int) -> _Gpu:
+    def _gpu(self, index: int) -> _AnsweringGpu:
         """Read one GPU. Raises NvmlError without handle or UUID: then it cannot be a device."""
         device = f"GPU {index}"
         self.doing = "nvmlDeviceGetHandleByIndex"
@@ -155,7 +155,7 @@ class NvmlReader:
             mig_profiles=self._mig_profiles(device, handle, identity, memory_bytes) if mig_mode is not None else (),
             module_id=self._ask(device, pynvml.nvmlDeviceGetModuleId, handle) if self._module_ids else None,
         )
-        return _Gpu(handle, facts)
+        return _AnsweringGpu(handle, facts)
 
     def _forget_profiles_of_another(self, version: str | None) -> None:
         """Forget the profiles of another driver, whose numbers differ. A single reading may lack the version."""
@@ -222,7 +222,7 @@ class NvmlReader:
             clique_id=int(info.cliqueId),
         )
 
-    def _pair_levels(self, gpus: Sequence[_Gpu]) -> tuple[PairLevel, ...]:
+    def _pair_levels(self, gpus: Sequence[_AnsweringGpu]) -> tuple[PairLevel, ...]:
         found = []
         for one, other in combinations(gpus, 2):
             device = f"GPU {one.facts.index}"
@@ -231,7 +231,7 @@ class NvmlReader:
                 found.append(PairLevel(one.facts.uuid, other.facts.uuid, level))
         return tuple(found)
 
-    def _mig_devices(self, gpu: _Gpu) -> tuple[MigFacts, ...]:
+    def _mig_devices(self, gpu: _AnsweringGpu) -> tuple[MigFacts, ...]:
         return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
 
     def _confidential(self) -> ConfidentialFacts:

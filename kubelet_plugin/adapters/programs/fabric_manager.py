@@ -36,7 +36,7 @@ _NAMES: Final = {
 """fmReturn_t, nv_fm_types.h."""
 
 
-class _Gpu(msgspec.Struct):
+class _GpuAnswer(msgspec.Struct):
     module: int
     uuid: str
     pci: str
@@ -44,17 +44,17 @@ class _Gpu(msgspec.Struct):
     most_nvlinks: int
 
 
-class _Partition(msgspec.Struct):
+class _PartitionAnswer(msgspec.Struct):
     id: int
     active: bool
-    gpus: list[_Gpu]
+    gpus: list[_GpuAnswer]
 
 
 class _Answer(msgspec.Struct):
     code: int = 0
     call: str = ""
     error: str = ""
-    partitions: list[_Partition] = []
+    partitions: list[_PartitionAnswer] = []
     unsupported: list[int] = []
 
 

@@ -41,7 +41,7 @@ _NODES = 9
 """Nodes of each GPU instance: its own, and those of up to eight compute instances."""
 
 
-class _Instance(msgspec.Struct, frozen=True):
+class _RecordedInstance(msgspec.Struct, frozen=True):
     number: int
     profile: str
     start: int
@@ -54,13 +54,13 @@ class _Instance(msgspec.Struct, frozen=True):
         return MigPlacement(self.start, self.size)
 
 
-class _State(msgspec.Struct, frozen=True):
+class _RecordedState(msgspec.Struct, frozen=True):
     boot: str
     enabled: bool
     pending: bool
     made: int = 0
     """Number of MIG devices created in this boot, so that no two get one UUID."""
-    instances: tuple[_Instance, ...] = ()
+    instances: tuple[_RecordedInstance, ...] = ()
 
 
 class RecordedMig:
@@ -112,7 +112,7 @@ class RecordedMig:
             raise MigRefusedError(CREATE_GPU_INSTANCE, INVALID_ARGUMENT)
         numbers = {each.number for each in state.instances}
         number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
-        instance = _Instance(number, known.name, placement.start, placement.size)
+        instance = _RecordedInstance(number, known.name, placement.start, placement.size)
         if not _fit(profiles, (*state.instances, instance)):
             raise MigRefusedError(CREATE_GPU_INSTANCE, INSUFFICIENT_RESOURCES)
         self._save(gpu, msgspec.structs.replace(state, instances=(*state.instances, instance)))
@@ -164,7 +164,7 @@ class RecordedMig:
         migs = tuple(sorted(found, key=lambda mig: mig.gpu_instance_id))
         return replace(gpu, mig_enabled=state.enabled), migs
 
-    def _find(self, gpu: str, number: int) -> tuple[_State, _Instance]:
+    def _find(self, gpu: str, number: int) -> tuple[_RecordedState, _RecordedInstance]:
         state = self._load(gpu)
         if not state.enabled:
             raise MigRefusedError(GET_INSTANCE, NOT_SUPPORTED)
@@ -173,7 +173,7 @@ class RecordedMig:
             raise MigRefusedError(GET_INSTANCE, NOT_FOUND)
         return state, instance
 
-    def _put(self, gpu: str, state: _State, instance: _Instance) -> None:
+    def _put(self, gpu: str, state: _RecordedState, instance: _RecordedInstance) -> None:
         instances = tuple(instance if each.number == instance.number else each for each in state.instances)
         self._save(gpu, msgspec.structs.replace(state, instances=instances))
 
@@ -183,13 +183,13 @@ class RecordedMig:
         except GpuGoneError as error:
             raise MigRefusedError(GET_GPU, NOT_FOUND) from error
 
-    def _load(self, gpu: str) -> _State:
+    def _load(self, gpu: str) -> _RecordedState:
         recorded = self._gpu(gpu)
         if not recorded.mig_profiles:
             raise MigRefusedError("nvmlDeviceGetMigMode", NOT_SUPPORTED)
         data = self._files.read(_file(gpu))
         try:
-            state = None if data is None else msgspec.json.decode(data, type=_State)
+            state = None if data is None else msgspec.json.decode(data, type=_RecordedState)
         except msgspec.DecodeError as error:
             raise PermanentError(
                 f"the MIG instances of recorded GPU {gpu} cannot be read ({error}): remove {_file(gpu)} from the "
@@ -198,9 +198,9 @@ class RecordedMig:
         if state is not None and state.boot == self._boot_id:
             return state
         enabled = bool(recorded.mig_enabled)
-        return _State(self._boot_id, enabled, enabled)
+        return _RecordedState(self._boot_id, enabled, enabled)
 
-    def _save(self, gpu: str, state: _State) -> None:
+    def _save(self, gpu: str, state: _RecordedState) -> None:
         self._files.write(_file(gpu), msgspec.json.encode(state))
 
 
@@ -210,7 +210,7 @@ def access_minors(gpu_minor: int, gpu_instance_id: int, compute_instance_id: int
     return first, first + 1 + compute_instance_id
 
 
-def _device(gpu: Gpu, instance: _Instance, profile: MigProfile) -> MigDevice:
+def _device(gpu: Gpu, instance: _RecordedInstance, profile: MigProfile) -> MigDevice:
     return MigDevice(
         parent_uuid=gpu.uuid,
         uuid=instance.uuid,
@@ -225,7 +225,7 @@ def _device(gpu: Gpu, instance: _Instance, profile: MigProfile) -> MigDevice:
     )
 
 
-def _fit(profiles: Sequence[MigProfile], instances: Sequence[_Instance]) -> bool:
+def _fit(profiles: Sequence[MigProfile], instances: Sequence[_RecordedInstance]) -> bool:
     """Whether these instances fit on a GPU together."""
     there, by_name = counters(profiles), {profile.name: profile for profile in profiles}
     taken: Counter[str] = Counter()

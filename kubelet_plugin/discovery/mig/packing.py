@@ -28,10 +28,10 @@ def packed(counts: Mapping[str, int], profiles: Sequence[MigProfile]) -> tuple[P
         return None
     wanted.sort(key=lambda each: (-max(place.size for place in each.placements), -each.compute_slices, each.name))
     demands = [profile for profile in wanted for _ in range(counts[profile.name])]
-    return _Search(demands, there).run()
+    return _PackingSearch(demands, there).run()
 
 
-class _Search:
+class _PackingSearch:
     """One search, depth first. Instances of one profile are taken in the order of their starts."""
 
     def __init__(self, demands: Sequence[MigProfile], there: Mapping[str, int]) -> None:

@@ -25,13 +25,13 @@ class _Edits(msgspec.Struct, frozen=True, rename="camel"):
     device_nodes: list[_Node] = []
 
 
-class _Device(msgspec.Struct, frozen=True, rename="camel"):
+class _CdiDevice(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     container_edits: _Edits = _Edits()
 
 
-class _Spec(msgspec.Struct, frozen=True):
-    devices: list[_Device] = []
+class _CdiSpec(msgspec.Struct, frozen=True):
+    devices: list[_CdiDevice] = []
 
 
 def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
@@ -44,14 +44,14 @@ def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
 def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
     """Return a spec's devices with only the numbers of their nodes; none if it is no spec of that claim."""
     try:
-        found = msgspec.json.decode(spec, type=_Spec).devices
+        found = msgspec.json.decode(spec, type=_CdiSpec).devices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     prefix = cdi_device_name(uid, DeviceName(""))
     return tuple(_device(device, prefix) for device in found if device.name.startswith(prefix))
 
 
-def _device(device: _Device, prefix: str) -> PreparedDevice:
+def _device(device: _CdiDevice, prefix: str) -> PreparedDevice:
     paths = [node.path for node in device.container_edits.device_nodes]
     minors = [int(match[1]) for match in map(_GPU_NODE.fullmatch, paths) if match is not None]
     groups = [int(match[1]) for match in map(_VFIO_NODE.fullmatch, paths) if match is not None]

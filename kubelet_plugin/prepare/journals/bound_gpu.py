@@ -25,16 +25,16 @@ class BoundGpu:
     """As in the claim's journal (vfio_binding.FUNCTIONS)."""
 
 
-class _Document(JournalDocument):
+class _BoundGpuDocument(JournalDocument):
     functions: str
 
 
 def encode_bound_gpu(gpu: BoundGpu) -> bytes:
     """Return the file's content."""
-    return msgspec.json.encode(_Document(VERSION, gpu.boot_id, gpu.functions)) + b"\n"
+    return msgspec.json.encode(_BoundGpuDocument(VERSION, gpu.boot_id, gpu.functions)) + b"\n"
 
 
 def decode_bound_gpu(data: bytes) -> BoundGpu:
     """Read a file. Raises ValueError if it is not one of ours."""
-    document = read_document(data, _Document, VERSION)
+    document = read_document(data, _BoundGpuDocument, VERSION)
     return BoundGpu(document.boot_id, document.functions)

@@ -79,7 +79,7 @@ class CcModeJournal:
         return CcModeJournal(self.boot_id, change=change)
 
 
-class _Change(msgspec.Struct, omit_defaults=True):
+class _ChangeDocument(msgspec.Struct, omit_defaults=True):
     mode: str
     step: ModeStep
     drivers: dict[str, str] = {}
@@ -88,31 +88,31 @@ class _Change(msgspec.Struct, omit_defaults=True):
     refused: str = ""
 
 
-class _Refused(msgspec.Struct):
+class _RefusalDocument(msgspec.Struct):
     mode: str
     problem: str
 
 
-class _Document(JournalDocument, omit_defaults=True):
+class _CcModesDocument(JournalDocument, omit_defaults=True):
     modes: dict[str, str] = msgspec.field(default_factory=dict)
-    change: _Change | None = None
-    refused: _Refused | None = None
+    change: _ChangeDocument | None = None
+    refused: _RefusalDocument | None = None
     asking: bool = False
 
 
 def encode_cc_modes(journal: CcModeJournal) -> bytes:
     """Return the file's content."""
     change, refused = journal.change, journal.refused
-    document = _Document(
+    document = _CcModesDocument(
         VERSION,
         journal.boot_id,
         dict(sorted(journal.modes.items())),
         None
         if change is None
-        else _Change(
+        else _ChangeDocument(
             change.mode, change.step, dict(change.drivers), dict(change.before), change.problem, change.refused
         ),
-        None if refused is None else _Refused(refused.mode, refused.problem),
+        None if refused is None else _RefusalDocument(refused.mode, refused.problem),
         journal.asking,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
@@ -120,7 +120,7 @@ def encode_cc_modes(journal: CcModeJournal) -> bytes:
 
 def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
     """Read a file in a boot. Raises ValueError if it cannot be read."""
-    document = read_document(data, _Document, VERSION)
+    document = read_document(data, _CcModesDocument, VERSION)
     change, refused = document.change, document.refused
     journal = CcModeJournal(
         boot_id,

@@ -84,13 +84,13 @@ class _Envelope(msgspec.Struct):
     checkpoint: msgspec.Raw
 
 
-class _Claim(msgspec.Struct):
+class _ClaimDocument(msgspec.Struct):
     namespace: str
     name: str
     uid: str
 
 
-class _Device(msgspec.Struct, omit_defaults=True):
+class _DeviceDocument(msgspec.Struct, omit_defaults=True):
     request: str
     pool: str
     device: str
@@ -113,7 +113,7 @@ class _Device(msgspec.Struct, omit_defaults=True):
     vgpu_type_id: str = ""
 
 
-class _Effect(msgspec.Struct, omit_defaults=True):
+class _EffectDocument(msgspec.Struct, omit_defaults=True):
     kind: str
     gpu: str
     device: str
@@ -122,22 +122,22 @@ class _Effect(msgspec.Struct, omit_defaults=True):
     outcome: dict[str, Scalar] | None = None
 
 
-class _Metadata(msgspec.Struct):
+class _MetadataDocument(msgspec.Struct):
     pod_claim_name: str | None = None
 
 
-class _Body(msgspec.Struct, omit_defaults=True):
+class _CheckpointDocument(msgspec.Struct, omit_defaults=True):
     state: State
     boot_id: str
-    claim: _Claim
-    devices: list[_Device]
+    claim: _ClaimDocument
+    devices: list[_DeviceDocument]
     consumers: list[str]
-    metadata: _Metadata | None = None
-    former: list[_Device] = []
+    metadata: _MetadataDocument | None = None
+    former: list[_DeviceDocument] = []
     answered: bool = False
     aside: str | None = None
     planned: bool = True
-    effects: list[_Effect] = []
+    effects: list[_EffectDocument] = []
     in_guest: bool = False
 
 
@@ -170,7 +170,7 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
     if seen != envelope.checksum:
         return Broken(uid, f"has checksum {seen}, expected {envelope.checksum}")
     try:
-        body = msgspec.json.decode(envelope.checkpoint, type=_Body)
+        body = msgspec.json.decode(envelope.checkpoint, type=_CheckpointDocument)
         document = msgspec.json.decode(envelope.checkpoint)
         checkpoint = _checkpoint(body, document)
         checkpoint.prepared.check()
@@ -187,13 +187,13 @@ def _checksum(body: bytes) -> str:
 
 def _document(checkpoint: Checkpoint) -> dict[str, Any]:
     prepared = checkpoint.prepared
-    body = _Body(
+    body = _CheckpointDocument(
         state=checkpoint.state,
         boot_id=checkpoint.boot_id,
-        claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
+        claim=_ClaimDocument(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
         devices=[_device_document(d) for d in prepared.devices],
         consumers=list(prepared.consumers),
-        metadata=None if prepared.metadata is None else _Metadata(prepared.metadata.pod_claim_name),
+        metadata=None if prepared.metadata is None else _MetadataDocument(prepared.metadata.pod_claim_name),
         former=[_device_document(d) for d in prepared.former],
         answered=checkpoint.answered,
         aside=checkpoint.aside,
@@ -208,8 +208,8 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
     return {**document, **checkpoint.unknown}
 
 
-def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
-    unknown_of_devices = {_key(raw): rest for raw in document["devices"] if (rest := _rest(raw, _Device))}
+def _checkpoint(body: _CheckpointDocument, document: Mapping[str, Any]) -> Checkpoint:
+    unknown_of_devices = {_key(raw): rest for raw in document["devices"] if (rest := _rest(raw, _DeviceDocument))}
     return Checkpoint(
         state=body.state,
         boot_id=body.boot_id,
@@ -225,7 +225,7 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
         answered=body.answered,
         aside=body.aside,
         planned=body.planned,
-        unknown=_rest(document, _Body),
+        unknown=_rest(document, _CheckpointDocument),
         unknown_of_devices=unknown_of_devices,
     )
 
@@ -234,11 +234,11 @@ def _key(device: Mapping[str, Any]) -> DeviceKey:
     return (device["request"], device["device"], device.get("share_id"))
 
 
-def _device_document(device: PreparedDevice) -> _Device:
-    return _Device(**{name: getattr(device, name) for name in _Device.__struct_fields__})
+def _device_document(device: PreparedDevice) -> _DeviceDocument:
+    return _DeviceDocument(**{name: getattr(device, name) for name in _DeviceDocument.__struct_fields__})
 
 
-def _device(document: _Device) -> PreparedDevice:
+def _device(document: _DeviceDocument) -> PreparedDevice:
     return PreparedDevice(
         request=document.request,
         pool=PoolName(document.pool),
@@ -263,12 +263,12 @@ def _device(document: _Device) -> PreparedDevice:
     )
 
 
-def _effect_document(effect: Effect) -> _Effect:
+def _effect_document(effect: Effect) -> _EffectDocument:
     outcome = None if effect.outcome is None else dict(effect.outcome)
-    return _Effect(effect.kind, effect.gpu, effect.device, effect.share_id, dict(effect.parameters), outcome)
+    return _EffectDocument(effect.kind, effect.gpu, effect.device, effect.share_id, dict(effect.parameters), outcome)
 
 
-def _effect(document: _Effect) -> Effect:
+def _effect(document: _EffectDocument) -> Effect:
     return Effect(
         kind=document.kind,
         gpu=DeviceName(document.gpu),

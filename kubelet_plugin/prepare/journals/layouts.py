@@ -108,13 +108,13 @@ class GpuRecord:
         return replace(self, made=tuple(each for each in self.made if each != gone))
 
 
-class _Layout(msgspec.Struct):
+class _LayoutDocument(msgspec.Struct):
     name: str
     enabled: bool
     counts: dict[str, int]
 
 
-class _Made(msgspec.Struct, omit_defaults=True):
+class _InstanceDocument(msgspec.Struct, omit_defaults=True):
     profile: str
     start: int
     size: int
@@ -122,30 +122,32 @@ class _Made(msgspec.Struct, omit_defaults=True):
     uuid: str | None = None
 
 
-class _Gpu(msgspec.Struct, omit_defaults=True):
-    changing: _Layout | None = None
-    made: tuple[_Made, ...] = ()
+class _GpuDocument(msgspec.Struct, omit_defaults=True):
+    changing: _LayoutDocument | None = None
+    made: tuple[_InstanceDocument, ...] = ()
 
 
-class _Document(JournalDocument):
-    gpus: dict[str, _Gpu] = msgspec.field(default_factory=dict)
+class _LayoutsDocument(JournalDocument):
+    gpus: dict[str, _GpuDocument] = msgspec.field(default_factory=dict)
 
 
 def encode_journal(journal: LayoutJournal[GpuRecord]) -> bytes:
     """Return the file's content."""
     gpus = {
-        uuid: _Gpu(
+        uuid: _GpuDocument(
             None if record.changing is None else _layout(record.changing),
-            tuple(_Made(each.profile, each.start, each.size, each.number, each.uuid) for each in record.made),
+            tuple(
+                _InstanceDocument(each.profile, each.start, each.size, each.number, each.uuid) for each in record.made
+            ),
         )
         for uuid, record in sorted(journal.gpus.items())
     }
-    return msgspec.json.format(msgspec.json.encode(_Document(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_LayoutsDocument(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
 
 
 def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
     """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-    document = read_document(data, _Document, VERSION)
+    document = read_document(data, _LayoutsDocument, VERSION)
     if document.boot_id != boot_id:
         return LayoutJournal(boot_id, GpuRecord())
     return LayoutJournal(boot_id, GpuRecord(), {uuid: _record(each) for uuid, each in document.gpus.items()})
@@ -154,11 +156,11 @@ def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
 MIG_JOURNAL: Final = JournalForm("mig-layouts", GpuRecord(), encode_journal, decode_journal)
 
 
-def _layout(layout: GpuLayout) -> _Layout:
-    return _Layout(layout.name, layout.enabled, dict(layout.counts))
+def _layout(layout: GpuLayout) -> _LayoutDocument:
+    return _LayoutDocument(layout.name, layout.enabled, dict(layout.counts))
 
 
-def _record(found: _Gpu) -> GpuRecord:
+def _record(found: _GpuDocument) -> GpuRecord:
     changing = found.changing
     return GpuRecord(
         None if changing is None else GpuLayout(changing.name, changing.enabled, changing.counts),

@@ -30,7 +30,7 @@ class TimeSliceRecord:
     """Intervals that were set, or are about to be set, for shares since."""
 
 
-class _Document(JournalDocument):
+class _TimeSliceDocument(JournalDocument):
     gpu: str
     before: TimeSliceInterval
     ours: list[TimeSliceInterval]
@@ -38,7 +38,7 @@ class _Document(JournalDocument):
 
 def encode_time_slices(record: TimeSliceRecord) -> bytes:
     """Return the file's content."""
-    document = _Document(
+    document = _TimeSliceDocument(
         VERSION, record.boot_id, record.gpu, record.before, sorted(record.ours, key=lambda each: each.value)
     )
     return msgspec.json.encode(document) + b"\n"
@@ -46,5 +46,5 @@ def encode_time_slices(record: TimeSliceRecord) -> bytes:
 
 def decode_time_slices(data: bytes) -> TimeSliceRecord:
     """Read a file. Raises ValueError if it is not one of ours."""
-    document = read_document(data, _Document, VERSION)
+    document = read_document(data, _TimeSliceDocument, VERSION)
     return TimeSliceRecord(document.boot_id, document.gpu, document.before, frozenset(document.ours))

@@ -182,7 +182,7 @@ def read_slice(published: resource_objects.ResourceSlice) -> Slice:
     try:
         devices = tuple(_device(pool, device) for device in spec.devices)
         counters = tuple(_counters(spec.shared_counters, "sharedCounters"))
-    except _UnreadableError as error:
+    except _UnreadableSliceError as error:
         problem = str(error)
     return Slice(
         name=published.metadata.name,
@@ -203,7 +203,7 @@ def read_device(driver: str, device: resource_objects.Device) -> PublishedDevice
     """Read a device apart from its slice; None when a quantity in it cannot be read."""
     try:
         return _device(PoolId(driver, ""), device)
-    except _UnreadableError:
+    except _UnreadableSliceError:
         return None
 
 
@@ -234,7 +234,7 @@ def _shares_by_unknown_rules(unknown: str) -> bool:
     return "consumesCounters" in unknown
 
 
-class _UnreadableError(Exception):
+class _UnreadableSliceError(Exception):
     pass
 
 
@@ -259,8 +259,8 @@ def _device(pool: PoolId, device: resource_objects.Device) -> PublishedDevice:
             binding_failure_conditions=tuple(device.binding_failure_conditions),
             unknown=device.unknown,
         )
-    except _UnreadableError as error:
-        raise _UnreadableError(f"device {device.name}: {error}") from None
+    except _UnreadableSliceError as error:
+        raise _UnreadableSliceError(f"device {device.name}: {error}") from None
 
 
 def _capacity(name: str, capacity: resource_objects.DeviceCapacity) -> Capacity:
@@ -305,7 +305,7 @@ def _quantity(text: str, where: str) -> Quantity:
     try:
         quantity = parse_quantity(text)
     except ValueError as error:
-        raise _UnreadableError(f"{where}: {error}") from None
+        raise _UnreadableSliceError(f"{where}: {error}") from None
     if quantity.nano < 0:
-        raise _UnreadableError(f"{where}: {text} is below 0")
+        raise _UnreadableSliceError(f"{where}: {text} is below 0")
     return quantity
