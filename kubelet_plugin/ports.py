@@ -252,6 +252,15 @@ class NotingEffectMeans(Protocol):
 
 
 @runtime_checkable
+class RecordedEffectMeans(Protocol):
+    """What the means of effects have besides if they record elsewhere than in the claim's journal what they made."""
+
+    def is_recorded(self, effect: Effect, claim: ClaimUid) -> bool:
+        """Whether an effect was made for a claim in this boot, by that record; it may be gone. Raises DracaenaError."""
+        ...
+
+
+@runtime_checkable
 class JoinedEffectMeans(Protocol):
     """Like NotingEffectMeans, for effects that are cheaper to make together, for all devices of a claim."""
 

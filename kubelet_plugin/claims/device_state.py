@@ -243,10 +243,8 @@ class DeviceState:
             self._checkpoints.look_at_each()
             good, broken = self._checkpoints.load_all()
         settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
-        uids = {b.uid for b in broken}
         references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
-        references += self.find_claims(uids, pods)
-        settled += [self._recover(reference) for reference in references]
+        settled += map(self._recover, [*references, *self.find_claims({b.uid for b in broken}, pods)])
         return all(settled)
 
     def _restore(self, reference: ClaimReference) -> bool:
@@ -303,7 +301,8 @@ class DeviceState:
         """Take the devices of a claim, and prepare it if it needs no effects."""
         pool, uid = self._read_pool(), ClaimUid(claim.metadata.uid)
         self._claim_reconciler.reconcile(pool)
-        lost = self._checkpoints.load(uid) is None and self._files.spec_is_seen(uid)  # its containers may run
+        unknown = self._checkpoints.load(uid) is None  # its containers may run if anything else shows that it was here
+        lost = unknown and self._files.spec_is_seen(uid)
         try:
             plan = self._plan(claim, pool)
         except DracaenaError as error:
@@ -311,6 +310,7 @@ class DeviceState:
             if lost or self._checkpoints.may_be_in_use(uid):
                 self._hold(claim, pool, str(error))
             raise
+        lost |= unknown and self._effects.are_recorded(plan)
         fresh = not lost and not self._checkpoints.holds(uid)
         try:
             started = self._checkpoints.start(plan, lost=lost)
@@ -368,7 +368,7 @@ class DeviceState:
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: retry")
         self._guard.refuse_stale(prepared)
-        prepared = with_made(prepared)
+        prepared = with_former(with_made(prepared), ())  # its nodes may be those that its containers have anyway
         self._guard.refuse_held(prepared, pool)
         self._finish(dataclasses.replace(checkpoint, prepared=prepared), pool)
         return prepared

@@ -19,9 +19,16 @@ import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
-from dracaena.kubelet_plugin.ports import EffectMeans, JoinedEffectMeans, NodeLock, NotingEffectMeans
+from dracaena.kubelet_plugin.ports import (
+    EffectMeans,
+    JoinedEffectMeans,
+    NodeLock,
+    NotingEffectMeans,
+    RecordedEffectMeans,
+)
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar, is_among
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.gpu_users import UnsureClaims
 
@@ -60,6 +67,14 @@ class ClaimEffects:
         """Return the journaled effects of a claim in this boot. The caller holds the lock of the calls."""
         found = self._checkpoint(uid)
         return () if found is None else found.prepared.effects
+
+    def are_recorded(self, claim: PreparedClaim) -> bool:
+        """Whether any effect of a claim was made for it in this boot, by records other than its checkpoint."""
+        for effect in claim.effects:
+            means: object = self._means.get(effect.kind)
+            if isinstance(means, RecordedEffectMeans) and means.is_recorded(effect, claim.claim.uid):
+                return True
+        return False
 
     @contextlib.contextmanager
     def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:

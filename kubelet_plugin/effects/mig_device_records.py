@@ -26,8 +26,8 @@ class MigDeviceRecords:
     def __init__(
         self, files: DocumentStore, lock: NodeLock, boot_id: str, owner: Callable[[Effect], ClaimUid | None]
     ) -> None:
-        """`lock` is the lock of the calls, which guards all writes on this node: checked(), note() and forget() take
-        it. `owner` returns, with it held, which claim has an effect in its journal.
+        """`lock` is the lock of the calls, which guards all writes on this node: checked(), made(), note() and
+        forget() take it. `owner` returns, with it held, which claim has an effect in its journal.
         """
         self._owner = owner
         self._files = files
@@ -69,6 +69,19 @@ class MigDeviceRecords:
             if found is None:
                 self._files.remove(_name(place))
             return found
+
+    def made(self, effect: Effect) -> Mapping[str, Scalar] | None:
+        """Return what an effect has made by its record, if that is for the claim that has the effect in its journal."""
+        with self._lock.hold():
+            claim = self._owner(effect)
+            return None if claim is None else self.made_for(claim, effect)
+
+    def made_for(self, claim: ClaimUid, effect: Effect) -> Mapping[str, Scalar] | None:
+        """Return what an effect has made by its record, if that is for this claim. Needs no lock."""
+        found = self.of(effect.device)
+        if found is None or found[0] != claim or not found[1].is_same(effect):
+            return None
+        return found[1].outcome
 
     def note(self, effect: Effect, outcome: Mapping[str, Scalar]) -> None:
         """Record the MIG device that an effect has made."""

@@ -1,8 +1,12 @@
 """Creates the MIG instances of claims at exact places, and destroys only those that it created.
 
-Only the claim's journal says whether an instance is ours: `making` is noted before the driver is asked for it, its
-number afterwards. An instance at a place without that note is somebody else's, and stays. A step that the driver
-refuses did nothing, so its note is removed; a step without an answer may have been done, so its note stays.
+The claim's journal says whether an instance is ours: `making` is noted before the driver is asked for it, its number
+afterwards. An instance at a place without that note is somebody else's, and stays. A step that the driver refuses did
+nothing, so its note is removed; a step without an answer may have been done, so its note stays.
+
+If the journal was lost with the claim's checkpoint, the one that replaces it notes nothing. Then the record beside it
+(MigDeviceRecords) says what was made for this claim: an instance is ours if its MIG device is the recorded one. It is
+taken as it is, because containers may be using it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
-from dracaena.api.names import DeviceName
+from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
@@ -126,14 +130,19 @@ class MigInstances:
         An instance counts as undone if its GPU is gone, or the driver that made it is no longer loaded. While the
         driver is released it counts as undone too: it goes with the driver, or belongs to nobody afterwards (MigTaken).
         """
+        was_there = False
         try:
-            self._undo(effect, others)
+            was_there = self._undo(effect, others)
         except DracaenaError as error:
             if not self._went_with_gpu(str(effect.parameters["gpu"]), error):
                 raise
             log.warning("MIG device is left behind", effect=str(effect), reason=str(error))
-        if effect.outcome:
+        if effect.outcome or was_there:
             self._records.forget(effect.device)
+
+    def is_recorded(self, effect: Effect, claim: ClaimUid) -> bool:
+        """See RecordedEffectMeans."""
+        return self._records.made_for(claim, effect) is not None
 
     def destroy(self, effect: Effect, others: Sequence[Effect]) -> bool:
         """Destroy a MIG device that only its record knows; return whether it was there. Raises DracaenaError, also if
@@ -159,7 +168,7 @@ class MigInstances:
         """Destroy what an effect made, and make its GPU whole if nothing is left on it; return whether there was
         something to destroy.
         """
-        noted = effect.outcome or {}
+        noted = self._noted(effect)
         uuid = str(effect.parameters["gpu"])
         # First, because it needs no reading: after a restart there is none while the driver is released.
         if not any(self._step("reading the MIG mode", lambda: self._control.mode(uuid))):
@@ -196,7 +205,7 @@ class MigInstances:
 
     def _gpu_instance(self, effect: Effect, gpu: Gpu, profile: MigProfile, placement: MigPlacement, note: Note) -> int:
         """Return the number of our GPU instance, created now or by an earlier attempt."""
-        noted = effect.outcome or {}
+        noted = self._noted(effect)
         self._enter_mode(gpu)  # first: outside MIG mode there are no instances, and some drivers report no profiles
         profiles = self._profiles(gpu, must_know=profile.name)
         found = self._found(gpu, profiles)
@@ -218,6 +227,10 @@ class MigInstances:
         note({"making": True, "gpu_instance": number})
         return number
 
+    def _noted(self, effect: Effect) -> Mapping[str, Scalar]:
+        """Return what the journal notes or, if it is a new one that notes nothing, what the record says."""
+        return (self._records.made(effect) or {}) if effect.outcome is None else effect.outcome
+
     def _mine(
         self, effect: Effect, gpu: Gpu, noted: Mapping[str, Scalar], found: Sequence[GpuInstance]
     ) -> GpuInstance | None:
@@ -228,7 +241,9 @@ class MigInstances:
         if mine is None or "uuid" not in noted:
             return mine
         device = self._step(f"reading {effect}", lambda: self._control.mig_device(gpu.uuid, mine.number))
-        return mine if device is None or device[1] == noted["uuid"] else None
+        if device is None:
+            return mine if effect.outcome else None  # the number alone is no proof by the record, which may be old
+        return mine if device[1] == noted["uuid"] else None
 
     def _refuse_beside_strangers(self, gpu: Gpu, placement: MigPlacement, found: Sequence[GpuInstance]) -> None:
         """Refuse a place that another instance overlaps: one of a claim that is about to end, or somebody else's."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -219,6 +220,37 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
         assert world.prepare(again)[again.metadata.uid].error == ""
     finally:
         node.program.stop()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"rubbish")], ids=["lost", "broken"])
+def test_a_running_pods_device_is_its_claims_again_after_its_checkpoint_was_lost(
+    world: World, hardware: FakeMigHardware, damage: Callable[[Path], object]
+) -> None:
+    first = dividing(world, hardware)
+    first.program.start()
+    pod = world.pod("pod", "claim")
+    claim = world.allocated_claim("claim", [], pod, devices=[place("2g.20gb", 2)])
+    try:
+        first.ready()
+        answer = world.prepare(claim)[claim.metadata.uid]
+        assert answer.error == ""
+    finally:
+        first.program.stop()
+    (checkpoint,) = world.kubelet.rglob(f"{claim.metadata.uid}.json")
+    before, spec = checkpoint.read_bytes(), world.spec_text(claim)
+    damage(checkpoint)
+    second = dividing(world, hardware)
+    second.program.start()
+    try:
+        second.ready()
+        second.until(lambda: checkpoint.exists() and checkpoint.read_bytes() == before, "the checkpoint as it was")
+        assert (hardware.layout(0), hardware.made) == ([("2g.20gb", 2, 1)], 1)
+        assert world.spec_text(claim) == spec
+        assert world.prepare(claim)[claim.metadata.uid] == answer
+        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+    finally:
+        second.program.stop()
+    assert hardware.layout(0) == []
 
 
 def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: FakeMigHardware) -> None:

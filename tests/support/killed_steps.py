@@ -35,10 +35,11 @@ class KilledSteps(CountedSteps):
     """Ends the process in the step of that number from now on."""
 
     def __init__(self, left: int) -> None:
-        super().__init__(self._step)
+        super().__init__(self.step)
         self.left = left
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Count one more step, also of other work than that on files."""
         self.left -= 1
         if self.left == 0:
             raise StopError
