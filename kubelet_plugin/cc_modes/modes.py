@@ -100,7 +100,9 @@ class ModePorts:
 
 
 class CcModes:
-    """Has a thread of its own; take() and read_again() are for the thread that reads, take_labels() for any."""
+    """Has a thread of its own; take() and read_again() are for the thread that reads, take_labels() and look_soon() for
+    any.
+    """
 
     def __init__(
         self, changes: CcModeChanges, journals: CcModeJournals, users: GpuUsers, ports: ModePorts, clock: Clock
@@ -141,6 +143,12 @@ class CcModes:
 
     def take_labels(self, _labels: Mapping[str, str]) -> None:
         """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
+        self._worker.notice()
+
+    def look_soon(self) -> None:
+        """Look now instead of after the pause: the API server may show by now that devices are withheld. Never
+        blocks.
+        """
         self._worker.notice()
 
     def _run(self) -> None:

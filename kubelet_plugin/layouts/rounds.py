@@ -77,7 +77,7 @@ class LayoutPorts:
 
 
 class LayoutRounds(ABC, Generic[G, L]):
-    """Has a thread of its own; read_again() and take_labels() are for any thread."""
+    """Has a thread of its own; read_again(), take_labels() and look_soon() are for any thread."""
 
     what: str
     """The kind of layouts, for the log."""
@@ -163,6 +163,12 @@ class LayoutRounds(ABC, Generic[G, L]):
 
     def take_labels(self, _labels: Mapping[str, str]) -> None:
         """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
+        self._worker.notice()
+
+    def look_soon(self) -> None:
+        """Look now instead of after the pause: the API server may show by now that devices are withheld. Never
+        blocks.
+        """
         self._worker.notice()
 
     def _run(self) -> None:

@@ -108,7 +108,14 @@ class Publisher:
         self._published = False
         self._debounce_s = DEBOUNCE_S
         self._wrote_s: float | None = None
+        self._shown: list[Callable[[], None]] = []
         self._worker = Worker("publisher", self._run, clock)
+
+    def subscribe(self, shown: Callable[[], None]) -> None:
+        """Have `shown` called whenever the watch has shown a change of our slices; it must not block. Subscribe
+        everybody before the watch begins.
+        """
+        self._shown.append(shown)
 
     def start(self) -> None:
         """Begin to publish."""
@@ -131,6 +138,8 @@ class Publisher:
     def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
         """Handle a change that the watch reported. Never blocks."""
         self._worker.notice()
+        for shown in self._shown:
+            shown()
 
     def ready(self) -> str | None:
         """Return what is missing before the first publication, None after it."""

@@ -109,6 +109,7 @@ class CcModeParts:
         self.refusal, self.known = journals.refusal, journals.modes
         gpus.updates.subscribe(self.modes.take, same=self.modes.read_again)
         node.label_updates.subscribe(self.modes.take_labels)
+        gpus.publisher.subscribe(self.modes.look_soon)
 
 
 def _ports(

@@ -36,6 +36,7 @@ class LayoutParts:
         self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
         for each in self.rounds:
             node.label_updates.subscribe(each.take_labels)
+            gpus.publisher.subscribe(each.look_soon)
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
 
     def changing(self) -> Collection[str]:

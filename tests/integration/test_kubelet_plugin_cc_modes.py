@@ -23,9 +23,10 @@ from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, gpu_address
 from support.fake_pci import FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
+from support.kube import wait_for
 from support.late_watch import WATCHED, start_with_late_watch
 from support.nvml_world import NAMES, RECORDED, NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import DRIVER, NODE, World
+from support.plugin_world import DRIVER, NODE, World, http
 
 MACHINE = replace(RECORDED, gpus=tuple(replace(gpu, cc_capable=True, cc_mode="off") for gpu in RECORDED.gpus))
 ADDRESSES = [str(gpu_address(MACHINE, ordinal)) for ordinal in range(len(MACHINE.gpus))]
@@ -112,6 +113,15 @@ def test_a_label_switches_the_gpus_of_an_idle_node_and_claims_get_them_afterward
     node.until(lambda: "ConfidentialModeApplied" in node_events(node), "it is told", 10.0)
     claim = world.allocated_claim("claim", [], devices=[NAMES[0]])
     assert "nvidia-smi conf-compute -srs 1" in world.prepare(claim)[claim.metadata.uid].error, "nobody attested it"
+
+
+def test_the_devices_count_as_withheld_as_soon_as_the_api_server_shows_it(world: World, node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    label(world, "on")
+    node.until(lambda: all(WITHHELD in each for each in taints(node).values()), "all devices are withheld", 10.0)
+    words = "the devices of this node are withheld; waiting for pods"
+    wait_for(lambda: words in http(node.program, "/readyz")[1], f"{words}, while no time goes by")
 
 
 def test_a_gpu_that_fails_leaves_the_node_as_it_was_and_says_what_to_do(

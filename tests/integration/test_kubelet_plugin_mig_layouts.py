@@ -119,6 +119,16 @@ def test_a_label_divides_an_idle_gpu_and_claims_get_its_parts(node: NvmlNode, ha
     assert hardware.layout(1) == []
 
 
+def test_a_gpu_counts_as_withheld_as_soon_as_the_api_server_shows_it(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    choose(node.world, "first-1g")
+    whole = gpu_device_name(GPU.uuid)
+    node.until(lambda: WITHHELD in taints(node)[whole], "the taint is published", 10.0)
+    words = "the devices of GPU 0 are withheld; waiting for pods"
+    wait_for(lambda: words in layout_condition(node.world), f"{words}, while no time goes by")
+
+
 def test_a_gpu_in_use_is_withheld_and_changed_when_its_last_claim_goes(
     node: NvmlNode, hardware: FakeMigHardware
 ) -> None:
