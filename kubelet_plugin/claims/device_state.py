@@ -13,7 +13,7 @@ read anyway, the two are compared, and a claim whose allocation differs is refus
 
 A kind of device may need more than files on its node, for example an MPS server (docs/design/0028-device-kinds.md).
 Such effects are journaled with the checkpoint "started", made before the CDI spec without the lock that the calls
-share, and undone before the checkpoint is removed. A claim without effects, such as one for whole GPUs, holds that lock
+share, and undone before the checkpoint is removed. A claim without effects, as most for whole GPUs, holds that lock
 from "started" to "done".
 
 Before anything is granted or answered, the prepared claims are reconciled with the latest reading of the devices
