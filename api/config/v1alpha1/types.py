@@ -39,21 +39,21 @@ class Requirement(Enum):
 
 
 class Objective(Enum):
-    """What counts first among the sets that may be taken."""
+    """Which node is taken; on it, always the best-linked set."""
 
     BANDWIDTH = "Bandwidth"
-    """The best-linked set, then the least damage to what stays free. The default when no policy says anything."""
+    """The one where the pod gains most compared with what others lose. The default when no policy says anything."""
     PACK = "Pack"
-    """The least damage to what stays free, then the best-linked set: for jobs that hardly talk between GPUs."""
+    """The fullest one: whole nodes stay free, for jobs that hardly talk between GPUs."""
 
 
 class NodeStrategy(Enum):
-    """Which node is taken when several could serve."""
+    """Which of several good nodes is taken. No meaning under Objective.PACK."""
 
     PACK = "Pack"
-    """The fuller one when all else is equal: whole nodes stay free. The default when no policy says anything."""
+    """Of nodes with equal gain the fuller one: whole nodes stay free. The default when no policy says anything."""
     SPREAD = "Spread"
-    """The emptier one, before damage counts: the jobs of a class are kept apart."""
+    """The one whose set has the highest bandwidth, and of those the emptiest: the jobs of a class are kept apart."""
 
 
 class NumaAlignment(Enum):
