@@ -82,7 +82,7 @@ WRONG: dict[str, Document] = {
     "two shares of one request on one GPU (`count: 2`, `matchAttribute` on `uuid`)": claim(
         request(count=2, memory="4Gi"), constraints=ONE_GPU
     ),
-    "two shares on one GPU that are more than it has together": claim(
+    "two shares on one GPU that together exceed what it has": claim(
         request("a", memory="50Gi"), request("b", memory="50Gi"), constraints=ONE_GPU
     ),
 }
@@ -109,10 +109,10 @@ def asked(folder: Path, capsys: pytest.CaptureFixture[str], wanted: Sequence[Doc
 
 
 def test_each_wrong_request_of_the_table_is_typed() -> None:
-    assert [row[0] for row in table("Asked for wrongly")] == list(WRONG)
+    assert [row[0] for row in table("Wrong requests")] == list(WRONG)
 
 
-@pytest.mark.parametrize("row", table("Asked for wrongly"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", table("Wrong requests"), ids=lambda row: row[0])
 def test_who_asks_wrongly_is_told_in_the_words_of_the_table(
     row: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +137,7 @@ def test_two_requests_get_two_shares_of_one_gpu_by_constraint(
     assert len(set(answer.devices)) == 1
 
 
-@pytest.mark.parametrize("row", table("Come from another system"), ids=lambda row: row[1])
+@pytest.mark.parametrize("row", table("Moving from another system"), ids=lambda row: row[1])
 def test_a_request_of_another_system_gets_the_same_here(
     row: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
