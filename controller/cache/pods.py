@@ -37,7 +37,7 @@ from dracaena.api.objects import (
 from dracaena.api.packed import packed, unpacked
 from dracaena.controller.allocation.nodes.node_filter import tolerations_of
 from dracaena.controller.allocation.nodes.placement.placed_pods import shared_labels
-from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY
+from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY, REQUIRED
 from dracaena.controller.allocation.nodes.placement.spread import must_hold
 from dracaena.controller.allocation.nodes.pod_resources import (
     CPU,
@@ -64,8 +64,6 @@ _NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
 _NO_STATUSES: Final[list[ContainerStatus]] = []
 MOST_NAMED: Final = 256
 """Claim requests that are kept of one pod's containers: eight containers with a claim of 32 requests each."""
-
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
@@ -192,8 +190,8 @@ def _required(affinity: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(rules, dict):
             if rules is not None:
                 kept[kind] = rules  # its reader says what is wrong
-        elif rules.get(_REQUIRED) is not None:
-            kept[kind] = {_REQUIRED: packed(rules[_REQUIRED])}
+        elif rules.get(REQUIRED) is not None:
+            kept[kind] = {REQUIRED: packed(rules[REQUIRED])}
     return kept or _NO_MAP
 
 
@@ -222,14 +220,14 @@ def _claim_volumes(volumes: list[PodVolume]) -> list[PodVolume]:
 def _required_anti_affinity(affinity: dict[str, Any]) -> dict[str, Any]:
     """Keep the required anti-affinity of a pod on a node, which keeps others away; equal rules share one object."""
     rules = affinity.get(ANTI_AFFINITY)
-    if not isinstance(rules, dict) or not rules.get(_REQUIRED):
+    if not isinstance(rules, dict) or not rules.get(REQUIRED):
         return _NO_MAP
-    return _shared_rules(msgspec.json.encode(rules[_REQUIRED]))
+    return _shared_rules(msgspec.json.encode(rules[REQUIRED]))
 
 
 @lru_cache(1_024)
 def _shared_rules(text: bytes) -> dict[str, Any]:
-    return {ANTI_AFFINITY: {_REQUIRED: packed(msgspec.json.decode(text))}}
+    return {ANTI_AFFINITY: {REQUIRED: packed(msgspec.json.decode(text))}}
 
 
 def _family_annotations(pod: Pod) -> dict[str, str]:

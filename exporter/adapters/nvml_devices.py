@@ -21,7 +21,7 @@ from dracaena.exporter.series.readings import (
     GpuReading,
     MigInstance,
 )
-from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.health import GONE, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml.library import NO_TEXT, NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
@@ -31,7 +31,6 @@ REOPEN_S = 300.0
 """Pause between two openings of NVML while a GPU does not answer: NVML lists the GPUs from when it was opened, so a GPU
 that is back shows only after that."""
 
-_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
 _NOTHING = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
 """What nvmlDeviceGetProcessUtilization returns if no process ran: drivers differ, and pynvml raises both."""
 
@@ -307,7 +306,7 @@ class NvmlDevices:
             if error.value in expected:
                 return default
             self._library.note(name, error_name(error))
-            if error.value in _GONE:
+            if error.value in GONE:
                 raise _GpuGoneError(f"{name} says {error_name(error)}") from error
             if remember and error_name(error) in LASTING:
                 self._never.add((device, name))

@@ -35,7 +35,8 @@ _RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""
 _RESET_DUE = 1
 """NVML_GPU_RECOVERY_ACTION_GPU_RESET."""
-_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+"""Errors that say that a GPU is gone."""
 
 
 class _LostError(Exception):
@@ -137,7 +138,7 @@ class NvmlHealth:
                 uuid, handle = self._gpu(index)
                 handles[uuid] = handle
             except NvmlError as error:
-                if error.code in _GONE:
+                if error.code in GONE:
                     lost = str(error)
                 else:
                     refused = str(error)
@@ -210,7 +211,7 @@ class NvmlHealth:
             if error.value != pynvml.NVML_ERROR_TIMEOUT:
                 self._library.note("nvmlEventSetWait", error_name(error))
                 self._drop(uuid, event_set, "events of this GPU cannot be read: nvmlEventSetWait says", error)
-            if error.value in _GONE:
+            if error.value in GONE:
                 found.append(GpuEvent(uuid))
         return found
 
@@ -231,7 +232,7 @@ class NvmlHealth:
                 return call(*arguments)
             except pynvml.NVMLError as error:
                 self._library.note(call.__name__, error_name(error))
-                if error.value in _GONE:
+                if error.value in GONE:
                     raise _LostError(f"{call.__name__} says {error_name(error)}") from error
                 if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
                     return error
