@@ -411,10 +411,13 @@ class DeviceState:
             return  # the claim does not say what its devices are: the files of this node still hold them
         held = with_former(allocated, earlier)
         known = self._checkpoints.load(held.claim.uid)
-        if isinstance(known, Checkpoint) and not known.planned and (known.prepared, known.aside) == (held, reason):
-            return
+        if not isinstance(known, Checkpoint):  # only its spec tells what it holds, until its checkpoint does
+            self._checkpoints.set_aside(held, reason, planned=False)
         self._files.remove_spec(held.claim.uid)
-        self._checkpoints.set_aside(held, reason, planned=False)
+        if isinstance(known, Checkpoint):
+            if not known.planned and (known.prepared, known.aside) == (held, reason):
+                return
+            self._checkpoints.set_aside(held, reason, planned=False)
         self._reporter.changed()
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 

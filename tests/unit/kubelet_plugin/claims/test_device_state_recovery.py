@@ -21,6 +21,7 @@ from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 from support.full_disk import FullDisk
 from support.gpu_driver_root import VERSION, put_gpu_driver
+from support.killed_steps import KilledSteps, StopError
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
@@ -204,6 +205,25 @@ def test_a_running_pods_claim_that_no_longer_fits_is_held_by_what_is_known_of_it
     node.claims.put(make_claim("other", (1,)))
     with pytest.raises(DeviceHeldError):
         node.state.prepare(OTHER)
+
+
+@DAMAGES
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_running_pods_claim_is_held_by_what_is_known_of_it_whenever_the_plugin_is_killed(
+    tmp_path: Path, step: int, damage: Callable[[Path], object]
+) -> None:
+    """Its spec tells what it holds until its checkpoint does."""
+    node_in(tmp_path).state.prepare(REFERENCE)
+    damage(tmp_path / CHECKPOINT)
+    with pytest.raises((StopError, PrepareError)):
+        node_in(tmp_path, KilledSteps(step), read_pool=lambda: make_pool(1)).state.prepare(REFERENCE)
+    node = node_in(tmp_path)
+    node.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(OTHER)
+    with pytest.raises(PrepareError):
+        node_in(tmp_path, read_pool=lambda: make_pool(1)).state.prepare(REFERENCE)
+    assert SPEC not in node.files()
 
 
 def test_a_lost_checkpoint_guards_its_devices_until_kubelet_unprepares_the_claim(tmp_path: Path) -> None:
