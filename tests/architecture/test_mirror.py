@@ -55,6 +55,7 @@ WHOLE_PACKAGE = {
         "bad_disk": "a full disk or a wrong folder fails one claim, in whichever file it is met",
         "beside_nvidia_ctk": "the search for driver files and the spec together, beside recorded specs of NVIDIA's",
         "simulated_node": "a whole node in any order of events",
+        "simulated_damage": "the same, with damaged files and failing effects",
         "power_cut": "each kind of file, torn",
     },
     "validation": {

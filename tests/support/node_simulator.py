@@ -54,18 +54,18 @@ class Steps(FileSteps):
         self.left: int | None = None
 
     def write(self, descriptor: int, data: bytes) -> None:
-        self._step()
+        self.step()
         super().write(descriptor, data)
 
     def rename(self, source: Path, target: Path, folder: int) -> None:
-        self._step()
+        self.step()
         super().rename(source, target, folder)
 
     def remove(self, path: Path, folder: int) -> None:
-        self._step()
+        self.step()
         super().remove(path, folder)
 
-    def _step(self) -> None:
+    def step(self) -> None:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
@@ -117,6 +117,8 @@ class Simulator:
     """How many there are of the machine's; None: all."""
     kinds: ClassVar[Mapping[str, int]] = {"whole": 6, "share": 2, "admin": 1}
     """What claims ask for, and how often."""
+    heeded: ClassVar[float] = 0.9
+    """How often an allocation takes what is free."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -157,7 +159,7 @@ class Simulator:
     # single things that happen
 
     def restart_plugin(self) -> None:
-        self.steps = Steps()
+        self.steps = self.new_steps()
         self.node = self.new_node()
         for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
             files.remove_half_written()
@@ -168,8 +170,15 @@ class Simulator:
             clock=self.clock,
             metrics=self.node.metrics,
         )
+        self.before_recovery()
         self.beside_kubelet(lambda node: node.state.recover(self.pods.values()))
         self.look()
+
+    def new_steps(self) -> Steps:
+        return Steps()
+
+    def before_recovery(self) -> None:
+        """What happens between the start of the plugin and its first look at what is left."""
 
     def new_node(self, **more: Any) -> PluginNode:
         return PluginNode(
@@ -219,7 +228,7 @@ class Simulator:
         claim, users = self.prepared[uid]
         self.containers = [each for each in self.containers if each.claim.metadata.uid != uid]
         try:
-            self.node.state.unprepare(reference_to(claim))
+            self.ask_to_unprepare(self.node, claim)
         except DracaenaError:
             return
         del self.prepared[uid]
@@ -229,10 +238,12 @@ class Simulator:
                 self.forget_in_api(pod)
 
     def new_pod(self) -> None:
-        """A claim is allocated and its pod bound here. One in ten allocations heeds nobody: the guard must."""
+        """A claim is allocated and its pod bound here. Some allocations heed nobody: the guard must."""
         self.count += 1
         kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
-        free = self.free_for(kind) if self.rng.random() < 0.9 else [gpu_device_name(g.uuid) for g in self.all_gpus]
+        free = (
+            self.free_for(kind) if self.rng.random() < self.heeded else [gpu_device_name(g.uuid) for g in self.all_gpus]
+        )
         if not free:
             return
         count = 1 if kind == "share" else self.rng.randint(1, min(2, len(free)))
@@ -275,8 +286,14 @@ class Simulator:
         claim = self.claims.by_key[f"default/{pod.spec.resource_claims[0].resource_claim_name}"]
         uid = ClaimUid(claim.metadata.uid)
         self.prepared.setdefault(uid, (claim, set()))[1].add(pod.metadata.name)
-        if self.call(lambda node: node.state.prepare(reference_to(claim))):
+        if self.call(lambda node: self.ask_to_prepare(node, claim)):
             self.start_container(pod.metadata.name, claim)
+
+    def ask_to_prepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+        node.state.prepare(reference_to(claim))
+
+    def ask_to_unprepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+        node.state.unprepare(reference_to(claim))
 
     def restart_container(self) -> None:
         """A container ends and kubelet starts it again, without a call of ours: what the spec on disk says holds."""
@@ -304,7 +321,7 @@ class Simulator:
         if new.gpus != own:
             raise ViolationError(f"seed {self.seed}: {new.pod} got {sorted(new.gpus)}, its claim has {sorted(own)}")
         for other in self.containers:
-            if other.claim.metadata.uid == new.claim.metadata.uid or _may_share(new.claim, other.claim):
+            if other.claim.metadata.uid == new.claim.metadata.uid or may_share(new.claim, other.claim):
                 continue
             both = new.gpus & (other.gpus | self.behind(other.nodes))
             if both:
@@ -332,7 +349,7 @@ class Simulator:
     def unprepare(self, pod: str) -> bool:
         for uid, (claim, users) in list(self.prepared.items()):
             if pod in users:
-                if not self.call(lambda node, c=claim: node.state.unprepare(reference_to(c))):  # type: ignore[misc]
+                if not self.call(lambda node, c=claim: self.ask_to_unprepare(node, c)):  # type: ignore[misc]
                     return False
                 del self.prepared[uid]
                 self.unprepared.add(uid)
@@ -452,7 +469,7 @@ def _results(claim: ResourceClaim) -> Sequence[Any]:
     return [] if claim.status.allocation is None else claim.status.allocation.devices.results
 
 
-def _may_share(one: ResourceClaim, other: ResourceClaim) -> bool:
+def may_share(one: ResourceClaim, other: ResourceClaim) -> bool:
     """Whether two claims may reach one GPU: a look for admins, or shares of the same GPU."""
     first, second = _results(one)[0], _results(other)[0]
     if first.admin_access or second.admin_access:

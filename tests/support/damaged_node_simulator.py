@@ -1,0 +1,319 @@
+"""A node on which everything happens in any order, and whose files are damaged: checkpoints are lost or torn, writes
+and removals fail, the plugin is killed while it recovers, its driver's files are not there, and effects fail.
+
+The oracle knows nothing of the plugin. After each thing that happened it looks at the CDI specs and checkpoints as
+files, at the containers that run, and at what kubelet was answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.names import CDI_SHARE_MARK, ClaimUid, DeviceName, cdi_device_name
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, NodeDeviceKind
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
+from support.effects import FOLDER, SERVED, ServedGpu, ServerFiles
+from support.node_simulator import SWEEP_S, Simulator, Steps, ViolationError, may_share
+from support.plugin import DRIVER, PluginNode, reference_to
+
+SETTLE_EVERY = 40
+"""Steps between two times in which nothing fails and the plugin may set all right."""
+
+IN_RECOVERY = 0.3
+"""How often something fails in a start too."""
+
+
+class FailingSteps(Steps):
+    """Besides, so many steps fail, beginning with the n-th from now."""
+
+    def __init__(self, *, removals: bool) -> None:
+        """`removals`: they may fail too."""
+        super().__init__()
+        self.good: int | None = None
+        self.failing = 0
+        self._removals = removals
+
+    def remove(self, path: Path, folder: int) -> None:
+        good, self.good = self.good, self.good if self._removals else None
+        try:
+            super().remove(path, folder)
+        finally:
+            self.good = self.good if self._removals else good
+
+    def step(self) -> None:
+        super().step()
+        if self.good is None:
+            return
+        self.good -= 1
+        if self.good < 0:
+            self.failing -= 1
+            if self.failing <= 0:
+                self.good = None
+            raise OSError(errno.EIO, "Input/output error")
+
+
+class FailingServers(ServerFiles):
+    """What fails does so once."""
+
+    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
+        failing, self.fails = self.fails, tuple(each for each in self.fails if each != "apply")
+        if "apply" in failing:
+            raise TemporaryError("the server does not start")
+        return super().apply(effect, others)
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        failing, self.fails = self.fails, tuple(each for each in self.fails if each != "undo")
+        if "undo" in failing:
+            raise TemporaryError("the server does not stop")
+        super().undo(effect, others)
+
+
+class DamagedNodeSimulator(Simulator):
+    """Files are damaged in runs of an even seed, and GPUs get other numbers in the others: nobody can follow a claim
+    that has no checkpoint. In these, what has the wrong numbers can be removed at once.
+    """
+
+    gpus: ClassVar[int | None] = 4
+    kinds: ClassVar[Mapping[str, int]] = {"whole": 4, "share": 4, "admin": 1}
+    heeded: ClassVar[float] = 0.7
+
+    def __post_init__(self) -> None:
+        self.quiet = False
+        self.stopping = False
+        self.damaged: set[ClaimUid] = set()  # their effects may be known to nobody
+        self.ending: set[ClaimUid] = set()  # kubelet has begun to unprepare them
+        self.answers: dict[ClaimUid, frozenset[str]] = {}  # the CDI devices that kubelet was told
+        self.first_specs: dict[ClaimUid, bytes] = {}
+        self.every_claim: dict[ClaimUid, ResourceClaim] = {}
+        self.restored = 0
+        super().__post_init__()
+
+    # the plugin's world
+
+    def new_steps(self) -> FailingSteps:
+        return FailingSteps(removals=not self.seed % 2)
+
+    def new_node(self, **more: Any) -> PluginNode:
+        self.stopping = False
+        self.servers = FailingServers(self.folder, self.steps)
+        return super().new_node(
+            gpu_driver_edits=self.gpu_driver_edits, kind_of=_kind_of, means={SERVED: self.servers}, **more
+        )
+
+    def gpu_driver_edits(self) -> GpuDriverEdits:
+        if self.stopping:
+            raise TemporaryError("the plugin is stopping")
+        return GpuDriverEdits()
+
+    def before_recovery(self) -> None:
+        if not self.quiet and self.rng.random() < IN_RECOVERY:
+            self.rng.choice([self.crash, self.fail_steps, self.stop_soon, self.fail_effect])()
+
+    def ask_to_prepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+        uid = ClaimUid(claim.metadata.uid)
+        prepared = node.state.prepare(reference_to(claim))
+        told = frozenset(cdi_device_name(uid, device.device, device.share_id) for device in prepared.devices)
+        if self.answers.setdefault(uid, told) != told:
+            raise self.violation(f"kubelet was told {sorted(self.answers[uid])} of {uid}, then {sorted(told)}")
+        self.ending.discard(uid)
+        self.first_specs.setdefault(uid, self.spec(uid).read_bytes())
+
+    def ask_to_unprepare(self, node: PluginNode, claim: ResourceClaim) -> None:
+        uid = ClaimUid(claim.metadata.uid)
+        self.ending.add(uid)
+        super().ask_to_unprepare(node, claim)
+        if self.spec(uid).exists() or self.checkpoint(uid).exists():
+            raise self.violation(f"{uid} is unprepared, and something of it is left")
+
+    # what happens besides
+
+    def new_pod(self) -> None:
+        super().new_pod()
+        self.every_claim |= {ClaimUid(claim.metadata.uid): claim for claim in self.claims.by_key.values()}
+
+    def fail_steps(self) -> None:
+        """The disk fails in one of the next steps, and perhaps in some after it."""
+        assert isinstance(self.steps, FailingSteps)
+        self.steps.good, self.steps.failing = self.rng.randint(0, 12), self.rng.randint(1, 4)
+
+    def stop_soon(self) -> None:
+        """The plugin is about to stop, and still answers."""
+        self.stopping = True
+
+    def fail_effect(self) -> None:
+        self.servers.fails = (self.rng.choice(["apply", "undo"]),)
+
+    def lose_checkpoint(self) -> None:
+        self.damage(lambda path: path.unlink())
+
+    def tear_checkpoint(self) -> None:
+        """It is half there, as if by a change in place or by a write of somebody else."""
+
+        def tear(path: Path) -> None:
+            half = path.read_bytes()[:-20]
+            if self.rng.random() < 0.5:
+                path.unlink()
+            path.write_bytes(half)
+
+        self.damage(tear)
+
+    def lose_spec(self) -> None:
+        if uid := self.one_that_is_done():
+            self.spec(uid).unlink()
+
+    def damage(self, how: Callable[[Path], None]) -> None:
+        if uid := self.one_that_is_done():
+            how(self.checkpoint(uid))
+            self.damaged.add(uid)
+            if self.rng.random() < 0.5:
+                self.restart_plugin()
+            if self.rng.random() < 0.5:
+                self.rng.choice([self.crash, self.fail_steps, self.stop_soon, self.fail_effect])()
+            if self.rng.random() < 0.5:
+                self.beside_kubelet(lambda node: node.sweeper.sweep())
+                self.look()
+
+    def one_that_is_done(self) -> ClaimUid | None:
+        """Return a claim whose checkpoint says no more than its spec does, or None."""
+        done = [uid for uid, body in self.checkpoints() if body.get("state") == "done" and self.spec(uid).exists()]
+        return self.rng.choice(done) if done else None
+
+    def things(self) -> dict[Callable[[], None], int]:
+        damages = 1 - self.seed % 2
+        return {
+            **super().things(),
+            self.break_checkpoint: 0,
+            self.renumber: 2 * (self.seed % 2),
+            self.fail_steps: 2,
+            self.stop_soon: 1,
+            self.fail_effect: 2,
+            self.lose_checkpoint: 3 * damages,
+            self.tear_checkpoint: 2 * damages,
+            self.lose_spec: 1,
+        }
+
+    def step(self) -> None:
+        super().step()
+        self.look_at_files()
+        if len(self.done) % SETTLE_EVERY == 0:
+            self.settle()
+
+    def settle(self) -> None:
+        """Nothing fails for a while: then each pod that runs has what it had."""
+        self.make_good()
+        for _ in range(3):
+            self.reconcile_kubelet()
+            self.clock.advance(SWEEP_S)
+            self.call(lambda node: node.sweeper.sweep())
+            self.look()
+            self.look_at_files()
+        self.quiet = False
+        for uid in sorted({ClaimUid(each.claim.metadata.uid) for each in self.containers}):
+            self.judge_restored(uid)
+
+    def make_good(self) -> None:
+        self.quiet = True
+        self.start_kubelet()
+        self.restart_plugin()
+
+    def drain(self) -> None:
+        self.settle()
+        self.make_good()
+        super().drain()
+        servers = self.folder / FOLDER
+        names = {path.name for path in servers.iterdir()} if servers.exists() else set()
+        known = {
+            name
+            for uid in self.damaged
+            for each in self.every_claim[uid].status.allocation.devices.results  # type: ignore[union-attr]
+            for name in (each.device, f"{each.device}+{each.share_id}+1")
+        }
+        if names - known:
+            raise self.violation(f"servers {sorted(names - known)} stay when all pods have ended")
+
+    # the oracle
+
+    def look_at_files(self) -> None:
+        self.judge_specs()
+        has_checkpoint = {path.stem for path in (self.folder / "claims").glob("*.json")}
+        specs = {uid for uid, _ in self.specs()}
+        running = {ClaimUid(each.claim.metadata.uid) for each in self.containers}
+        for uid in sorted(running | self.answered()):
+            if uid not in specs and uid not in has_checkpoint:
+                raise self.violation(f"{uid} may run, and there is neither a spec nor a checkpoint of it")
+
+    def judge_specs(self) -> None:
+        """No device is in two specs, and each has what kubelet was told."""
+        users: dict[str, list[ClaimUid]] = {}
+        answered = self.answered()
+        for uid, names in self.specs():
+            if uid in answered and not self.answers[uid] <= names:
+                raise self.violation(f"kubelet was told {sorted(self.answers[uid])}, the spec has {sorted(names)}")
+            for device in {name.removeprefix(f"{uid}-").partition(CDI_SHARE_MARK)[0] for name in names}:
+                users.setdefault(device, []).append(uid)
+        for device, uids in users.items():
+            for one in uids:
+                for other in uids:
+                    if one < other and not may_share(self.every_claim[one], self.every_claim[other]):
+                        raise self.violation(f"{device} is in the specs of {one} and {other}")
+
+    def judge_restored(self, uid: ClaimUid) -> None:
+        claim = self.every_claim[uid]
+        if claim.key not in self.claims.by_key:
+            return  # nobody can rebuild what is left of it
+        body = dict(self.checkpoints()).get(uid, {})
+        if self.seed % 2 and body.get("aside"):
+            return
+        if body.get("state") != "done" or not self.spec(uid).exists():
+            raise self.violation(f"{uid} runs and is not restored: {body}")
+        if not self.seed % 2 and self.spec(uid).read_bytes() != self.first_specs[uid]:
+            raise self.violation(f"{uid} runs, and its spec is another than before")
+        self.restored += uid in self.damaged
+
+    def answered(self) -> set[ClaimUid]:
+        """Return the claims that kubelet takes for prepared."""
+        return (self.answers.keys() & self.prepared.keys()) - self.ending
+
+    def spec(self, uid: ClaimUid) -> Path:
+        return self.folder / "cdi" / f"{DRIVER}-claim_{uid}.json"
+
+    def checkpoint(self, uid: ClaimUid) -> Path:
+        return self.folder / "claims" / f"{uid}.json"
+
+    def specs(self) -> Iterator[tuple[ClaimUid, frozenset[str]]]:
+        """Yield the claims that have one, with the names of their CDI devices."""
+        for path in sorted((self.folder / "cdi").glob("*.json")):
+            devices = json.loads(path.read_bytes())["devices"]
+            yield ClaimUid(path.stem.partition("_")[2]), frozenset(device["name"] for device in devices)
+
+    def checkpoints(self) -> Iterator[tuple[ClaimUid, Mapping[str, Any]]]:
+        """Yield the claims whose checkpoints can be read, with what they say."""
+        for path in sorted((self.folder / "claims").glob("*.json")):
+            try:
+                yield ClaimUid(path.stem), json.loads(path.read_bytes())["checkpoint"]
+            except ValueError:
+                continue
+
+    def violation(self, what: str) -> ViolationError:
+        return ViolationError(f"seed {self.seed}: {what}: {self.done}")
+
+
+class _Served(ServedGpu):
+    """Without a server for those who only look."""
+
+    def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
+        return NO_EDITS if device.admin_access else super().edits(device, effects)
+
+
+def _kind_of(name: DeviceName, share_id: str | None) -> NodeDeviceKind:
+    """Shares, and about half of the GPUs, are served."""
+    return _Served() if share_id is not None or name[-1] in "02468ace" else kind_of(name, share_id)
