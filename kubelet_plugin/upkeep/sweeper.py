@@ -219,6 +219,9 @@ class Sweeper:
                 continue  # kubelet has unprepared it meanwhile
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
+            except Exception:
+                # As in DeviceState.recover(): a bug that hits one claim must not hold up the others.
+                log.exception("CDI spec without a checkpoint stays: internal error of the plugin", claim_uid=uid)
         return [claim for claim in of_nobody if claim.uid in holding]
 
     def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:

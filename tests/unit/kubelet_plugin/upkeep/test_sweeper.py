@@ -249,6 +249,28 @@ def test_a_running_pods_lost_checkpoint_is_written_again(tmp_path: Path) -> None
     assert (swept(node, "checkpoint"), swept(node, "spec")) == (1, 0)
 
 
+def test_a_lost_checkpoint_that_meets_a_bug_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = make_claim("later", (2,), reserved_for={"pod": "pod-uid"})
+    node = prepared_node(tmp_path, make_pod(claims={"claim": "claim", "later": "later"}))
+    node.claims.put(later)
+    node.state.prepare(reference_to(later))
+    for name in (CHECKPOINT, "claims/later-uid.json"):
+        (tmp_path / name).unlink()
+    prepare = node.state.prepare
+
+    def with_a_bug(reference: ClaimReference, **how: bool) -> None:
+        if reference.name == "claim":
+            raise AssertionError
+        prepare(reference, **how)
+
+    monkeypatch.setattr(node.state, "prepare", with_a_bug)
+    node.sweeper.sweep()
+    assert "claims/later-uid.json" in node.files()
+    assert SPEC in node.files()
+
+
 def test_a_broken_checkpoint_of_no_pods_claim_is_set_aside_after_a_while(tmp_path: Path) -> None:
     node = prepared_node(tmp_path)
     (tmp_path / CHECKPOINT).write_bytes(b"rubbish")
