@@ -82,13 +82,7 @@ def starting(world: World, hardware: FakeMigHardware, **changes: Any) -> NvmlNod
 
 def until_told(node: NvmlNode, words: str) -> None:
     """Let time pass until the condition has these words: a layout waits for half a minute."""
-
-    def look() -> bool:
-        if not node.source.doing():
-            node.clock.advance(1.0)
-        return words in layout_condition(node.world)
-
-    wait_for(look, words, timeout_s=60)
+    node.until(lambda: words in layout_condition(node.world), words, 10.0, timeout_s=60)
 
 
 def part(profile: str, start: int) -> str:

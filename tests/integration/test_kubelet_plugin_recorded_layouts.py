@@ -14,7 +14,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.program import Program
-from support.api_ground import ApiGround
+from support.api_ground import ApiGround, let_pass
 from support.clock import FakeClock
 from support.kube import wait_for
 from support.node_layouts import choose, layout_condition
@@ -66,6 +66,7 @@ class RecordedNodeWorld:
 
         def look() -> bool:
             self.clock.advance(step_s)
+            let_pass(self.world.server, step_s)
             return condition()
 
         wait_for(look, what, timeout_s=60)

@@ -19,7 +19,6 @@ from support.api_ground import ApiGround
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import T4_TYPES, FakeVgpus
 from support.gpu_driver_root import PROC_DEVICES, put
-from support.kube import wait_for
 from support.late_watch import WATCHED, start_with_late_watch
 from support.node_layouts import NodeWithConditions
 from support.nvml_world import NvmlNode, node_events, nvml_world, taints
@@ -103,14 +102,12 @@ def choose(node: NvmlNode, layout: str | None) -> None:
 def until_told(node: NvmlNode, words: str) -> None:
     """Let time pass until the condition has these words: a layout waits for half a minute."""
 
-    def look() -> bool:
-        if not node.source.doing():
-            node.clock.advance(1.0)
+    def is_told() -> bool:
         found = node.world.client.get(NodeWithConditions, NODE).status.conditions
         told = [f"{each.status} {each.reason} {each.message}" for each in found if each.type == "VgpuLayoutApplied"]
         return any(words in each for each in told)
 
-    wait_for(look, words, timeout_s=60)
+    node.until(is_told, words, 10.0, timeout_s=60)
 
 
 def vgpus(node: NvmlNode) -> list[str]:
@@ -175,7 +172,7 @@ def test_what_others_made_and_a_file_with_two_types_for_one_gpu_are_troubles_and
     until_told(node, f"has vGPUs that no layout made ({UUID})")
     assert taints(node)[f"vgpu-{UUID}"] == [], "nothing is going to be changed"
     assert kernel.there(T4) == {UUID: "T4-1B"}
-    assert node.program.ready() is None
+    node.until(lambda: node.program.ready() is None, "it is ready all the same")
 
 
 @pytest.mark.parametrize(

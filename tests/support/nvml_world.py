@@ -6,6 +6,7 @@ Time is the test's: it stands still while the driver is asked, or a slow machine
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +29,12 @@ from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind
+from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF
 from dracaena.kubelet_plugin.wiring.from_settings import on_demand_gpus
-from support.api_ground import ApiGround
+from support.api_ground import ApiGround, let_pass
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeMig
@@ -125,21 +127,39 @@ class NvmlNode:
         return self.nvml
 
     def until(
-        self, condition: Callable[[], Any], what: str, step_s: float | None = None, *, hanging: bool = False
+        self,
+        condition: Callable[[], Any],
+        what: str,
+        step_s: float | None = None,
+        *,
+        hanging: bool = False,
+        timeout_s: float = 30.0,
     ) -> Any:
-        """Look for a condition while the plugin's time goes by: a tenth of `step_s` at each look, by default as much as
-        really goes by or a little more, so that a watch that has to be begun again is, however rarely we look.
+        """Look for a condition while the plugin's time goes by, and with it the server's: a tenth of `step_s` at each
+        look, by default as much as really goes by or a little more, so that a watch that has to be begun again is,
+        however rarely we look.
         """
         looked_s = time.monotonic()
 
         def look() -> Any:
             nonlocal looked_s
             gone_by_s, looked_s = time.monotonic() - looked_s, time.monotonic()
-            if hanging or not self.source.doing():
-                self.clock.advance(max(0.01, gone_by_s) if step_s is None else step_s / 10)
+            if hanging or not self._is_asked():
+                passed_s = max(0.01, gone_by_s) if step_s is None else step_s / 10
+                self.clock.advance(passed_s)
+                let_pass(self.world.server, max(0.0, passed_s - gone_by_s))
             return condition()
 
-        return wait_for(look, what, timeout_s=30)
+        return wait_for(look, what, timeout_s)
+
+    def _is_asked(self) -> bool:
+        """Whether the driver's thread has something to do, until it is done: also between two calls of NVML."""
+        return self._gpu_driver().hung(-math.inf) is not None
+
+    def _gpu_driver(self) -> GpuDriverThread:
+        live = self.program._gpus.live
+        assert live is not None
+        return live._gpu_driver
 
     def devices(self) -> list[str]:
         return [device.name for s in self.world.slices() for device in s.spec.devices]

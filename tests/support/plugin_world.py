@@ -53,6 +53,7 @@ class World:
 
     def __init__(self, server: ApiGround, folder: Path) -> None:
         self.folder = folder
+        self.server = server
         self.client: KubeClient = client_from(server.kubeconfig(), folder)
         self.kubelet = folder / "k"
         self.create(Node, {"metadata": {"name": NODE}})
