@@ -42,12 +42,12 @@ def hardware() -> FakeMigHardware:
 @pytest.fixture
 def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
     with nvml_node(world) as plain:
-        plain.program.stop()
+        plain.stop()
     node = dividing(world, hardware)
     try:
         yield node
     finally:
-        node.program.stop()
+        node.stop()
 
 
 def dividing(world: World, hardware: FakeMigHardware, mig: str = "onDemand") -> NvmlNode:
@@ -177,7 +177,7 @@ def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hard
         answer = world.prepare(claim)[claim.metadata.uid]
         assert answer.error == ""
     finally:
-        first.program.stop()
+        first.stop()
     second = dividing(world, hardware)
     second.program.start()
     try:
@@ -186,7 +186,7 @@ def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hard
         assert world.prepare(claim)[claim.metadata.uid] == answer
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
     finally:
-        second.program.stop()
+        second.stop()
     assert hardware.layout(0) == []
 
 
@@ -194,7 +194,7 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
     world: World, hardware: FakeMigHardware
 ) -> None:
     with nvml_node(world) as plain:
-        plain.program.stop()
+        plain.stop()
     name = place("2g.20gb", 2)
     node = dividing(world, hardware)
     try:
@@ -208,7 +208,7 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
         assert hardware.layout(0) == [("2g.20gb", 2, 1)], "nothing says what to destroy"
     finally:
-        node.program.stop()
+        node.stop()
     node = dividing(world, hardware)
     try:
         node.program.start()
@@ -219,7 +219,7 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
         node.until(lambda: node.program.ready() is None, "ready")
         assert world.prepare(again)[again.metadata.uid].error == ""
     finally:
-        node.program.stop()
+        node.stop()
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"rubbish")], ids=["lost", "broken"])
@@ -264,7 +264,7 @@ def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: Fak
         for claim in (part, whole):
             assert world.prepare(claim)[claim.metadata.uid].error == ""
     finally:
-        first.program.stop()
+        first.stop()
     second = dividing(world, hardware, mig="existing")
     second.program.start()
     try:
@@ -274,7 +274,7 @@ def test_claims_end_after_the_setting_was_taken_back(world: World, hardware: Fak
         for claim in (part, whole):
             assert world.unprepare(claim) == {claim.metadata.uid: ""}
     finally:
-        second.program.stop()
+        second.stop()
     assert hardware.layout(0) == []
     assert not hardware.gpus[0].mode
 

@@ -64,12 +64,12 @@ def hardware() -> FakeMigHardware:
 @pytest.fixture
 def node(world: World, hardware: FakeMigHardware) -> Iterator[NvmlNode]:
     with nvml_node(world) as plain:
-        plain.program.stop()
+        plain.stop()
     node = starting(world, hardware)
     try:
         yield node
     finally:
-        node.program.stop()
+        node.stop()
 
 
 def starting(world: World, hardware: FakeMigHardware, **changes: Any) -> NvmlNode:
@@ -201,7 +201,7 @@ def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
     node.program.start()
     node.ready()
     until_told(node, "False Failed MIG layout first-1g: GPU 0: nvmlDeviceCreateGpuInstanceWithPlacement says NO_PERMI")
-    node.program.stop()
+    node.stop()
     assert len(hardware.layout(0)) == 1
     # Once the driver has been read again, the whole GPU is not published at all.
     own = gpu_device_name(GPU.uuid).removeprefix("gpu-")
@@ -213,7 +213,7 @@ def test_a_plugin_that_ends_in_the_middle_goes_on_and_offers_nothing_half_done(
         until_told(second, "True Applied")
         assert hardware.layout(0) == [("1g.10gb", start, 1) for start in range(7)]
     finally:
-        second.program.stop()
+        second.stop()
 
 
 def test_layouts_without_a_file_are_refused_at_the_start(world: World) -> None:

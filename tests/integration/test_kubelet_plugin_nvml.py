@@ -71,7 +71,7 @@ def test_what_failed_for_want_of_a_reading_is_done_when_the_first_one_comes(worl
     node.program.start()
     node.ready()
     assert [each.error for each in world.prepare(*claims).values()] == ["", ""]
-    node.program.stop()
+    node.stop()
     specs = [world.spec_text(claim) for claim in claims]
     spec = world.folder / "cdi" / f"{DRIVER}-claim_{claims[0].metadata.uid}.json"
     spec.unlink()
@@ -133,7 +133,7 @@ def test_while_the_driver_is_away_claims_of_an_earlier_run_are_answered_and_take
         first.ready()
         answer = world.prepare(claim, other)[claim.metadata.uid]
     finally:
-        first.program.stop()
+        first.stop()
     second = NvmlNode(world)
     second.nvml = None
     second.program.start()
@@ -142,7 +142,7 @@ def test_while_the_driver_is_away_claims_of_an_earlier_run_are_answered_and_take
         assert world.unprepare(claim) == {claim.metadata.uid: ""}
         assert second.devices() == NAMES  # what is published stays
     finally:
-        second.program.stop()
+        second.stop()
 
 
 def test_a_call_that_hangs_stops_neither_prepare_nor_the_end_of_the_program(node: NvmlNode) -> None:

@@ -68,7 +68,7 @@ def ground(world: World) -> Iterator[Ground]:
         made.node.ready()
         yield made
     finally:
-        made.node.program.stop()
+        made.node.stop()
 
 
 def thread_names() -> set[str]:
@@ -101,13 +101,13 @@ def test_time_slices_of_a_claim_that_left_nothing_are_restored_by_the_next_plugi
     assert ground.prepare(claim) == ""
     (checkpoint,) = ground.world.kubelet.rglob(f"{claim.metadata.uid}.json")
     checkpoint.write_bytes(b"rubbish")
-    ground.node.program.stop()
+    ground.node.stop()
     ground.world.client.delete(Pod, "one-pod", namespace="default")
     ground.world.client.delete(ResourceClaim, "one", namespace="default")
     ground.start()
     assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Long", "nothing says what was there before"
-    ground.node.program.stop()
+    ground.node.stop()
     ground.start()
     ground.node.until(lambda: ground.smi.interval(RECORDED.gpus[0].uuid) == "Default", "the sweep")
 
@@ -121,7 +121,7 @@ def test_a_driver_that_is_loaded_anew_under_prepared_shares_holds_them_again(gro
     ground.node.until(lambda: all(found == released for found in taints(ground.node).values()), "tainted", EVENTS_S)
     ground.node.until(lambda: ground.nvml.opened == 0, "the driver is released")
     if plugin == "is started again":
-        ground.node.program.stop()
+        ground.node.stop()
     ground.nvml.limits.clear()
     ground.smi.forget()
     if plugin == "is started again":
@@ -151,7 +151,7 @@ def test_what_sets_limits_is_stopped_before_the_driver_that_it_asks(
     note(LiveMachine)
     note(PodLimits)
     note(EffectRenewal)
-    ground.node.program.stop()
+    ground.node.stop()
     assert stopped == [PodLimits, EffectRenewal, LiveMachine]
 
 
@@ -165,4 +165,4 @@ def test_an_older_driver_is_named_in_the_refusal(world: World) -> None:
         assert ground.prepare(ground.share("two", strategy="TimeSlicing", enforcement="BestEffort")) == ""
         assert ground.limits() == []
     finally:
-        ground.node.program.stop()
+        ground.node.stop()

@@ -91,7 +91,7 @@ def node(world: World, kernel: Kernel) -> Iterator[NvmlNode]:
     try:
         yield made
     finally:
-        made.program.stop()
+        made.stop()
 
 
 def choose(node: NvmlNode, layout: str | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,9 @@ RECORDED = read_machine(MACHINE)
 NAMES = [gpu_device_name(gpu.uuid) for gpu in RECORDED.gpus]
 MIG = FakeMig(0, 0, "MIG-00000000-0000-4000-8000-000000000001", "NVIDIA MIG 1g.5gb", gpu_instance=7, start=4)
 
+STOP_S = 30.0
+"""For a call that hung to return, on a loaded machine."""
+
 
 @contextmanager
 def nvml_world(server: ApiGround) -> Iterator[World]:
@@ -83,7 +87,7 @@ def nvml_node(world: World, **changes: Any) -> Iterator[NvmlNode]:
     try:
         yield made
     finally:
-        made.program.stop()
+        made.stop()
 
 
 class NvmlNode:
@@ -125,6 +129,15 @@ class NvmlNode:
                 "waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING
             )
         return self.nvml
+
+    def stop(self) -> None:
+        """Stop the plugin, and wait for a call that it left behind: NVML, of which a process has one, is closed once
+        that returns, and may be the next test's by then.
+        """
+        self.program.stop()
+        for each in threading.enumerate():
+            if each is self._gpu_driver()._thread:
+                each.join(STOP_S)
 
     def until(
         self,
