@@ -16,6 +16,7 @@ from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.forked_programs import ForkedProgram
 from support.kube import wait_for
+from support.late_watch import start_without_pods
 from support.mig_node import access_minors
 from support.nvml_mig_world import HOPPER, put_capabilities
 from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
@@ -198,8 +199,7 @@ def test_a_device_whose_claim_left_nothing_is_destroyed_by_the_next_plugin(
     name = place("2g.20gb", 2)
     node = dividing(world, hardware)
     try:
-        node.program.start()
-        node.ready()
+        start_without_pods(node)
         claim = world.allocated_claim("claim", [], devices=[name])
         assert world.prepare(claim)[claim.metadata.uid].error == ""
         (checkpoint,) = world.kubelet.rglob(f"{claim.metadata.uid}.json")

@@ -24,7 +24,7 @@ from support.fake_nvml_values import gpu_address
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_pci_drivers import FakePciDrivers
 from support.gpu_driver_root import PROC_DEVICES, put, put_nodes
-from support.late_watch import late_watch
+from support.late_watch import late_watch, start_without_pods
 from support.machines import first_gpus
 from support.nvml_world import NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import DRIVER, NODE, World, http
@@ -208,8 +208,7 @@ def test_a_gpu_whose_claim_left_nothing_is_given_back_by_the_next_plugin(world: 
     put(world.folder, "host/dev/vfio/9", b"239:0")
     vfio = passthrough_device_name(ADDRESS)
     with nvml_node(world, passthrough="onDemand", passthrough_gpus=ADDRESS) as node:
-        node.program.start()
-        node.ready()
+        start_without_pods(node)
         claim = world.allocated_claim("claim", [], devices=[vfio])
         assert world.prepare(claim)[claim.metadata.uid].error == ""
         (world.kubelet / "plugins" / DRIVER / "claims" / f"{claim.metadata.uid}.json").write_bytes(b"no checkpoint")

@@ -20,6 +20,7 @@ from dracaena.kubelet_plugin.upkeep.pod_limits import PodLimits
 from support.api_ground import ApiGround
 from support.fake_memory_limits import NONE_BYTES, CgroupTree, MemoryLimitingNvml
 from support.fake_nvidia_smi import NvidiaSmiRoot
+from support.late_watch import late_watch
 from support.nvml_world import RECORDED, NvmlNode, nvml_world, taints
 from support.plugin import share_of, sharing_config
 from support.plugin_world import DRIVER, NODE, World
@@ -99,12 +100,13 @@ def test_shares_are_held_from_prepare_to_unprepare_and_for_pods_that_come_later(
 def test_time_slices_of_a_claim_that_left_nothing_are_restored_by_the_next_plugin(ground: Ground) -> None:
     claim = ground.share("one", strategy="TimeSlicing", interval="Long")
     assert ground.prepare(claim) == ""
+    ground.node.stop()
     (checkpoint,) = ground.world.kubelet.rglob(f"{claim.metadata.uid}.json")
     checkpoint.write_bytes(b"rubbish")
-    ground.node.stop()
     ground.world.client.delete(Pod, "one-pod", namespace="default")
     ground.world.client.delete(ResourceClaim, "one", namespace="default")
-    ground.start()
+    with late_watch(Pod):  # until the pods are known, nothing is swept
+        ground.start()
     assert ground.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert ground.smi.interval(RECORDED.gpus[0].uuid) == "Long", "nothing says what was there before"
     ground.node.stop()

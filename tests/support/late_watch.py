@@ -46,6 +46,14 @@ def late_watch(kind: type[KubeObject]) -> Iterator[Callable[[], None]]:
         yield begin
 
 
+def start_without_pods(node: NvmlNode) -> None:
+    """Start a plugin that never sees the pods of its node, and wait until it has done all else: it does not sweep."""
+    with late_watch(Pod):
+        node.program.start()
+    node.world.register()
+    node.until(lambda: "the first list of pods" in (node.program.ready() or ""), "all but the pods is known")
+
+
 @contextmanager
 def late_reading() -> Iterator[Callable[[], None]]:
     """Give what begins to read the GPUs: whoever starts that inside the block does not."""
