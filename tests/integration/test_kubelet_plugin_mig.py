@@ -12,6 +12,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
+from dracaena.kubelet_plugin.store.own_places import SETTLED_S
 from support.api_ground import ApiGround
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.forked_programs import ForkedProgram
@@ -123,7 +124,7 @@ def test_what_others_made_is_not_offered_and_is_left_alone(node: NvmlNode, hardw
     node.ready()
     left = counters(node)[gpu_device_name(GPU.uuid)]
     assert (left["memory-slice-4"], left["memory-slice-3"], left["compute-slices"]) == ("0", "1", "6")
-    assert "MigTaken" in node_events(node)
+    node.until(lambda: "MigTaken" in node_events(node), "an Event")
     claim = node.world.allocated_claim("claim", [], devices=[place("3g.40gb", 4)])
     error = node.world.prepare(claim)[claim.metadata.uid].error
     assert "memory slices 4 to 7" in error
@@ -160,13 +161,13 @@ def test_what_others_made_where_a_claim_was_refused_is_told_once_that_is_settled
     node.program.start()
     node.ready()
     hardware.put(0, "1g.10gb", 4)
-    claim = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)])
+    claim, since_s = node.world.allocated_claim("claim", [], devices=[place("1g.10gb", 4)]), node.clock.monotonic()
     assert "memory slice 4 of GPU" in node.world.prepare(claim)[claim.metadata.uid].error
-    reread(node)
     gpu = gpu_device_name(GPU.uuid)
     assert counters(node)[gpu]["memory-slice-4"] == "1"
     node.until(lambda: counters(node)[gpu]["memory-slice-4"] == "0", "the slice that was taken", REREAD_S)
-    assert "MigTaken" in node_events(node)
+    assert node.clock.monotonic() - since_s > SETTLED_S, "until then it may be ours"
+    node.until(lambda: "MigTaken" in node_events(node), "an Event")
 
 
 def test_a_plugin_that_is_started_again_knows_its_own_devices(world: World, hardware: FakeMigHardware) -> None:
@@ -285,8 +286,9 @@ def test_a_place_is_as_sick_as_its_gpu(node: NvmlNode) -> None:
     assert node.nvml is not None
     node.until(lambda: node.nvml is not None and node.nvml.registered, "events are listened to")
     node.nvml.report_xid(0, 79)
-    sick = node.until(lambda: taints(node).get(place("1g.10gb", 0)), "a taint on the place")
-    assert sick == taints(node)[gpu_device_name(GPU.uuid)]
+    node.until(lambda: taints(node).get(gpu_device_name(GPU.uuid)), "a taint on the GPU")
+    sick = taints(node)[gpu_device_name(GPU.uuid)]
+    node.until(lambda: taints(node)[place("1g.10gb", 0)] == sick, "the same on the place")
     assert taints(node)[mig_device_name(MACHINE.gpus[1].uuid, "1g.10gb", 0)] == []
 
 
