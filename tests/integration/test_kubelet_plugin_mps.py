@@ -126,7 +126,8 @@ def test_a_share_from_prepare_to_unprepare(
     node.start()
     known(node)
     one, other = share(world, "one"), share(world, "other")
-    assert [prepare(world, claim) for claim in (one, other)] == ["", ""]
+    for claim in (one, other):
+        make_ready(world, claim)
     assert node.modes.all()[GPUS[0]] is ComputeMode.EXCLUSIVE_PROCESS
     environment = dict(entry.split("=", 1) for entry in edits(world, one)["env"])
     assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
@@ -137,7 +138,7 @@ def test_a_share_from_prepare_to_unprepare(
     for client in clients:
         client.close()
     for claim in (one, other):
-        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+        give_back(world, claim)
     assert requests(node) == []
     node.gone()
     assert not list((world.folder / "cdi").iterdir())
@@ -157,7 +158,7 @@ def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
     node.start()
     known(node)
     first, second = share(world, "first"), share(world, "second")
-    assert prepare(world, first) == ""
+    make_ready(world, first)
     servers = [process for process in node.table.find() if process.role is Role.SERVER]
     node.end(signal.SIGKILL)
     assert "no MPS supervisor runs on this node" in prepare(world, second)
@@ -166,13 +167,13 @@ def test_kill_9_of_the_supervisor_and_of_the_plugin_between_the_calls(
     plugin[-1].communicate()
     plugin.append(started(world, node))
     node.start()
-    assert prepare(world, second) == ""
+    make_ready(world, second)
     assert [process for process in node.table.find() if process.role is Role.SERVER] == servers
     node.end(signal.SIGKILL)
     assert "no MPS supervisor runs on this node" in world.unprepare(first)[first.metadata.uid]
     node.start()
     for claim in (first, second):
-        assert world.unprepare(claim) == {claim.metadata.uid: ""}
+        give_back(world, claim)
     assert requests(node) == []
     node.gone()
 
