@@ -157,6 +157,7 @@ def test_old_readers_get_indices_in_the_file_they_mounted_and_job_files(world: W
 def test_containers_are_told_their_gpus_when_an_admin_wants_it(world: World) -> None:
     program = started(world, device_metadata=True)
     try:
+        wait_for(lambda: program.ready() is None, "ready")
         claim = world.allocated_claim("claim", [3, 4], world.pod("pod", "claim"))
         answer = world.prepare(claim)[claim.metadata.uid]
         uid = claim.metadata.uid
