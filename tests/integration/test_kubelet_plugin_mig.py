@@ -11,6 +11,7 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.store.own_places import SETTLED_S
 from support.api_ground import ApiGround
@@ -103,7 +104,7 @@ def test_a_pod_gets_the_slice_that_is_made_for_it_and_the_gpu_turns_whole_again(
     assert [(s.metadata.name, s.metadata.resource_version) for s in node.world.slices()] == before
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
     whole = node.world.allocated_claim("whole", [], devices=[gpu_device_name(GPU.uuid)])
-    assert "still held" in node.world.prepare(whole, timeout_s=2.0)[whole.metadata.uid].error
+    assert "still held" in node.world.prepare(whole, timeout_s=ANSWER_RESERVE_S)[whole.metadata.uid].error
     assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert hardware.layout(0) == []
     assert node.world.prepare(whole)[whole.metadata.uid].error == ""

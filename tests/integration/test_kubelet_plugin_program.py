@@ -50,7 +50,7 @@ def test_the_node_publishes_its_tainted_gpus_and_is_ready_then(world: World, plu
     assert (owner.kind, owner.name, owner.uid) == ("Node", NODE, world.client.get(Node, NODE).metadata.uid)
     assert published.spec.pool.generation == 2  # what an instance of before may have sent has 1
     assert http(plugin, "/readyz") == (200, "ok\n")
-    assert "dracaena_plugin_published_devices 7.0" in http(plugin, "/metrics")[1]
+    wait_for(lambda: "dracaena_plugin_published_devices 7.0" in http(plugin, "/metrics")[1], "the metric")
 
 
 def test_nothing_is_published_before_kubelet_has_registered_the_plugin(world: World) -> None:
