@@ -77,13 +77,17 @@ class _PluginInstance:
     """One registered plugin instance."""
 
     driver: str
-    version: str
+    messages: Any
+    stub: Any
+    """Made before anybody could close the channel: gRPC crashes where one is made of a closed channel."""
     channel: grpc.Channel
     connected: bool = field(default=True)
+    is_closed: bool = field(default=False)
 
-    def messages_and_stub(self) -> tuple[Any, Any]:
-        messages, stub = SERVICES[self.version]
-        return messages, stub(self.channel)
+    def close(self) -> None:
+        """End its connection. Whoever is about to call it hears that it is gone."""
+        self.is_closed = True
+        self.channel.close()
 
 
 class PluginSockets:
@@ -132,7 +136,7 @@ class PluginSockets:
         with self._lock:
             instances, self._instances = list(self._instances.values()), {}
         for instance in instances:
-            instance.channel.close()
+            instance.close()
 
     # what the pod side asks
 
@@ -142,9 +146,9 @@ class PluginSockets:
 
     def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> dict[str, tuple[PluginDevice, ...] | str]:
         """See DraPlugins."""
-        messages, stub = self._latest(driver).messages_and_stub()
-        request = messages.NodePrepareResourcesRequest(claims=_claims(messages, claims))
-        response = _call(driver, stub.NodePrepareResources, request, claims)
+        instance = self._latest(driver)
+        request = instance.messages.NodePrepareResourcesRequest(claims=_claims(instance.messages, claims))
+        response = _call(instance, instance.stub.NodePrepareResources, request, claims)
         return {
             uid: entry.error
             or tuple(
@@ -155,9 +159,9 @@ class PluginSockets:
 
     def unprepare(self, driver: str, claims: Sequence[ClaimInfo]) -> dict[str, str]:
         """See DraPlugins."""
-        messages, stub = self._latest(driver).messages_and_stub()
-        request = messages.NodeUnprepareResourcesRequest(claims=_claims(messages, claims))
-        response = _call(driver, stub.NodeUnprepareResources, request, claims)
+        instance = self._latest(driver)
+        request = instance.messages.NodeUnprepareResourcesRequest(claims=_claims(instance.messages, claims))
+        response = _call(instance, instance.stub.NodeUnprepareResources, request, claims)
         return {uid: entry.error for uid, entry in response.claims.items()}
 
     def _latest(self, driver: str) -> _PluginInstance:
@@ -222,12 +226,14 @@ class PluginSockets:
 
     def _connect(self, identity: tuple[str, int, int], info: Any) -> None:
         version = next(version for version in info.supported_versions if version in self._versions)
-        instance = _PluginInstance(info.name, version, grpc.insecure_channel(f"unix:{info.endpoint}", CHANNEL_OPTIONS))
+        messages, make_stub = SERVICES[version]
+        channel = grpc.insecure_channel(f"unix:{info.endpoint}", CHANNEL_OPTIONS)
+        instance = _PluginInstance(info.name, messages, make_stub(channel), channel)
 
         def follow(state: grpc.ChannelConnectivity) -> None:
             instance.connected = state is grpc.ChannelConnectivity.READY
 
-        instance.channel.subscribe(follow, try_to_connect=True)
+        channel.subscribe(follow, try_to_connect=True)
         with self._lock:
             self._instances[identity] = instance
         log.info("plugin registered", driver=info.name, version=version, endpoint=info.endpoint)
@@ -238,7 +244,7 @@ class PluginSockets:
             others = any(other.driver == instance.driver for other in self._instances.values())
             if not others:
                 self._gone_at_s.setdefault(instance.driver, self._clock.monotonic() + self._wipe_after_s)
-        instance.channel.close()
+        instance.close()
         log.info("plugin gone", driver=instance.driver, socket=identity[0])
         self._on_change()
 
@@ -262,12 +268,17 @@ def _claims(messages: Any, claims: Sequence[ClaimInfo]) -> list[Any]:
     return [messages.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
 
 
-def _call(driver: str, method: Callable[..., Any], request: Any, claims: Sequence[ClaimInfo]) -> Any:
+def _call(instance: _PluginInstance, method: Callable[..., Any], request: Any, claims: Sequence[ClaimInfo]) -> Any:
     """Call a plugin and insist on one answer for each claim and no others."""
+    driver = instance.driver
     try:
         response = method(request, timeout=CALL_TIMEOUT_S)
     except grpc.RpcError as error:
         raise ClaimNotReadyError(f"{driver}: {_words(error)}") from error
+    except ValueError as error:  # what gRPC says of a channel that another thread has closed
+        if not instance.is_closed:
+            raise
+        raise ClaimNotReadyError(f"DRA driver {driver} is no longer registered") from error
     asked, answered = {claim.uid for claim in claims}, set(response.claims)
     if asked != answered:
         raise ClaimNotReadyError(

@@ -15,7 +15,9 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.cluster import short_folder
-from dracaena.demo.kubelet import Kubelet
+from dracaena.demo.kubelet import SERVICES, Kubelet, PluginSockets
+from dracaena.demo.kubelet_claims import ClaimInfo
+from dracaena.demo.kubelet_pods import ClaimNotReadyError
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
@@ -176,6 +178,36 @@ def test_a_plugin_that_comes_back_on_the_same_path_is_registered_anew(client: Ku
         for _ in range(2):
             with plugin(root) as driver:
                 wait_for(partial(registered, driver), "the registration")
+
+
+def test_a_plugin_that_goes_just_before_it_is_called_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, changes = root / "kubelet" / "plugins_registry", list[int]()
+    sockets = PluginSockets(
+        registry,
+        SystemClock(),
+        versions=tuple(SERVICES),
+        wipe_after_s=60.0,
+        on_change=lambda: changes.append(len(changes)),
+        on_gone=lambda _driver: None,
+    )
+    find = sockets._latest
+
+    def found_too_late(driver: str) -> Any:
+        instance = find(driver)
+        for path in registry.iterdir():
+            path.unlink()
+        wait_for(lambda: len(changes) == 2, "the plugin to be forgotten")
+        return instance
+
+    with plugin(root):
+        sockets.start()
+        try:
+            wait_for(lambda: changes, "the registration")
+            monkeypatch.setattr(sockets, "_latest", found_too_late)
+            with pytest.raises(ClaimNotReadyError, match=f"{DEFAULT_DRIVER_NAME} is no longer registered"):
+                sockets.prepare(DEFAULT_DRIVER_NAME, [ClaimInfo("u", "ns", "c", (DEFAULT_DRIVER_NAME,), ("p",))])
+        finally:
+            sockets.stop()
 
 
 def test_slices_of_the_node_go_when_kubelet_starts(client: KubeClient, root: Path) -> None:
