@@ -146,8 +146,8 @@ def test_without_the_processes_of_the_host_nothing_is_withheld_or_switched(
         node.program.start()
         node.world.register()
         node.until(lambda: "ConfidentialModeFailed" in node_events(node), "it is told", 10.0)
-    assert not any(WITHHELD in each for each in taints(node).values())
-    assert hardware.modes() == dict.fromkeys(ADDRESSES, "off")
+        assert not any(WITHHELD in each for each in taints(node).values())
+        assert hardware.modes() == dict.fromkeys(ADDRESSES, "off")
 
 
 @pytest.mark.parametrize(

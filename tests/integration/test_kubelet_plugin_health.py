@@ -72,7 +72,8 @@ def test_an_xid_taints_its_gpu_beside_our_taint_until_the_driver_asks_for_nothin
     assert all(taints(node)[name] == [] for name in [*NAMES[:2], *NAMES[4:]])
     tainted = times(node)
     assert before.items() <= tainted.items()
-    assert 'dracaena_plugin_device_health{health="unhealthy"} 1.0' in http(node.program, "/metrics")[1]
+    counted = 'dracaena_plugin_device_health{health="unhealthy"} 1.0'
+    node.until(lambda: counted in http(node.program, "/metrics")[1], "counted")  # after it was published
     node.until(lambda: node_events(node) == ["GpuUnhealthy"], "an event")
     node.nvml.health[2].recovery_action = 0
     node.until(lambda: taints(node)[NAMES[2]] == [], "cleared", POLL_S)
@@ -276,9 +277,9 @@ def test_a_taint_that_the_server_did_not_take_is_published_at_the_next_try(node:
     faults.add(InjectedFault(method="P(UT|ATCH)", path=".*/resourceslices/.*", status=503, times=3))
     node.nvml.health[1].remap_failed = True
     node.until(lambda: taints(node)[NAMES[1]] == [("row-remap", "failed", "NoSchedule")], "tainted", EVENTS_S)
-    metrics = http(node.program, "/metrics")[1]
-    assert "dracaena_plugin_publish_errors_total 3.0" in metrics
-    assert 'dracaena_plugin_slice_writes_total{operation="update"}' in metrics
+    assert "dracaena_plugin_publish_errors_total 3.0" in http(node.program, "/metrics")[1]
+    written = 'dracaena_plugin_slice_writes_total{operation="update"}'
+    node.until(lambda: written in http(node.program, "/metrics")[1], "counted when the answer is there")
 
 
 def test_a_driver_that_was_reloaded_is_found_again_and_watched_again(node: NvmlNode) -> None:
@@ -294,7 +295,7 @@ def test_a_driver_that_was_reloaded_is_found_again_and_watched_again(node: NvmlN
     )
     node.nvml = FakeNvml(RECORDED)
     node.until(lambda: taints(node)[NAMES[1]] == [], "well again", POLL_S)
-    assert "reading_stale 0.0" in http(node.program, "/metrics")[1]
+    node.until(lambda: "reading_stale 0.0" in http(node.program, "/metrics")[1], "read again", POLL_S)
     node.nvml.health[1].recovery_action = 1
     node.nvml.report_xid(1, 79)
     node.until(lambda: ("xid", "79", "NoSchedule") in taints(node)[NAMES[1]], "events are heard again", EVENTS_S)
@@ -316,7 +317,11 @@ def test_the_driver_is_let_go_of_when_asked_and_the_plugin_goes_on_serving(node:
     if way == "label":
         label(node.world, "true")
     else:
-        assert main(["driver", "release", "--timeout=0", "--reason=a new driver", kubelet_root]) == 1
+        under_way = node.nvml.wedged["nvmlDeviceGetRemappedRows"] = threading.Event()
+        node.until(lambda: node.nvml and node.nvml.hanging, "a call, which keeps the driver open", POLL_S)
+        code = main(["driver", "release", "--timeout=0", "--reason=a new driver", kubelet_root])
+        under_way.set()
+        assert code == 1
     released = [("driver-released", "", "NoSchedule")]
     node.until(lambda: all(found == released for found in taints(node).values()), "tainted", EVENTS_S)
     assert node.nvml.opened == 0
