@@ -109,7 +109,8 @@ def test_a_leader_that_is_told_to_end_hands_over_at_once(server: ApiGround, clie
     config = server.kubeconfig()
     with replicas(tmp_path, first=config, second=config) as (first, second):
         assert first.state() == "ok: synced, leading\n"
-        assert second.state().startswith("ok: synced, standing by, first_")
+        # It may have synced before it has seen who leads.
+        wait_for(lambda: second.state().startswith("ok: synced, standing by, first_"), "the second to see the first")
         assert not second.leads()
         ask(client, "p", {"x": 2, "y": 1})
         settled(client, 2)

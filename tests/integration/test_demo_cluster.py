@@ -201,8 +201,13 @@ def test_a_job_gets_gpus_ends_and_gives_them_back(cluster: DemoCluster) -> None:
         return None if status.get("succeeded") == 2 else str(status)
 
     cluster.wait("the job to end", unfinished, 60.0)
-    events = [event.reason for event in cluster.client.list(Event, namespace=NAMESPACE).items]
-    assert events.count("SuccessfulCreate") == 2
+
+    def untold() -> str | None:
+        events = cluster.client.list(Event, namespace=NAMESPACE).items
+        reasons = [event.reason for event in events if event.involved_object.name == "j"]
+        return None if reasons.count("SuccessfulCreate") == 2 else str(reasons)
+
+    cluster.wait("both pods to be told of", untold, 60.0)  # by a thread of its own
     cluster.client.delete(JobDocument, "j", namespace=NAMESPACE, propagation_policy="Foreground")
     wait_all_free(cluster)
 
@@ -218,7 +223,8 @@ def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> No
         "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "two"}],
         "containers": [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": "gpus"}]}}],
     }
-    client.create(Pod, {"metadata": {"name": "p"}, "spec": pod}, namespace="desk")
+    metadata = {"name": "p", "finalizers": ["example.com/until-it-was-seen"]}
+    client.create(Pod, {"metadata": metadata, "spec": pod}, namespace="desk")
 
     def phase() -> str | None:
         now = client.get(Pod, "p", namespace="desk").status.phase
@@ -228,6 +234,7 @@ def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> No
     client.delete(NamespaceDocument, "desk")
     names = [item.metadata.name for item in client.list(NamespaceDocument).items]
     assert "desk" in names
+    client.merge_patch(Pod, "p", {"metadata": {"finalizers": None}}, namespace="desk")
 
     def left() -> str | None:
         return "desk" if "desk" in [one.metadata.name for one in client.list(NamespaceDocument).items] else None
