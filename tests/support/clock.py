@@ -53,6 +53,26 @@ class FakeClock:
         return True
 
 
+class RestingClock(FakeClock):
+    """Tells whether the one thread that sleeps on it has to sleep on: then it has done all that was due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until_s: float | None = None
+
+    @property
+    def rests(self) -> bool:
+        until_s = self._until_s
+        return until_s is not None and self.monotonic() < until_s
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        self._until_s = self.monotonic() + timeout_s
+        try:
+            return super().sleep_until_set(event, timeout_s)
+        finally:
+            self._until_s = None
+
+
 class SteppedClock(SystemClock):
     """The machine's clock, on which more time has gone by if a test says so. Nobody's wait becomes shorter by that."""
 

@@ -27,6 +27,7 @@ from support.fake_nvml import FakeNvml
 from support.fake_pci import FakePciBus
 from support.fake_sysfs import write_machine
 from support.fake_vgpu import A100_TYPES, FakeVgpus
+from support.kube import wait_for
 from support.sockets import short_folder
 
 
@@ -222,6 +223,7 @@ def test_while_the_driver_hangs_no_look_starts_anything_and_the_first_after_it_w
     looks: list[tuple[int, int]] = []
 
     def wait(_seconds: float) -> bool:
+        wait_for(lambda: driver.readings, "the reading, which may begin after its deadline")
         looks.append((driver.readings, gpu_driver_threads() - before))
         if len(looks) == 4:
             driver.let_go.set()

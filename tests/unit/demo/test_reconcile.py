@@ -8,7 +8,7 @@ import pytest
 from dracaena.demo.reconcile import ReconcileLoop, settle
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, KubeError
 from dracaena.process.clock import SystemClock
-from support.clock import FakeClock
+from support.clock import FakeClock, RestingClock
 from support.kube import wait_for
 
 
@@ -20,14 +20,14 @@ def test_runs_at_the_start_and_after_each_wake() -> None:
 
     loop = ReconcileLoop("t", reconcile, FakeClock())
     loop.start()
-    assert calls.acquire(timeout=5)
+    assert calls.acquire(timeout=30)
     loop.wake()
-    assert calls.acquire(timeout=5)
+    assert calls.acquire(timeout=30)
     loop.stop()
 
 
 def test_runs_again_when_the_time_that_it_asked_for_is_over() -> None:
-    clock = FakeClock()
+    clock = RestingClock()
     calls = threading.Semaphore(0)
 
     def reconcile() -> float:
@@ -36,8 +36,9 @@ def test_runs_again_when_the_time_that_it_asked_for_is_over() -> None:
 
     loop = ReconcileLoop("t", reconcile, clock)
     loop.start()
-    assert calls.acquire(timeout=5)
-    assert not calls.acquire(timeout=0.05)
+    assert calls.acquire(timeout=30)
+    wait_for(lambda: clock.rests, "the loop to rest")
+    assert not calls.acquire(blocking=False)
     clock.advance(61)
     wait_for(lambda: calls.acquire(blocking=False), "a second call")
     loop.stop()
@@ -72,9 +73,9 @@ def test_a_wait_that_no_clock_can_wait_for_ends_no_loop(asked_s: float) -> None:
 
     loop = ReconcileLoop("t", reconcile, SystemClock())
     loop.start()
-    assert calls.acquire(timeout=5)
+    assert calls.acquire(timeout=30)
     loop.wake()
-    assert calls.acquire(timeout=5)
+    assert calls.acquire(timeout=30)
     loop.stop()
     assert loop.failure is None
 

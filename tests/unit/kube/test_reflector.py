@@ -15,7 +15,7 @@ import pytest
 from dracaena.api.objects import Pod
 from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.reflector import Backoff, Reflector
-from support.clock import FakeClock
+from support.clock import FakeClock, RestingClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
 from support.scripted_watches import closed_watch, listing, open_watch, tick_until
@@ -237,8 +237,9 @@ def test_last_error_is_the_newest_failure_until_a_list_or_an_event_comes_through
         "rubbish in the list",
     ],
 )
-def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock, tmp_path: Path) -> None:
+def test_failing_server_is_asked_ever_more_rarely(failure: str, tmp_path: Path) -> None:
     """In 60 s of clock a failing server gets a handful of requests, not thousands."""
+    clock = RestingClock()
     watch = {
         "watch closed at once": closed_watch(),
         "watch refused": lambda request: request.answer(500, {"reason": "InternalError", "message": "no"}),
@@ -252,17 +253,15 @@ def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock
         for _ in range(60):
             before = len(server.requests)
             clock.advance(1)
-            # The reflector polls the fake clock every 5 ms: give it the chance to be too eager.
-            threading.Event().wait(0.01)
+            wait_for(lambda: clock.rests, "the reflector, which may be too eager, to rest")
             assert len(server.requests) - before <= 2
         assert 4 <= len(server.requests) <= 16
 
 
 @pytest.mark.parametrize("what", ["list", "watch"])
-def test_a_server_that_asks_to_be_left_alone_is_left_alone_for_so_long(
-    what: str, clock: FakeClock, tmp_path: Path
-) -> None:
+def test_a_server_that_asks_to_be_left_alone_is_left_alone_for_so_long(what: str, tmp_path: Path) -> None:
     """The first wait of its own would be below 1.2 s."""
+    clock = RestingClock()
     asked = 0
 
     def answer(request: Request) -> None:
@@ -278,11 +277,12 @@ def test_a_server_that_asks_to_be_left_alone_is_left_alone_for_so_long(
 
     seen: Seen = []
     with ScriptedServer(answer) as server, reflecting(server, tmp_path, clock, seen):
-        wait_for(lambda: asked == 1, "the first request")
+        wait_for(lambda: clock.rests, "the rest after the first request")
+        assert asked == 1
         began_s = clock.monotonic()
         while not seen and clock.monotonic() - began_s < 60.0:
             clock.advance(1.0)
-            threading.Event().wait(0.02)  # the reflector polls the fake clock every 5 ms
+            wait_for(lambda: seen or clock.rests, "the reflector to rest, or to go on")
         assert seen == [(None, "a@11")]
         assert 20.0 <= clock.monotonic() - began_s <= 25.0
 
@@ -323,8 +323,8 @@ def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None
 def test_a_server_that_accepts_and_never_answers_is_given_up_and_asked_again(
     what: str, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time-outs are real, so they are made short here."""
-    hangs = 3
+    """The time-outs are real: the one that is to pass is made short here, until the server answers again."""
+    hangs, short_s, long_s = 3, 0.2, 30.0
     asked = {"lists": 0, "watches": 0}
     end = threading.Event()
 
@@ -332,16 +332,23 @@ def test_a_server_that_accepts_and_never_answers_is_given_up_and_asked_again(
         kind = "watches" if request.watching else "lists"
         asked[kind] += 1
         if kind == what and asked[kind] <= hangs:
+            if asked[kind] == hangs:
+                wait_at_most(long_s, long_s)
             end.wait(10)
         elif request.watching:
             open_watch(("ADDED", pod("b", 11)))(request)
         else:
             request.answer(200, listing(10, pod("a", 5)))
 
-    monkeypatch.setattr("dracaena.kube.reflector.SILENCE_S", 0.2)
+    def wait_at_most(list_s: float, watch_s: float) -> None:
+        """Of each later request."""
+        client._transport._read_timeout_s = list_s
+        monkeypatch.setattr("dracaena.kube.reflector.SILENCE_S", watch_s)
+
     seen: Seen = []
     with ScriptedServer(answer) as server:
-        client = client_for(server.url, tmp_path, read_timeout_s=0.2)
+        client = client_for(server.url, tmp_path)
+        wait_at_most(*((short_s, long_s) if what == "lists" else (long_s, short_s)))
         cache = Reflector(client, Pod, clock=clock, on_change=lambda old, new: seen.append((label(old), label(new))))
         cache.start()
         tick_until(clock, lambda: (None, "b@11") in seen, "the watch of the server that answers again")
@@ -368,7 +375,7 @@ def test_a_watch_that_tells_nothing_is_no_trouble_as_long_as_all_can_be_listed(
             request.answer(200, listing(10, pod("a", 5)))
 
     with ScriptedServer(answer) as server:
-        cache = Reflector(client_for(server.url, tmp_path, read_timeout_s=0.2), Pod, clock=clock)
+        cache = Reflector(client_for(server.url, tmp_path), Pod, clock=clock)
         cache.start()
         try:
             tick_until(clock, lambda: lists >= 4, "lists, one after each silent watch")

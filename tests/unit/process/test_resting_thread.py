@@ -13,6 +13,18 @@ from support.clock import FakeClock
 from support.kube import wait_for
 
 
+class NotingClock(FakeClock):
+    """Keeps how long each wait is to last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts_s: set[float | None] = set()
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        self.timeouts_s.add(timeout_s)
+        return super().wait(condition, timeout_s)
+
+
 class Asked:
     """Somebody who waits."""
 
@@ -36,7 +48,7 @@ def rest_long(done: threading.Event) -> Callable[[Asked], float]:
 
 
 def test_the_next_is_served_once_the_rest_is_over() -> None:
-    clock, waiting = FakeClock(), deque[Asked]()
+    clock, waiting = NotingClock(), deque[Asked]()
     served: list[Asked] = []
 
     def serve(one: Asked) -> float:
@@ -48,7 +60,8 @@ def test_the_next_is_served_once_the_rest_is_over() -> None:
     try:
         first, second = Asked(), Asked()
         put(thread, waiting, first, second)
-        wait_for(lambda: served == [first], "the first")
+        wait_for(lambda: 5.0 in clock.timeouts_s, "the rest after the first")
+        assert served == [first]
         clock.advance(4.9)
         assert served == [first]
         clock.advance(0.2)

@@ -108,8 +108,8 @@ def test_a_fault_leaves_the_last_snapshot_and_the_next_try_succeeds(world: World
     assert world.snapshots.newest() is not None
     world.fails = True
     pass_time_until(world, lambda: world.looks >= 2)
-    world.fails = False
     world.change()
+    world.fails = False
     pass_time_until(world, lambda: world.told == [1, 2])
 
 
