@@ -18,7 +18,7 @@ def get(
     user: str = "",
     password: str = "",
     source: str = "127.0.0.1",
-    timeout_s: float = 5.0,
+    timeout_s: float = 30.0,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, str, http.client.HTTPMessage]:
     """Return status, body and headers. Raises OSError, ssl.SSLError among them, and http.client.HTTPException."""
@@ -38,10 +38,10 @@ def get(
 
 def connect(port: int, source: str = "127.0.0.1") -> socket.socket:
     """Return a connection that has sent nothing."""
-    return socket.create_connection(("127.0.0.1", port), timeout=5.0, source_address=(source, 0))
+    return socket.create_connection(("127.0.0.1", port), timeout=30.0, source_address=(source, 0))
 
 
-def is_closed(client: socket.socket, *, within_s: float = 5.0) -> bool:
+def is_closed(client: socket.socket, *, within_s: float = 30.0) -> bool:
     """Whether the other end closes within that time; what it sends until then is passed over."""
     client.settimeout(within_s)
     until_s = time.monotonic() + within_s

@@ -168,7 +168,7 @@ def test_how_long_the_server_asks_to_be_left_alone_is_told_whatever_was_asked(tm
         for call in (
             lambda: client.get(Pod, "a", namespace="ns"),
             lambda: client.list(Pod),
-            lambda: client.watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=1.0),
+            lambda: client.watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=30.0),
             lambda: client.create(Pod, document, namespace="ns"),
             lambda: client.merge_patch(Pod, "a", {}, namespace="ns"),
             lambda: client.delete(Pod, "a", namespace="ns"),
@@ -192,7 +192,7 @@ def test_an_error_in_the_middle_of_a_watch_tells_it_in_its_details(tmp_path: Pat
         request.end_stream()
 
     with ScriptedServer(answer) as server:
-        watch = client_for(server.url, tmp_path).watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=1.0)
+        watch = client_for(server.url, tmp_path).watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=30.0)
         with pytest.raises(TooManyRequestsError) as caught:
             list(watch)
     assert caught.value.retry_after_s == 3.0
