@@ -114,8 +114,12 @@ def test_one_kind_whose_watch_is_refused_is_named_after_half_a_minute_and_until_
             assert readiness(port)[0] == 503
             named = f"not ready: the cache of {kind} has not been fresh for 35 s: "
             # The watches of other kinds may be on their way still: those come to be fresh, this one does not.
-            wait_for(lambda: readiness(port)[1].startswith(named), "the other watches")
-            assert ": WATCH /" in readiness(port)[1]
+
+            def told() -> bool:
+                text = readiness(port)[1]
+                return text.startswith(named) and ": WATCH /" in text
+
+            wait_for(told, "the other watches, and the refusal of this one")
             server.faults.clear()
 
             def well() -> bool:

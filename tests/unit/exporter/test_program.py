@@ -201,7 +201,7 @@ def test_mig_devices_have_their_own_containers(folder: Path) -> None:
 def test_a_hung_driver_is_told_in_time_and_its_return_too(folder: Path) -> None:
     with exporting_node(folder, deadline_s=0.2) as node:
         node.list(entry("a", gpu_uuid(0)))
-        node.scrape()
+        wait_for(lambda: node.scrape().values("dracaena_exporter_driver_up") == [1], "a reading in time")
         wedge = node.nvml.wedged["nvmlDeviceGetPowerUsage"] = threading.Event()
         try:
             for _ in range(2):

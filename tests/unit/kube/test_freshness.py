@@ -208,7 +208,7 @@ def test_an_open_watch_that_says_nothing_is_well_for_ninety_seconds_and_a_bookma
         cache = watching(server, tmp_path, clock)
         cache.start()
         try:
-            wait_for(lambda: wave and cache._watch is not None, "an open watch")
+            wait_for(lambda: wave and cache.followed, "an open watch")
             assert trouble_after(clock, cache, 60) is None
             assert cache.stale_s == 0
             assert trouble_after(clock, cache, 29) is None
