@@ -57,7 +57,8 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
     """
     # Without the slices: whether a whole GPU or a part comes first decides who gets the only GPU that can be divided.
     manifests = [each for each in load_manifests() if each.file != "00-slices.yaml"]
-    with DemoCluster(NODES, begin=begin_forked) as cluster:
+    # Slices stay while all plugins are away, however long the controller takes then for the rest of the load.
+    with DemoCluster(NODES, begin=begin_forked, wipe_after_s=600.0) as cluster:
         broken_invariant = verify.settled(cluster, WAITING)
         apply(cluster.client, manifests)
         calm = wait_settled(cluster, WAITING, pods=9)
