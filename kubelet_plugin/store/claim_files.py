@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import structlog
+
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
@@ -17,6 +19,8 @@ from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.metadata_files import MetadataFiles
+
+log = structlog.get_logger()
 
 
 class ClaimFiles:
@@ -86,16 +90,28 @@ class ClaimFiles:
         """Yield the claims whose checkpoints broke, and those whose checkpoints are gone while their CDI specs are
         there; each with what it holds according to its spec. Their containers may run. The caller holds the lock.
 
-        The spec of a broken one may be gone too, so it may be without devices. A spec that names none is of no claim.
+        One whose spec is gone too, or cannot be read, is without devices. A spec that names none is of no claim.
         """
         for each in checkpoints.load_all()[1]:
-            yield each, self.salvage(each)
+            yield each, self._salvage_if_read(each) or _nothing_known(each)
         known, uid_at = checkpoints.uids(), self._uid_in_name
         # Each prepare looks at the specs of all claims, perhaps hundreds: quickly leave out those that are known.
         for name in [name for name in self._specs.names(".json") if name[uid_at] not in known]:
             uid = claim_of_spec_file(self._driver, name)
             if uid is not None:
                 gone = Broken(uid, "is gone")
-                salvaged = self.salvage(gone)
-                if salvaged.devices:
-                    yield gone, salvaged
+                salvaged = self._salvage_if_read(gone)
+                if salvaged is None or salvaged.devices:
+                    yield gone, salvaged or _nothing_known(gone)
+
+    def _salvage_if_read(self, broken: Broken) -> PreparedClaim | None:
+        """A spec that cannot be read, such as a link in its place, must not keep other claims from their answers."""
+        try:
+            return self.salvage(broken)
+        except DracaenaError as error:
+            log.warning("it is not known what a claim holds", claim_uid=broken.uid, error=str(error))
+            return None
+
+
+def _nothing_known(broken: Broken) -> PreparedClaim:
+    return PreparedClaim(ClaimReference("", "", broken.uid), ())

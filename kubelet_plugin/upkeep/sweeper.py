@@ -160,7 +160,7 @@ class Sweeper:
             found = self._checkpoints.load(uid)
         if isinstance(found, Checkpoint):
             return self._is_orphan(found.prepared)
-        if found is None and self._specs.read(spec_file_name(self._driver, uid)) is None:
+        if found is None and spec_file_name(self._driver, uid) not in self._specs.names(".json"):
             return False
         return bool(self._of_nobody({uid}, self._pods.values()))
 

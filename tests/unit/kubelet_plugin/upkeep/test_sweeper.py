@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
@@ -269,6 +270,24 @@ def test_a_lost_checkpoint_that_meets_a_bug_does_not_hold_up_the_others(
     node.sweeper.sweep()
     assert "claims/later-uid.json" in node.files()
     assert SPEC in node.files()
+
+
+@pytest.mark.parametrize("checkpoint", [None, b"rubbish"], ids=["lost", "broken"])
+def test_a_spec_that_cannot_be_read_keeps_devices_from_new_claims_and_no_answer_from_others(
+    tmp_path: Path, checkpoint: bytes | None
+) -> None:
+    node = prepared_node(tmp_path, make_pod())
+    spec = tmp_path / "cdi" / "gpu.dracaena.dev-claim_stray-uid.json"
+    spec.symlink_to("/dev/null")
+    if checkpoint is not None:
+        (tmp_path / "claims" / "stray-uid.json").write_bytes(checkpoint)
+    assert node.state.prepare(reference_to(CLAIM)).devices
+    node.claims.put(later := make_claim("later", (2,)))
+    with pytest.raises(TemporaryError, match="no CDI spec tells which devices"):
+        node.state.prepare(reference_to(later))
+    sweep_after_grace(node)
+    assert not spec.is_symlink()
+    node.state.prepare(reference_to(later))
 
 
 def test_a_broken_checkpoint_of_no_pods_claim_is_set_aside_after_a_while(tmp_path: Path) -> None:
