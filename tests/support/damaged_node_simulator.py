@@ -22,8 +22,9 @@ from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.effects import FOLDER, SERVED, ServedGpu, ServerFiles
-from support.node_simulator import SWEEP_S, Simulator, Steps, ViolationError, may_share
-from support.plugin import DRIVER, PluginNode, reference_to
+from support.node_simulator import SWEEP_S, Steps, ViolationError, may_share
+from support.plugin import DRIVER, PluginNode, ThreadLock, reference_to
+from support.updated_node_simulator import UpdatedSimulator
 
 SETTLE_EVERY = 40
 """Steps between two times in which nothing fails and the plugin may set all right."""
@@ -77,18 +78,19 @@ class FailingServers(ServerFiles):
         super().undo(effect, others)
 
 
-class DamagedNodeSimulator(Simulator):
+class DamagedNodeSimulator(UpdatedSimulator):
     """Files are damaged in runs of an even seed, and GPUs get other numbers in the others: nobody can follow a claim
     that has no checkpoint. In these, what has the wrong numbers can be removed at once.
     """
 
-    gpus: ClassVar[int | None] = 4
-    kinds: ClassVar[Mapping[str, int]] = {"whole": 4, "share": 4, "admin": 1}
+    gpus: ClassVar[int | None] = 3
+    kinds: ClassVar[Mapping[str, int]] = {"whole": 3, "share": 8, "admin": 1}
     heeded: ClassVar[float] = 0.7
 
     def __post_init__(self) -> None:
         self.quiet = False
         self.stopping = False
+        self.gpu_locks: dict[DeviceName, ThreadLock] = {}
         self.damaged: set[ClaimUid] = set()  # their effects may be known to nobody
         self.ending: set[ClaimUid] = set()  # kubelet has begun to unprepare them
         self.answers: dict[ClaimUid, frozenset[str]] = {}  # the CDI devices that kubelet was told
@@ -106,7 +108,11 @@ class DamagedNodeSimulator(Simulator):
         self.stopping = False
         self.servers = FailingServers(self.folder, self.steps)
         return super().new_node(
-            gpu_driver_edits=self.gpu_driver_edits, kind_of=_kind_of, means={SERVED: self.servers}, **more
+            gpu_driver_edits=self.gpu_driver_edits,
+            kind_of=_kind_of,
+            means={SERVED: self.servers},
+            gpu_locks=self.gpu_locks,
+            **more,
         )
 
     def gpu_driver_edits(self) -> GpuDriverEdits:
@@ -143,7 +149,7 @@ class DamagedNodeSimulator(Simulator):
     def fail_steps(self) -> None:
         """The disk fails in one of the next steps, and perhaps in some after it."""
         assert isinstance(self.steps, FailingSteps)
-        self.steps.good, self.steps.failing = self.rng.randint(0, 12), self.rng.randint(1, 4)
+        self.steps.good, self.steps.failing = self.rng.randint(0, 8), self.rng.randint(1, 4)
 
     def stop_soon(self) -> None:
         """The plugin is about to stop, and still answers."""
@@ -167,30 +173,36 @@ class DamagedNodeSimulator(Simulator):
         self.damage(tear)
 
     def lose_spec(self) -> None:
-        if uid := self.one_that_is_done():
+        for uid in self.done_claims()[:1]:
             self.spec(uid).unlink()
 
     def damage(self, how: Callable[[Path], None]) -> None:
-        if uid := self.one_that_is_done():
+        """Damage one checkpoint, or all: what their claims have in common is then known from their specs alone."""
+        done = self.done_claims()
+        for uid in done if self.rng.random() < 0.3 else done[:1]:
             how(self.checkpoint(uid))
             self.damaged.add(uid)
-            if self.rng.random() < 0.5:
-                self.restart_plugin()
-            if self.rng.random() < 0.5:
-                self.rng.choice([self.crash, self.fail_steps, self.stop_soon, self.fail_effect])()
-            if self.rng.random() < 0.5:
-                self.beside_kubelet(lambda node: node.sweeper.sweep())
-                self.look()
+        if self.rng.random() < 0.5:
+            self.restart_plugin()
+        if self.rng.random() < 0.7:
+            self.rng.choice([self.crash_soon, self.fail_steps, self.stop_soon, self.fail_effect])()
+        if self.rng.random() < 0.7:
+            self.beside_kubelet(lambda node: node.sweeper.sweep())
+            self.look()
 
-    def one_that_is_done(self) -> ClaimUid | None:
-        """Return a claim whose checkpoint says no more than its spec does, or None."""
+    def crash_soon(self) -> None:
+        self.steps.left = self.rng.randint(0, 4)
+
+    def done_claims(self) -> list[ClaimUid]:
+        """Return the claims whose checkpoints say no more than their specs do, in any order."""
         done = [uid for uid, body in self.checkpoints() if body.get("state") == "done" and self.spec(uid).exists()]
-        return self.rng.choice(done) if done else None
+        return self.rng.sample(done, len(done))
 
     def things(self) -> dict[Callable[[], None], int]:
         damages = 1 - self.seed % 2
         return {
             **super().things(),
+            self.end_pod: 2,
             self.break_checkpoint: 0,
             self.renumber: 2 * (self.seed % 2),
             self.fail_steps: 2,
@@ -222,6 +234,7 @@ class DamagedNodeSimulator(Simulator):
 
     def make_good(self) -> None:
         self.quiet = True
+        self.end_update()
         self.start_kubelet()
         self.restart_plugin()
 

@@ -1,8 +1,7 @@
 """A node on which everything happens in any order, and whose shares are held to their part by the GPU driver.
 
-As node_simulator, with time slices and memory limits, which a driver that is loaded anew forgets. The thread that makes
-them again and the one that follows the devices look in any order, and two instances of the plugin run side by side
-during an update: each call comes to either.
+As updated_node_simulator, with time slices and memory limits, which a driver that is loaded anew forgets. The thread
+that makes them again and the one that follows the devices look in any order.
 """
 
 from __future__ import annotations
@@ -27,15 +26,13 @@ from dracaena.kubelet_plugin.prepare.journals.checkpoint import State
 from dracaena.kubelet_plugin.upkeep.effect_renewal import EffectRenewal
 from support.fake_memory_limits import CgroupTree, FakeLimiter
 from support.fake_nvidia_smi import FakeTimeSlices
-from support.node_simulator import Simulator, ViolationError
+from support.node_simulator import ViolationError
 from support.plugin import BEST_EFFORT, PluginNode, ThreadLock, sharing_config
-
-OTHER_INSTANCE = 0.4
-"""How often a call comes to the older instance, while there are two."""
+from support.updated_node_simulator import UpdatedSimulator
 
 
 @dataclass
-class ShareSimulator(Simulator):
+class ShareSimulator(UpdatedSimulator):
     """`renewed` counts how often something that was forgotten had to be made again."""
 
     renewed: int = 0
@@ -43,7 +40,6 @@ class ShareSimulator(Simulator):
     kinds: ClassVar[Mapping[str, int]] = {"whole": 2, "share": 8, "admin": 1}
 
     def __post_init__(self) -> None:
-        self.older: PluginNode | None = None
         self.gpu_locks: dict[DeviceName, ThreadLock] = {}
         self.tree = CgroupTree(self.folder / "cgroup")
         self.limiter, self.slices, self.opened = FakeLimiter(), FakeTimeSlices(), 0
@@ -101,8 +97,6 @@ class ShareSimulator(Simulator):
         super().load_gpu_driver()
         self.opened += 1
         self.load([gpu.uuid for gpu in self.all_gpus if gpu_device_name(gpu.uuid) in self.minors])
-        if self.older is not None:
-            self.older.minors, self.older.pool = self.gpu_driver_minors(), self.pool()
 
     def start_pod(self) -> None:
         for pod in self.pods.values():
@@ -114,49 +108,27 @@ class ShareSimulator(Simulator):
         self.broken = True
         super().break_checkpoint()
 
-    def begin_update(self) -> None:
-        """The next instance starts, and the one before goes on to answer."""
-        before = self.node
-        self.restart_plugin()
-        self.older = before if self.node is not None else None
-
-    def end_update(self) -> None:
-        self.older = None
-
-    def call(self, work: Callable[[PluginNode], Any]) -> bool:
-        if self.older is None or self.beside.random() > OTHER_INSTANCE:
-            return super().call(work)
-        self.node, self.older = self.older, self.node
-        try:
-            return super().call(work)
-        finally:
-            self.node, self.older = self.older, self.node
-
     def look(self) -> None:
         """The two threads of the newer instance look in any order."""
-        looks = [self.follow, self.renew]
+        looks = [super().look, self.renew]
         self.beside.shuffle(looks)
         for each in looks:
             each()
 
-    def follow(self) -> None:
-        super().call(lambda _: self.watch.look())
-
     def renew(self) -> None:
         before = (dict(self.limiter.limits), dict(self.slices.intervals))
-        super().call(lambda _: self.renewal.look())
+        self.call_newer(lambda _: self.renewal.look())
         self.renewed += before != (self.limiter.limits, self.slices.intervals)
 
     def things(self) -> dict[Callable[[], None], int]:
         """Checkpoints break in every second run: what the others leave in the driver is a fault."""
-        things = {**super().things(), self.begin_update: 1, self.end_update: 1}
-        return {**things, self.break_checkpoint: self.seed % 2}
+        return {**super().things(), self.break_checkpoint: self.seed % 2}
 
     def step(self) -> None:
         super().step()
         if self.node is None or self.steps.left is not None:
             return
-        self.follow()
+        super().look()
         self.renew()
         self.judge_shares()
 
@@ -189,7 +161,6 @@ class ShareSimulator(Simulator):
         """As before, and a sweep for time slices of lost claims; then the driver must have nothing of any share. Where
         a checkpoint broke, it may have limits: perhaps the checkpoint alone knew of them.
         """
-        self.older = None
         super().drain()
         assert self.node is not None
         UnclaimedTimeSlices(

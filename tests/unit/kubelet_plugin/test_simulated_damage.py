@@ -34,10 +34,10 @@ def run(folder: Path, seed: int) -> DamagedNodeSimulator:
     return simulator
 
 
-@pytest.mark.parametrize("seed", sampled(range(400), 4, 60))
+@pytest.mark.parametrize("seed", sampled(range(400), 6, 60))
 def test_no_damage_takes_a_device_from_a_pod_or_gives_it_to_two(tmp_path: Path, seed: int) -> None:
     simulator = run(tmp_path, seed)
-    if seed in (0, 2):
+    if seed in (0, 4):
         assert simulator.restored > 0
 
 
@@ -106,11 +106,11 @@ def does_not_try_again(patch: pytest.MonkeyPatch) -> None:
     ("plant", "found_by"),
     [
         (rolls_back_what_is_rebuilt, 4),
-        (counts_as_planned_before_its_effects_are_made, 2),
+        (counts_as_planned_before_its_effects_are_made, 0),
         (guards_nothing_of_lost_checkpoints, 6),
-        (drops_specs_of_forced_deletions, 10),
-        (unprepares_only_what_has_a_checkpoint, 0),
-        (removes_a_spec_before_it_is_written_down, 4),
+        (drops_specs_of_forced_deletions, 8),
+        (unprepares_only_what_has_a_checkpoint, 2),
+        (removes_a_spec_before_it_is_written_down, 20),
         (does_not_try_again, 0),
     ],
 )
