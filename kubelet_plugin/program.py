@@ -111,7 +111,7 @@ class Program:
     def _start_parts(self) -> None:
         node, gpus, claims = self._node, self._gpus, self._claims
         self._start_probes()
-        claims.state.enter_boot()
+        claims.recovery.enter_boot()
         self._parts.dra_server.start()
         if node.section is not None:
             node.section.start(node.events.on_node, node.metrics, node.label_updates.publish)
@@ -131,7 +131,7 @@ class Program:
         self._try_folders()
         self._find_gpu_driver()
         gpus.publisher.start()
-        claims.reporter.start(claims.state.recover)
+        claims.reporter.start(claims.recovery.recover)
         claims.device_watch.start()
         if claims.renewal is not None:
             claims.renewal.start()

@@ -25,18 +25,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
-from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.confidential_gate import RefuseUnready
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
-from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.mig_place import with_made
@@ -49,7 +48,6 @@ from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoi
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
-from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 
@@ -167,6 +165,15 @@ class DeviceState:
         """
         self._unprepare(reference, even_if_in_use=True)
 
+    def unprepare_unused(self, reference: ClaimReference) -> None:
+        """Like unprepare(), for a claim that was not answered: does nothing if containers may have its devices."""
+        self._unprepare(reference, even_if_in_use=False)
+
+    def restore(self, uid: ClaimUid) -> None:
+        """Rewrite lost files of a claim if it is prepared. Raises SetAsideError if none of its containers may start."""
+        with self._lock.hold():
+            self._already_prepared(uid)
+
     def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
         _check_uid(reference)
         uid = reference.uid
@@ -181,87 +188,6 @@ class DeviceState:
                 self._undo_effects(uid, even_if_in_use=even_if_in_use)
         self._unprepares.note()
         self._reporter.changed()
-
-    def drop_stray_spec(self, uid: ClaimUid) -> bool:
-        """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
-        with self._lock.hold():
-            if self._checkpoints.load(uid) is not None or self._files.spec_is_gone(uid):
-                return False
-            self._files.remove_spec(uid)
-        return True
-
-    def drop_stray_metadata(self) -> int:
-        """Remove device metadata that no checkpoint mentions; return how many files were removed."""
-        with self._lock.hold():
-            now, earlier, broken = self._checkpoints.load_by_boot()
-            known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
-            return self._metadata.remove_strays(known | {b.uid for b in broken})
-
-    def enter_boot(self) -> None:
-        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims again.
-
-        Content is not synced (adapters.files), so a checkpoint may be torn or missing. Left alone, it would count as
-        one of this boot: for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
-        """
-        try:
-            with self._lock.hold():
-                before = self._checkpoints.enter_boot()
-                for broken, _ in [*self._files.unsure(self._checkpoints)] if before else ():
-                    self._files.remove_spec(broken.uid)
-                    self._metadata.remove(broken)
-                    self._checkpoints.discard(broken.uid)
-                    log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
-        except DracaenaError as error:
-            log.warning("remains of an earlier boot are not cleaned up", error=str(error))
-
-    def follow_devices(self) -> tuple[Sequence[ClaimTrouble], Sequence[DracaenaError]]:
-        """Reconcile prepared claims with the latest reading of the devices.
-
-        Returns what users must be told of them, and why some could not be settled. Raises DracaenaError before the
-        first reading, and if the node's lock cannot be acquired.
-        """
-        with self._lock.hold():
-            before = self._checkpoints.prepared()
-            failed = self._claim_reconciler.reconcile(self._read_pool())
-            troubles = self._claim_reconciler.troubles()
-            same = self._checkpoints.prepared() is before
-            unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
-        if not same:
-            self._reporter.changed()
-        for claim in unplanned:
-            self._recover(claim)  # the obstacle may be gone
-        return troubles, list(failed.values())
-
-    def recover(self, pods: Iterable[Pod]) -> bool:
-        """Finish or roll back what a crash left half done, rewrite lost CDI specs, rebuild broken checkpoints.
-
-        The names of claims with broken checkpoints come from `pods`. Nobody else would repair them: kubelet does not
-        ask again for a claim whose pod runs, and a restarted container asks only the runtime. Returns whether nothing
-        is left that a later try could settle.
-        """
-        with self._lock.hold():
-            self._checkpoints.look_at_each()
-            good, broken = self._checkpoints.load_all()
-        settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
-        references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
-        settled += map(self._recover, [*references, *self.find_claims({b.uid for b in broken}, pods)])
-        return all(settled)
-
-    def _restore(self, reference: ClaimReference) -> bool:
-        """Rewrite a prepared claim's lost files; return whether no retry is needed."""
-        try:
-            with self._lock.hold():
-                self._already_prepared(reference.uid)
-        except SetAsideError:
-            return True
-        except DracaenaError as error:
-            log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
-            return False
-        except Exception:
-            # As in _recover(): a bug that hits one claim must not hold up the recovery of the others.
-            log.exception("CDI spec not checked: internal error of the plugin", claim=str(reference))
-            return False
-        return True
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
         """Return the claim if it is prepared, None if it still has to be. Raises SetAsideError."""
@@ -453,46 +379,6 @@ class DeviceState:
             self._metadata.remove(known)
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
-
-    def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
-        """Return the claims with these UIDs that pods of this node use, from the API: only it knows their names."""
-        named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
-        candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
-        return [reference for reference in candidates if self._exists(reference)]
-
-    def _exists(self, reference: ClaimReference) -> bool:
-        try:
-            self._claims.read_claim(reference)
-        except ClaimGoneError:
-            return False
-        return True
-
-    def _recover(self, reference: ClaimReference) -> bool:
-        """Settle one claim; return whether that is done."""
-        try:
-            self._prepare_or_take_back(reference)
-        except SetAsideError:
-            return True
-        except EffectPendingError as error:
-            log.info("claim waits for kubelet to ask again", claim=str(reference), reason=str(error))
-        except DracaenaError as error:
-            log.warning("claim not recovered yet", claim=str(reference), error=str(error))
-            return False
-        except Exception:
-            # A bug that hits one claim must not hold up the others, nor the start. It is retried.
-            log.exception("claim not recovered: internal error of the plugin", claim=str(reference))
-            return False
-        return True
-
-    def _prepare_or_take_back(self, reference: ClaimReference) -> None:
-        try:
-            self.prepare(reference, resumes=True)
-        except (ClaimGoneError, PrepareError) as error:
-            with self._lock.hold():
-                if self._checkpoints.may_be_in_use(reference.uid):
-                    return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
-            log.info("unfinished preparation undone", claim=str(reference), reason=str(error))
-            self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
 
 
 def _check_uid(reference: ClaimReference) -> None:

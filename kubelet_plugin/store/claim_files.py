@@ -65,6 +65,11 @@ class ClaimFiles:
         """Whether there is no CDI spec."""
         return self._specs.read(spec_file_name(self._driver, uid)) is None
 
+    def with_spec(self) -> set[ClaimUid]:
+        """Return the claims that have a CDI spec."""
+        found = (claim_of_spec_file(self._driver, name) for name in self._specs.names(".json"))
+        return {uid for uid in found if uid is not None}
+
     def is_without_spec(self, uid: ClaimUid) -> bool:
         """Whether there is no CDI spec, of this driver or of another with the same names of files on this node."""
         end = spec_file_name("", uid)

@@ -16,8 +16,8 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff
-from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.reconciler import ClaimTrouble
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
@@ -46,14 +46,14 @@ class DeviceWatch:
     def __init__(
         self,
         *,
-        state: DeviceState,
+        recovery: ClaimRecovery,
         pods: PodCache,
         tell: TellUsers,
         clock: Clock,
         metrics: PluginMetrics,
         rng: random.Random | None = None,
     ) -> None:
-        self._state = state
+        self._recovery = recovery
         self._pods = pods
         self._tell = tell
         self._metrics = metrics
@@ -80,7 +80,7 @@ class DeviceWatch:
 
     def look(self) -> None:
         """Look once. Raises DracaenaError if a claim could not be settled, once everything has been told."""
-        troubles, failures = self._state.follow_devices()
+        troubles, failures = self._recovery.follow_devices()
         self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
         self._metrics.claims.moved.set(sum(bool(trouble.prepared.former) for trouble in troubles))
         self._metrics.claims.lost_mig.set(sum(bool(trouble.vanished) for trouble in troubles))

@@ -3,7 +3,7 @@
 Kubelet unprepares every claim that it prepared, and retries until that works. It cannot do so if it has lost its own
 state (a new disk, its folder removed) or if the plugin was given another folder. What remains then:
 
-* half a preparation, a lost CDI spec, a broken checkpoint: DeviceState.recover settles them;
+* half a preparation, a lost CDI spec, a broken checkpoint: ClaimRecovery.recover settles them;
 * a prepared claim that is gone from the API, replaced by another of its name, or deallocated, and that no pod of this
   node uses: it would hold its devices forever;
 * a checkpoint of an earlier boot whose claim is gone: it holds nothing and would stay forever;
@@ -33,13 +33,13 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
-from dracaena.kubelet_plugin.prepare.cdi.spec import claim_of_spec_file, spec_file_name
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, KubeletWitness, NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.store.gpu_users import UnsureClaims
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -65,11 +65,10 @@ class Sweeper:
     def __init__(
         self,
         *,
-        driver: str,
         state: DeviceState,
+        recovery: ClaimRecovery,
         checkpoints: Checkpoints,
-        unsure: UnsureClaims,
-        specs: DocumentStore,
+        files: ClaimFiles,
         claims: ClaimReader,
         pods: PodCache,
         may_be_in_use: Callable[[PreparedClaim], bool],
@@ -83,11 +82,10 @@ class Sweeper:
         """`tell` writes a warning on the node: reason, text. `unclaimed` gives back what is left of claims of which
         nothing else is, by kind; each returns how many there were.
         """
-        self._driver = driver
         self._state = state
+        self._recovery = recovery
         self._checkpoints = checkpoints
-        self._unsure = unsure
-        self._specs = specs
+        self._files = files
         self._claims = claims
         self._pods = pods
         self._may_be_in_use = may_be_in_use
@@ -123,12 +121,11 @@ class Sweeper:
     def sweep(self) -> None:
         """Sweep once. Raises DracaenaError if checkpoints or specs cannot be read; other failures are only logged."""
         pods = self._pods.values()
-        self._state.recover(pods)
+        self._recovery.recover(pods)
         with self._lock.hold():
             now, earlier, broken = self._checkpoints.load_by_boot()
-            specs = {claim_of_spec_file(self._driver, name) for name in self._specs.names(".json")} - {None}
-            lost = {uid for uid in specs if uid is not None} - self._checkpoints.uids()
-            holding = lost & {each.uid for each, _ in self._unsure()}
+            lost = self._files.with_spec() - self._checkpoints.uids()
+            holding = lost & {each.uid for each, _ in self._files.unsure(self._checkpoints)}
         of_nobody = self._settle_lost(lost, holding, pods)
         for checkpoint in earlier:
             if self._is_orphan(checkpoint.prepared):
@@ -136,7 +133,7 @@ class Sweeper:
         gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
         gone += [*self._of_nobody({b.uid for b in broken}, pods), *of_nobody]
         self._take_back_after_grace(gone)
-        stray = self._state.drop_stray_metadata()
+        stray = self._recovery.drop_stray_metadata()
         if stray:
             self._metrics.sweeping.swept.labels("metadata").inc(stray)
             log.warning("device metadata without a checkpoint removed", files=stray)
@@ -160,7 +157,7 @@ class Sweeper:
             found = self._checkpoints.load(uid)
         if isinstance(found, Checkpoint):
             return self._is_orphan(found.prepared)
-        if found is None and spec_file_name(self._driver, uid) not in self._specs.names(".json"):
+        if found is None and uid not in self._files.with_spec():
             return False
         return bool(self._of_nobody({uid}, self._pods.values()))
 
@@ -207,11 +204,11 @@ class Sweeper:
         for uid in sorted(uids):
             try:
                 if uid in unclaimed:
-                    if uid not in holding and self._state.drop_stray_spec(uid):
+                    if uid not in holding and self._recovery.drop_stray_spec(uid):
                         self._metrics.sweeping.swept.labels("spec").inc()
                         log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
                     continue
-                for claim in self._state.find_claims({uid}, pods):
+                for claim in self._recovery.find_claims({uid}, pods):
                     self._state.prepare(claim, resumes=True)
                     self._metrics.sweeping.swept.labels("checkpoint").inc()
                     log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
@@ -220,14 +217,14 @@ class Sweeper:
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
             except Exception:
-                # As in DeviceState.recover(): a bug that hits one claim must not hold up the others.
+                # As in ClaimRecovery.recover(): a bug that hits one claim must not hold up the others.
                 log.exception("CDI spec without a checkpoint stays: internal error of the plugin", claim_uid=uid)
         return [claim for claim in of_nobody if claim.uid in holding]
 
     def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
         """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""
         try:
-            found = {claim.uid for claim in self._state.find_claims(uids, pods)}
+            found = {claim.uid for claim in self._recovery.find_claims(uids, pods)}
         except DracaenaError as error:
             log.warning("names of claims are not known", claim_uids=sorted(uids), error=str(error))
             return []

@@ -99,7 +99,12 @@ from dracaena.kubelet_plugin.wiring.share_means import (
     unclaimed_shares,
     unclaimed_time_slices,
 )
-from dracaena.kubelet_plugin.wiring.sweeping import build_sweeper, unclaimed_gpus, unclaimed_mig_devices
+from dracaena.kubelet_plugin.wiring.sweeping import (
+    build_sweeper,
+    claim_recovery,
+    unclaimed_gpus,
+    unclaimed_mig_devices,
+)
 from dracaena.process.clock import Clock
 
 Source = Callable[[GpuDriverRelease], NodeSource]
@@ -346,8 +351,9 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         kind_of=shares.kind_of,
         refuse_unready=confidential_gate(gpus.source, gpus.live, gpus.devices.pool, node.labels, cc_modes.known).refuse,
     )
+    recovery = claim_recovery(node, gpus.devices.pool, checkpoints, files, reconciler, reporter, state)
     device_watch = DeviceWatch(
-        state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
+        recovery=recovery, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
     unclaimed = {
         "gpu": unclaimed_gpus(node, checkpoints, files, changes),
@@ -362,7 +368,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         "share": unclaimed_shares(node, checkpoints, files),
         "time-slices": unclaimed_time_slices(node, checkpoints, files, shares),
     }
-    sweeper = build_sweeper(node, folders, checkpoints, files, pods, reporter, state, unclaimed)
+    sweeper = build_sweeper(node, checkpoints, files, pods, reporter, state, recovery, unclaimed)
     supervisor = shares.supervisor
     mps_faults = None if supervisor is None else mps_fault_watch(node, supervisor, folders, checkpoints, reporter)
     if gpus.limiter is not None:
@@ -373,6 +379,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         pods,
         reporter,
         state,
+        recovery,
         device_watch,
         mps_faults,
         limits,

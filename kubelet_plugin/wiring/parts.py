@@ -17,6 +17,7 @@ from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStream
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
 from dracaena.kubelet_plugin.cc_modes.modes import CcModes
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.effects.memory_limits import GpuDriverMemoryLimiter
 from dracaena.kubelet_plugin.gpu_driver.installation import GpuDriverInstallation
@@ -107,6 +108,7 @@ class ClaimParts:
     pods: Reflector[Pod]
     reporter: PodDevicesReporter
     state: DeviceState
+    recovery: ClaimRecovery
     device_watch: DeviceWatch
     mps_faults: MpsFaultWatch | None
     """None where no MPS supervisor is named."""

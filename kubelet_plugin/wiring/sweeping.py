@@ -11,6 +11,8 @@ from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, node_is_ready
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
@@ -21,30 +23,50 @@ from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.store.gpu_users import prepared_users
 from dracaena.kubelet_plugin.upkeep.sweeper import Sweeper
-from dracaena.kubelet_plugin.wiring.claim_folders import ClaimFolders
 from dracaena.kubelet_plugin.wiring.gpu_means import GpuMeans
 from dracaena.kubelet_plugin.wiring.parts import NodeParts
 
 
+def claim_recovery(
+    node: NodeParts,
+    read_pool: ReadPool,
+    checkpoints: Checkpoints,
+    files: ClaimFiles,
+    reconciler: ClaimReconciler,
+    reporter: PodDevicesReporter,
+    state: DeviceState,
+) -> ClaimRecovery:
+    """Return what settles claims without kubelet."""
+    return ClaimRecovery(
+        state=state,
+        read_pool=read_pool,
+        claims=KubeClaims(node.client),
+        checkpoints=checkpoints,
+        files=files,
+        claim_reconciler=reconciler,
+        reporter=reporter,
+        lock=node.call_lock,
+    )
+
+
 def build_sweeper(
     node: NodeParts,
-    folders: ClaimFolders,
     checkpoints: Checkpoints,
     files: ClaimFiles,
     pods: Reflector[Pod],
     reporter: PodDevicesReporter,
     state: DeviceState,
+    recovery: ClaimRecovery,
     unclaimed: Mapping[str, Callable[[], int]],
 ) -> Sweeper:
     """Return the sweeper of one node; `unclaimed` are unclaimed_gpus() and unclaimed_shares(), by kind."""
     settings = node.settings
     is_ready = partial(node_is_ready, node.view, settings.node_name)
     return Sweeper(
-        driver=settings.driver_name,
         state=state,
+        recovery=recovery,
         checkpoints=checkpoints,
-        unsure=partial(files.unsure, checkpoints),
-        specs=folders.specs,
+        files=files,
         claims=KubeClaims(node.client),
         pods=pods,
         may_be_in_use=reporter.may_be_in_use,

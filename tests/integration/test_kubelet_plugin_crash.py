@@ -167,7 +167,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
         assert without_former(state_of(node), "renumber") == renumbered, folder
 
         node = started_again(folder, "renumbered-alone", metadata=metadata, effects=effects, pool=renumbered_pool())
-        node.state.recover(node.pods.values())
+        node.recovery.recover(node.pods.values())
         node.sweeper.sweep()
         assert node.files().get(SPEC) in (renumbered[SPEC], None, *stale_of_earlier_boot(folder, operation)), folder
 
@@ -177,7 +177,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
         assert state_of(node) == EMPTY, folder
 
         node = started_again(folder, "alone", metadata=metadata, effects=effects)
-        assert node.state.recover(node.pods.values())
+        assert node.recovery.recover(node.pods.values())
         node.sweeper.sweep()
         node.reporter.reconcile()
         untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []

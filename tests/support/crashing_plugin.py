@@ -141,7 +141,7 @@ def _sweep_with_effects(folder: Path, steps: FileSteps) -> None:
 
 
 def _renumber_with_effects(folder: Path, steps: FileSteps) -> None:
-    node_in(folder, steps, pool=renumbered_pool(), effects=True).state.follow_devices()
+    node_in(folder, steps, pool=renumbered_pool(), effects=True).recovery.follow_devices()
 
 
 def sweep_orphans(folder: Path, steps: FileSteps, *, effects: bool = False) -> None:
@@ -164,15 +164,15 @@ def renumbered_pool() -> PublishedPool:
 
 
 def _renumber(folder: Path, steps: FileSteps) -> None:
-    node_in(folder, steps, pool=renumbered_pool()).state.follow_devices()
+    node_in(folder, steps, pool=renumbered_pool()).recovery.follow_devices()
 
 
 def _renumber_with_metadata(folder: Path, steps: FileSteps) -> None:
-    node_in(folder, steps, pool=renumbered_pool(), device_metadata=True).state.follow_devices()
+    node_in(folder, steps, pool=renumbered_pool(), device_metadata=True).recovery.follow_devices()
 
 
 def _lose_a_gpu(folder: Path, steps: FileSteps) -> None:
-    node_in(folder, steps, pool=make_pool(1)).state.follow_devices()
+    node_in(folder, steps, pool=make_pool(1)).recovery.follow_devices()
 
 
 def _set_aside(folder: Path) -> None:
@@ -181,7 +181,7 @@ def _set_aside(folder: Path) -> None:
 
 
 def _find_it_again(folder: Path, steps: FileSteps) -> None:
-    node_in(folder, steps).state.follow_devices()
+    node_in(folder, steps).recovery.follow_devices()
 
 
 OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps], None]]] = {

@@ -204,7 +204,7 @@ class SharedNode:
         for files in (node.checkpoint_files, node.podlist, node.specs, marks, requests):
             with suppress(DracaenaError):
                 files.remove_half_written()
-        node.state.enter_boot()
+        node.recovery.enter_boot()
         return node
 
     def renew(self, node: PluginNode) -> None:
@@ -377,7 +377,7 @@ def _left_alone(node: SharedNode, name: str, others: tuple[str, ...]) -> list[st
     """Nobody asks: the claim is prepared or undone by the start alone. After a reboot nothing is in use."""
     plugin = node.plugin()
     node.renew(plugin)
-    plugin.state.recover(plugin.pods.values())
+    plugin.recovery.recover(plugin.pods.values())
     plugin.sweeper.sweep()
     wrong: list[str] = []
     if node.boot == "boot-1":

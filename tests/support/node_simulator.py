@@ -164,14 +164,14 @@ class Simulator:
         for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
             files.remove_half_written()
         self.watch = DeviceWatch(
-            state=self.node.state,
+            recovery=self.node.recovery,
             pods=self.pods,
             tell=lambda *_: None,
             clock=self.clock,
             metrics=self.node.metrics,
         )
         self.before_recovery()
-        self.beside_kubelet(lambda node: node.state.recover(self.pods.values()))
+        self.beside_kubelet(lambda node: node.recovery.recover(self.pods.values()))
         self.look()
 
     def new_steps(self) -> Steps:

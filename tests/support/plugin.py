@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
 from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.claims.unprepares import Unprepares
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
@@ -438,12 +439,21 @@ class PluginNode:
                 self.read_pool or (lambda: self.pool), decode_config, lambda: self.confidential
             ).refuse,
         )
-        self.sweeper = Sweeper(
-            driver=DRIVER,
+        self.recovery = ClaimRecovery(
             state=self.state,
+            read_pool=self.read_pool or (lambda: self.pool),
+            claims=self.claims,
             checkpoints=self.checkpoints,
-            unsure=partial(files.unsure, self.checkpoints),
-            specs=self.specs,
+            files=files,
+            claim_reconciler=reconciler,
+            reporter=self.reporter,
+            lock=lock,
+        )
+        self.sweeper = Sweeper(
+            state=self.state,
+            recovery=self.recovery,
+            checkpoints=self.checkpoints,
+            files=files,
             claims=self.claims,
             pods=self.pods,
             may_be_in_use=self.reporter.may_be_in_use,

@@ -61,4 +61,4 @@ def nodes(node: PluginNode, uid: str) -> list[str] | None:
 
 def moved(node: PluginNode, pool: PublishedPool) -> None:
     node.pool = pool
-    node.state.follow_devices()
+    node.recovery.follow_devices()

@@ -124,7 +124,7 @@ class VfioNode:
         for gpu in self.mig.hardware.gpus:
             gpu.instances.clear()
         self.restart()
-        self.node.state.enter_boot()
+        self.node.recovery.enter_boot()
 
     def read(self) -> PublishedPool:
         """What a reading says now; the plugin works with it from look() on."""

@@ -5,7 +5,7 @@ may leave an older file, a file that was removed, no file, or half a file. What 
 that, because a power cut means another boot id:
 
 * a checkpoint of an earlier boot holds no device, and one that cannot be read has a checksum that says so: the first
-  start in a boot removes those (DeviceState.enter_boot);
+  start in a boot removes those (ClaimRecovery.enter_boot);
 * a CDI spec and device metadata are read for containers of claims that were prepared in this boot, which rewrote them.
   A runtime reads its CDI folder file by file: one that does not parse is logged and does not hide the others;
 * podlist.json and the job mapping, whole or not, name pods of the previous boot until the plugin has started and

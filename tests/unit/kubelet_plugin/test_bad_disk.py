@@ -101,7 +101,7 @@ def test_a_folder_where_a_file_of_one_claim_should_be_fails_that_claim_alone(tmp
     with pytest.raises(PermanentError, match=rf"{tmp_path}/{name}: Is a directory"):
         node.state.prepare(reference_to(CLAIM))
     assert node.state.prepare(reference_to(OTHER)).devices
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     node.sweeper.sweep()
     node.reporter.reconcile()
     node.state.unprepare(reference_to(OTHER))

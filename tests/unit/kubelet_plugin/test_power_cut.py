@@ -48,12 +48,12 @@ def started(node: PluginNode) -> PluginNode:
     """Do what a start does before it serves, and what its threads do then."""
     for files in (node.checkpoint_files, node.podlist, node.specs, node.documents, node.jobs):
         files.remove_half_written()
-    node.state.enter_boot()
+    node.recovery.enter_boot()
     return node
 
 
 def looked_after(node: PluginNode) -> PluginNode:
-    node.state.recover(node.pods.values())
+    node.recovery.recover(node.pods.values())
     node.sweeper.sweep()
     node.reporter.reconcile()
     return node
@@ -155,6 +155,6 @@ def test_a_mark_that_cannot_be_set_does_not_keep_the_plugin_from_starting(tmp_pa
     (tmp_path / BOOT_MARK).mkdir()
     node = node_in(tmp_path, "boot-1")
     with capture_logs() as logs:
-        node.state.enter_boot()
+        node.recovery.enter_boot()
     assert [line["log_level"] for line in logs] == ["warning"]
     assert f"{tmp_path}/{BOOT_MARK}: Is a directory" in logs[0]["error"]

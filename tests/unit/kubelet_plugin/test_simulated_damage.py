@@ -14,6 +14,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard
+from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Broken, Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
@@ -99,7 +100,7 @@ def removes_a_spec_before_it_is_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_try_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeviceState, "_recover", lambda self, reference: True)
+    patch.setattr(ClaimRecovery, "_recover", lambda self, reference: True)
 
 
 @pytest.mark.parametrize(

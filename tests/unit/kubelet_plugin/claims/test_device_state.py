@@ -295,7 +295,7 @@ def test_a_first_preparation_whose_spec_cannot_be_removed_again_keeps_its_checkp
         node.state.prepare(REFERENCE)
     assert state_of(node) == "started"
     restarted = node_in(tmp_path)
-    assert restarted.state.recover(restarted.pods.values())
+    assert restarted.recovery.recover(restarted.pods.values())
     assert state_of(restarted) == "done"
 
 

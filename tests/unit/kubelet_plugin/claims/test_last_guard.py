@@ -199,7 +199,7 @@ def run_at_random(folder: Path, seed: int) -> int:
                 assert not (fits and one_gpu and refused), f"seed {seed}: {uid} fits and was refused: {refused}"
         node = started(0)
         assert answered <= held(node), f"seed {seed}: {answered - held(node)} were answered and are forgotten"
-        node.state.recover(())
+        node.recovery.recover(())
         assert is_legal(claims[uid] for uid in held(node)), f"seed {seed}: {held(node)}"
         divided = divided != (rng.random() < 0.3)
     node = started(0)

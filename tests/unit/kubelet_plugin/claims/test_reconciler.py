@@ -54,7 +54,7 @@ def test_a_stale_spec_is_mended_whoever_comes_first(tmp_path: Path, how: str) ->
     elif how == "sweep":
         node.sweeper.sweep()
     else:
-        assert node.state.recover(())
+        assert node.recovery.recover(())
     assert nodes(node, "a-uid") == ["/dev/nvidia4"]
 
 
@@ -118,7 +118,7 @@ def test_two_claims_that_changed_places_wait_for_each_other_until_one_ends(tmp_p
     moved(node, pool_of(0, 1, 2, 3, 4, 6, 5))
     assert (nodes(node, "a-uid"), nodes(node, "b-uid")) == (None, None)
     node.state.unprepare(reference_to(B))
-    node.state.follow_devices()
+    node.recovery.follow_devices()
     assert nodes(node, "a-uid") == ["/dev/nvidia6"]
 
 
@@ -130,16 +130,16 @@ def test_a_claim_whose_gpu_is_gone_is_set_aside_and_served_again_when_it_is_back
     node.reporter.reconcile()
     assert nodes(node, "a-uid") is None
     assert "jobs/5" not in node.files()
-    (trouble,), _ = node.state.follow_devices()
+    (trouble,), _ = node.recovery.follow_devices()
     assert f"this node has no device {device_name(5)}" in str(trouble.aside)
     with pytest.raises(SetAsideError, match="has no device"):
         node.state.prepare(reference_to(A))
-    assert node.state.recover(node.pods.values())  # nothing that a later try could settle
+    assert node.recovery.recover(node.pods.values())  # nothing that a later try could settle
     with pytest.raises(DeviceHeldError, match="/dev/nvidia5"):
         node.state.prepare(reference_to(B))  # its number is that of the lost one now
     moved(node, ALL)
     assert {name: data for name, data in node.files().items() if not name.startswith("jobs")} == before
-    assert node.state.follow_devices() == ([], [])
+    assert node.recovery.follow_devices() == ([], [])
 
 
 def test_numbers_that_come_back_leave_what_was_started_in_between_held(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def with_unknown_minor(pool: PublishedPool, gpu: int) -> PublishedPool:
 def test_a_node_that_is_another_gpus_is_not_kept_while_the_own_number_is_not_known(tmp_path: Path) -> None:
     node_in(tmp_path, A, B).state.prepare(reference_to(A))
     node = node_in(tmp_path, A, B, pool=with_unknown_minor(WITHOUT_3, 5))  # /dev/nvidia5 is GPU 6 now
-    node.state.recover(node.pods.values())
+    node.recovery.recover(node.pods.values())
     assert nodes(node, "a-uid") is None
     with pytest.raises(
         DeviceHeldError, match=r"/dev/nvidia5 now, which containers of claim default/a \(UID a-uid\) still have"
     ):
         node.state.prepare(reference_to(B))
     assert nodes(node, "b-uid") is None
-    (trouble,), _ = node.state.follow_devices()
+    (trouble,), _ = node.recovery.follow_devices()
     assert f"is not known, so its device node cannot be named, and /dev/nvidia5 is {device_name(6)} now" in str(
         trouble.aside
     )
@@ -360,7 +360,7 @@ def test_a_disk_that_fails_for_one_claim_grants_nothing_wrong_to_others(tmp_path
     spec = tmp_path / "cdi" / f"gpu.dracaena.dev-claim_{name}.json"
     spec.unlink()
     spec.mkdir()  # cannot be removed as a file
-    _, (failure,) = node.state.follow_devices()
+    _, (failure,) = node.recovery.follow_devices()
     assert isinstance(failure, DracaenaError)
     assert str(spec) in str(failure)
     with pytest.raises(DeviceHeldError, match="/dev/nvidia5"):
@@ -397,11 +397,11 @@ def test_a_claim_whose_nodes_stay_the_same_has_a_spec_at_each_moment(tmp_path: P
     gpu = ALL.gpus[device_name(5)]
     steps.full = True
     node.pool = replace(ALL, gpus={**ALL.gpus, device_name(5): replace(gpu, index=4)})
-    _, (failure,) = node.state.follow_devices()
+    _, (failure,) = node.recovery.follow_devices()
     assert "No space left" in str(failure)
     assert {name: data for name, data in node.files().items() if not name.endswith(".tmp")} == before
     steps.full = False
-    assert node.state.follow_devices() == ([], [])
+    assert node.recovery.follow_devices() == ([], [])
     assert nodes(node, "a-uid") == ["/dev/nvidia5"]
     assert [(d.index, d.minor) for p in node.checkpoints.prepared() for d in p.devices] == [(4, 5)]
     assert not [name for name in steps.removed if name.endswith(".json")]
@@ -428,7 +428,7 @@ def test_an_error_of_ours_in_one_claim_fails_that_claim_alone(
 
     monkeypatch.setattr(module, name, fails)
     node.pool = WITHOUT_3
-    _, (failure,) = node.state.follow_devices()
+    _, (failure,) = node.recovery.follow_devices()
     assert isinstance(failure, TemporaryError)
     assert "claim default/a cannot be brought in line with its devices: internal error" in str(failure)
     assert nodes(node, "seventh-uid") == ["/dev/nvidia6"]
@@ -442,7 +442,7 @@ def test_an_error_of_ours_in_one_claim_fails_that_claim_alone(
         node.state.prepare(reference_to(B))
     monkeypatch.undo()
     node.pool = replace(WITHOUT_3)
-    assert node.state.follow_devices()[1] == []
+    assert node.recovery.follow_devices()[1] == []
     assert nodes(node, "a-uid") == ["/dev/nvidia4"]
 
 
@@ -453,6 +453,6 @@ def test_many_claims_are_followed_by_one_look(tmp_path: Path) -> None:
     for claim in claims:
         node.state.prepare(reference_to(claim))
     before = {name: (tmp_path / name).stat().st_ino for name in node.files()}
-    node.state.follow_devices()
-    node.state.follow_devices()
+    node.recovery.follow_devices()
+    node.recovery.follow_devices()
     assert {name: (tmp_path / name).stat().st_ino for name in node.files()} == before

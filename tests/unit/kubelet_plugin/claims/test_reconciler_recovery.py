@@ -41,7 +41,7 @@ def holds_both(node: PluginNode, *gpus: int) -> bool:
 
 def test_recovery_keeps_the_devices_of_a_broken_checkpoint_when_a_gpu_is_missing(tmp_path: Path) -> None:
     node = broken_node(tmp_path, pool=pool_of(0))
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert holds_both(node, 0)
     assert nodes(node, "two-uid") is None
     with pytest.raises(PrepareError, match="has no device"):
@@ -65,10 +65,10 @@ def test_a_broken_checkpoint_whose_new_node_another_claim_holds_gives_no_contain
         node.state.prepare(reference_to(claim))
     (tmp_path / CHECKPOINT).write_bytes(b"x")
     again = node_in(tmp_path, TWO, low, pool=pool_of(2, 3, 0, 1))  # GPU 0 has the node of GPU 2 now
-    assert again.state.recover(again.pods.values()) in (True, False)
+    assert again.recovery.recover(again.pods.values()) in (True, False)
     assert nodes(again, "two-uid") is None
     again.state.unprepare(reference_to(low))
-    again.state.follow_devices()
+    again.recovery.follow_devices()
     assert nodes(again, "two-uid") == ["/dev/nvidia2", "/dev/nvidia3"]
 
 
@@ -77,11 +77,11 @@ def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_p
     config = {"opaque": {"driver": DRIVER, "parameters": {"kind": "FromTheFuture"}}, "source": "FromClaim"}
     results = [{"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(n)} for n in (0, 1)]
     node.claims.put(claim_of("two", {"results": results, "config": [config]}, reserved_for={"pod-two": "pod-two-uid"}))
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert holds_both(node, 0, 1)
     assert [d.minor for p in node.checkpoints.prepared() for d in p.devices] == [0, 1]
     node.claims.put(TWO)
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
@@ -92,17 +92,17 @@ def test_a_claim_that_moved_gets_no_node_of_a_claim_whose_checkpoint_is_broken(t
         node.state.prepare(reference_to(claim))
     (tmp_path / CHECKPOINT).write_bytes(b"x")
     again = node_in(tmp_path, moving, pool=pool_of(3, 2, 0, 1))  # the claim of the broken one is gone from the API
-    again.state.recover(())
+    again.recovery.recover(())
     assert nodes(again, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
     assert nodes(again, "moving-uid") is None
     again.state.unprepare(reference_to(TWO))
-    again.state.follow_devices()
+    again.recovery.follow_devices()
     assert nodes(again, "moving-uid") == ["/dev/nvidia0"]
 
 
 def test_a_broken_checkpoint_remembers_by_its_spec_which_nodes_containers_have(tmp_path: Path) -> None:
     node = broken_node(tmp_path, pool=pool_of(2, 0, 1))
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert nodes(node, "two-uid") == ["/dev/nvidia1", "/dev/nvidia2"]
     other = make_claim("other", (2,))
     node.claims.put(other)
@@ -116,7 +116,7 @@ def test_nothing_is_granted_while_nothing_tells_what_a_broken_checkpoint_holds(t
     node = node_in(tmp_path, TWO, B)
     with pytest.raises(TemporaryError, match=r"the checkpoint of claim UID two-uid is not a checkpoint.* no CDI spec"):
         node.state.prepare(reference_to(B))
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     node.state.prepare(reference_to(B))
     assert holds_both(node, 0, 1)
 
@@ -124,7 +124,7 @@ def test_nothing_is_granted_while_nothing_tells_what_a_broken_checkpoint_holds(t
 def test_devices_of_an_allocation_that_was_taken_back_by_force_stay_held_too(tmp_path: Path) -> None:
     node = broken_node(tmp_path, pool=ALL)
     node.claims.put(make_claim("two", (4,), reserved_for={"pod-two": "pod-two-uid"}))
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert nodes(node, "two-uid") == ["/dev/nvidia4"]
     assert holds_both(node, 0, 1, 4)
 
@@ -135,7 +135,7 @@ def test_a_rebuild_that_crashed_is_no_half_preparation_whose_devices_are_free(tm
     (tmp_path / CHECKPOINT).write_bytes(b"x")
     node.checkpoints.start(prepared)
     node.claims.by_key.clear()
-    node.state.recover(())
+    node.recovery.recover(())
     assert holds_both(node, 0, 1)
 
 
@@ -159,8 +159,8 @@ def test_an_error_of_ours_in_one_claim_holds_up_the_recovery_of_no_other(
         return right(prepared, *rest)
 
     monkeypatch.setattr(claim_files, "claim_spec", fails)
-    assert not node.state.recover(node.pods.values())
+    assert not node.recovery.recover(node.pods.values())
     assert nodes(node, "b-uid") == ["/dev/nvidia6"]
     monkeypatch.undo()
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert [nodes(node, uid) for uid in ("a-uid", "half-uid")] == [["/dev/nvidia5"], ["/dev/nvidia1"]]

@@ -381,7 +381,7 @@ def test_killed_in_any_step_a_restart_ends_in_the_same_state(tmp_path: Path, ope
         if not killed(folder, claim, operation, left):
             break
         again = node_of(folder, claim)
-        again.state.recover(again.pods.values())
+        again.recovery.recover(again.pods.values())
         again.state.prepare(reference)
         found = {name: data for name, data in again.files().items() if name.startswith(("cdi/", "claims/"))}
         assert {name: found.get(name) for name in wanted} == wanted
@@ -466,7 +466,7 @@ def test_the_runtime_class_of_the_pod_decides_what_its_containers_get(tmp_path: 
     ]
     again = PluginNode(tmp_path, node.claims, node.pods, pool=POOL, gpu_driver_edits=no_driver, control_nodes=tuple)
     (node.folder / "cdi" / f"{DRIVER}-claim_claim-uid.json").unlink()
-    again.state.recover(())  # while its pod runs, from the checkpoint alone
+    again.recovery.recover(())  # while its pod runs, from the checkpoint alone
     assert spec_of(again) == spec
     again.state.unprepare(reference_to(claim))
     node.pods.add(make_pod())

@@ -46,7 +46,7 @@ class Watching(ServerFiles):
 
     def _note(self, what: str, effect: Effect, others: Sequence[Effect]) -> None:
         assert self.node is not None
-        self.node.state.drop_stray_metadata()  # takes the lock, which says so where this thread holds it
+        self.node.recovery.drop_stray_metadata()  # takes the lock, which says so where this thread holds it
         assert effect.is_same(next(e for e in journal(self.node) if e.device == effect.device))
         self.seen.append((what, effect.device, len(others)))
 
@@ -113,10 +113,10 @@ def test_a_claim_whose_checkpoint_is_rebuilt_keeps_its_spec_until_its_effects_ar
     for _ in range(2):
         with pytest.raises(TemporaryError, match="does not start"):
             node.state.prepare(REFERENCE)
-        node.state.follow_devices()
+        node.recovery.follow_devices()
         assert (node.files()[SPEC], servers(node)) == (spec, serving)
     means.fails = ()
-    node.state.follow_devices()
+    node.recovery.follow_devices()
     assert [effect.outcome for effect in journal(node)] == [{"server": f"of-{device_name(gpu)}"} for gpu in (0, 1)]
     assert node.files()[SPEC] == spec
     assert node.checkpoints.prepared()[0] == node.state.prepare(REFERENCE)
@@ -312,7 +312,7 @@ def run_at_random(folder: Path, seed: int) -> None:
             for name in (effect.gpu, client(effect))
         }
         assert needed <= there, (seed, needed - there)
-        assert node.state.recover(())
+        assert node.recovery.recover(())
     node = started(0)
     for claim in claims:
         node.state.unprepare(reference_to(claim))

@@ -13,7 +13,7 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
-from dracaena.kubelet_plugin.claims import device_state
+from dracaena.kubelet_plugin.claims import recovery
 from dracaena.kubelet_plugin.effects.claim_effects import MAX_WAITING
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, State
@@ -153,7 +153,7 @@ def test_a_start_does_not_take_back_what_was_prepared_since_it_looked(
         PluginNode(tmp_path, FakeClaims(CLAIM), steps=KilledSteps(3)).state.prepare(REFERENCE)
     node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()))
     node.claims.by_key.clear()
-    logged = device_state.log
+    logged = recovery.log
 
     class CallInBetween:
         """Kubelet's call comes after the start has found that the claim is gone."""
@@ -166,8 +166,8 @@ def test_a_start_does_not_take_back_what_was_prepared_since_it_looked(
         def __getattr__(self, name: str) -> Any:
             return getattr(logged, name)
 
-    monkeypatch.setattr(device_state, "log", CallInBetween())
-    assert node.state.recover(())
+    monkeypatch.setattr(recovery, "log", CallInBetween())
+    assert node.recovery.recover(())
     assert is_done(node)
 
 

@@ -119,7 +119,7 @@ class Walk:
             self._look()
         elif act < 0.88:
             self._restart()
-            self.node.node.state.recover(())
+            self.node.node.recovery.recover(())
         elif act < 0.95:
             self._restart_fabric_manager()
         elif act < 0.98:
@@ -132,7 +132,7 @@ class Walk:
         node = self.node
         node.look()
         self._seen()
-        node.node.state.follow_devices()
+        node.node.recovery.follow_devices()
 
     def _seen(self) -> None:
         fabric = self.node.node.pool.fabric
@@ -280,7 +280,7 @@ def _follow(node: FabricNode, claim: ResourceClaim, after: str) -> None:
     elif after == "restarted":
         node.manager.restart(resuming=True)
         node.look()
-        node.node.state.recover(())
+        node.node.recovery.recover(())
     elif after == "again":
         prepare(node, claim)
     elif after == "broken":

@@ -439,7 +439,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_without_a_limit_that_nobody
                 ground.prepare()
                 assert ground.limits()["a"] == 15, step
             elif way == "follow":
-                ground.node.state.recover(())
+                ground.node.recovery.recover(())
                 ground.look()
                 expected = {"a": 15, "b": 10} if work == "follow" else {"a": 15}
                 assert ground.limits() in (expected, {"a": 5}), step

@@ -48,7 +48,7 @@ def test_a_claim_gets_the_mig_device_that_was_made_for_it_by_its_nodes_and_uuid(
     assert "NVIDIA_VISIBLE_DEVICES=void" in spec
     claims.restart()
     assert claims.node.state.prepare(reference_to(claim)).devices == (device,)
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     assert claims.done()[0].devices == (device,)
     claims.node.state.unprepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == []
@@ -174,7 +174,7 @@ def test_the_nodes_of_a_device_that_is_gone_open_no_other_claims_device(claims: 
     other = claims.claim("other", claims.place("1g.10gb", 3))
     (before,) = claims.node.state.prepare(reference_to(gone)).devices
     loaded_anew(claims, *([gone] if is_read else []))
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     with pytest.raises(
         DeviceHeldError, match=r"nvidia-cap13 now, which containers of claim default/gone .* still have"
     ):
@@ -189,7 +189,7 @@ def test_a_claim_whose_device_is_gone_stands_in_the_way_of_its_place_and_its_nod
     gone = claims.claim("gone", claims.place("1g.10gb", 0))
     claims.node.state.prepare(reference_to(gone))
     loaded_anew(claims, gone)
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     claims.mig.hardware.put(0, "1g.10gb", 6)  # gets number and nodes of what is gone
     beside = claims.claim("beside", claims.place("1g.10gb", 3))
     (device,) = claims.node.state.prepare(reference_to(beside)).devices
@@ -205,7 +205,7 @@ def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims:
     files = claims.node.files()
     there = claims.pool
     loaded_anew(claims, claim)
-    (trouble,), _ = claims.node.state.follow_devices()
+    (trouble,), _ = claims.node.recovery.follow_devices()
     assert trouble.aside == f"MIG device {prepared.devices[0].uuid} is gone"
     assert trouble.vanished == (prepared.devices[0].uuid,)
     assert "cdi/gpu.dracaena.dev-claim_gone-uid.json" not in claims.node.files()
@@ -214,11 +214,11 @@ def test_no_container_is_started_with_the_nodes_of_a_device_that_is_gone(claims:
             claims.node.state.prepare(reference_to(claim))
         claims.restart()
     claims.read(there)  # as if the reading had been wrong
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     assert claims.done()[0].devices == prepared.devices
     assert claims.node.files() == files
     loaded_anew(claims, claim)
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     claims.node.state.unprepare(reference_to(claim))
     assert claims.node.checkpoints.load_all() == ((), ())
 
@@ -230,7 +230,7 @@ def read_truly(claims: Claims) -> None:
     devices = [device for checkpoint in checkpoints for device in checkpoint.prepared.devices if device.access_minors]
     gone = {device.device: device.uuid for device in devices if device.uuid not in there}
     claims.read(dataclasses.replace(claims.pool, vanished=gone))
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
 
 
 @pytest.mark.parametrize("seed", sampled(range(300), 6, 60))

@@ -87,10 +87,10 @@ def test_a_claim_that_is_rebuilt_has_its_mig_devices_again(
     damage(claims, claim)
     claims.restart()
     rebuild(claims, claim)
-    claims.node.state.follow_devices()
+    claims.node.recovery.follow_devices()
     assert changes(claims) == []
     assert files(claims) == before
-    troubles, _ = claims.node.state.follow_devices()
+    troubles, _ = claims.node.recovery.follow_devices()
     assert list(troubles) == []
     claims.node.state.unprepare(reference_to(claim))
     assert claims.mig.hardware.layout(0) == []
@@ -117,7 +117,7 @@ def test_a_kill_at_any_step_of_the_rebuild_neither_loses_the_devices_nor_makes_o
             except StopError:
                 claims.restart()
             claims.steps.left = NEVER
-            claims.node.state.recover(())
+            claims.node.recovery.recover(())
             rebuild(claims, claim)
             assert changes(claims) == []
             assert files(claims) == before
@@ -390,7 +390,7 @@ class Walk:
 
     def sweep(self, _claim: ResourceClaim) -> None:
         with suppress(DracaenaError):
-            self.claims.node.state.recover(())
+            self.claims.node.recovery.recover(())
         self.claims.sweep()
 
     def act_as_admin(self) -> None:

@@ -199,10 +199,10 @@ def test_two_claims_of_one_server_whose_checkpoints_are_gone_are_both_served_aga
     before, served = held.files(), sorted(asked(node))
     for claim in claims:
         damage(held.folder / "claims" / f"{reference_to(claim).uid}.json")
-    held.state.recover(pods.values())
+    held.recovery.recover(pods.values())
     for _ in range(2):
         held.sweeper.sweep()
-        held.state.follow_devices()
+        held.recovery.follow_devices()
     assert {name: data for name, data in held.files().items() if not name.endswith(".broken")} == before
     assert sorted(asked(node)) == served
     for claim in claims:
@@ -396,10 +396,10 @@ def test_a_start_does_not_wait_for_shares_that_are_pending_nor_fail_by_those_tha
     away = plugin(tmp_path, shares(root_of(node), runs=False), claim)
     with pytest.raises(EffectPendingError):
         away.state.prepare(reference_to(claim))
-    assert plugin(tmp_path, shares(root_of(node), runs=False), claim).state.recover(()) is True
+    assert plugin(tmp_path, shares(root_of(node), runs=False), claim).recovery.recover(()) is True
     assert len(asked(node)) == 1
     node.settle()
-    assert plugin(tmp_path, shares(root_of(node), runs=False)).state.recover(()) is False, "the claim is gone"
+    assert plugin(tmp_path, shares(root_of(node), runs=False)).recovery.recover(()) is False, "the claim is gone"
     assert asked(node) == []
-    assert plugin(tmp_path, shares(root_of(node), node.settle)).state.recover(()) is True
+    assert plugin(tmp_path, shares(root_of(node), node.settle)).recovery.recover(()) is True
     assert node.statuses() == {}

@@ -166,7 +166,7 @@ def test_the_interval_stays_while_a_claim_whose_checkpoint_was_lost_has_a_spec(t
     node.checkpoints.look_at_each()
     left = unclaimed(node, slices)
     assert (left.restore(), slices.intervals[GPU]) == (0, LONG)
-    assert node.state.drop_stray_spec(reference_to(claim).uid)
+    assert node.recovery.drop_stray_spec(reference_to(claim).uid)
     assert (left.restore(), slices.intervals[GPU]) == (1, MEDIUM)
 
 
@@ -310,7 +310,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_with_what_was_there_before(
                 node.state.prepare(reference_to(claim))
                 assert slices.intervals[GPU] is LONG, step
             elif way == "recover":
-                node.state.recover(())
+                node.recovery.recover(())
             node.state.unprepare(reference_to(claim))
             assert slices.intervals[GPU] is (LONG if beside else MEDIUM), (step, way)
             node.state.unprepare(reference_to(other))

@@ -56,7 +56,7 @@ def test_a_gpu_is_bound_when_a_claim_gets_it_and_back_when_that_ends(node: VfioN
     variable = "PCI_RESOURCE_NVIDIA_COM_H100_80GB_HBM3"
     assert spec["devices"][1]["containerEdits"]["env"] == [f"{variable}={node.addresses[1]}"]
     node.look()  # the NVIDIA driver shows none of them now
-    node.node.state.follow_devices()
+    node.node.recovery.follow_devices()
     assert [prepared.claim.name for prepared in node.done()] == ["machine"]
     node.restart()
     prepare(node, claim)
@@ -264,10 +264,10 @@ class Walk:
             self.node.unclaimed.give_back()
         elif act < 0.95:
             self.node.look()
-            self.node.node.state.follow_devices()
+            self.node.node.recovery.follow_devices()
         elif act < 0.97:
             self.node.restart()
-            self.node.node.state.recover(())
+            self.node.node.recovery.recover(())
         else:
             self.node.bus.refusing = {}  # or the boot itself leaves a GPU without a driver
             self.node.reboot()

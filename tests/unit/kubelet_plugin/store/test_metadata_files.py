@@ -195,7 +195,7 @@ def test_a_lost_document_waits_for_the_gpus_to_be_known(tmp_path: Path) -> None:
     again = node_with(tmp_path, CLAIM, read_pool=unknown)
     with pytest.raises(TemporaryError, match="not known yet"):
         again.state.prepare(reference_to(CLAIM))
-    assert not again.state.recover(())
+    assert not again.recovery.recover(())
 
 
 def test_the_document_of_a_claim_that_took_the_name_over_stays(tmp_path: Path) -> None:

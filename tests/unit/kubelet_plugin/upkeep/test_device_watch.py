@@ -31,7 +31,11 @@ class Watched:
         self.told: list[tuple[str, list[str], str, str]] = []
         self.node = PluginNode(folder, FakeClaims(CLAIM, LOW), FakePods(make_pod(), make_pod("ended", phase="Failed")))
         self.watch = DeviceWatch(
-            state=self.node.state, pods=self.node.pods, tell=self.tell, clock=self.node.clock, metrics=self.node.metrics
+            recovery=self.node.recovery,
+            pods=self.node.pods,
+            tell=self.tell,
+            clock=self.node.clock,
+            metrics=self.node.metrics,
         )
 
     def tell(self, claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
@@ -182,7 +186,7 @@ def test_the_thread_looks_after_each_change_and_each_minute(watched: Watched) ->
             raise TemporaryError("not known yet")
         return pools[-1]
 
-    watched.node.state._read_pool = read_pool
+    watched.node.recovery._read_pool = read_pool
 
     def told() -> bool:
         watched.node.clock.advance(LOOK_EVERY_S)
@@ -217,7 +221,7 @@ def test_the_first_reading_ends_the_pause_after_a_look_without_one(watched: Watc
 
         return look
 
-    watched.node.state._read_pool = read_pool
+    watched.node.recovery._read_pool = read_pool
     with seen_to_rest() as resting:
         watched.watch.start()
         try:

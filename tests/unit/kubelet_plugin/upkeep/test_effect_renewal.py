@@ -201,12 +201,12 @@ def test_what_was_forgotten_of_a_claim_that_is_set_aside_is_made_once_it_is_prep
     whole = ground.node.pool
     ground.node.pool = dataclasses.replace(whole, gpus={})
     ground.load_driver_anew()
-    ground.node.state.follow_devices()
+    ground.node.recovery.follow_devices()
     assert not ground.renewal.look()
     ground.node.pool = whole
     ground.load_driver_anew()
     assert not ground.renewal.look()
-    ground.node.state.follow_devices()
+    ground.node.recovery.follow_devices()
     assert ground.renewal.look()
     assert ground.enforced() == (10, LONG)
 

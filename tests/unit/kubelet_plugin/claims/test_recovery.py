@@ -69,7 +69,7 @@ def test_a_cdi_spec_that_was_lost_is_written_again_at_start_without_kubelet_or_a
     (tmp_path / SPEC).unlink()
     restarted = node_in(tmp_path)
     restarted.claims.unavailable = True
-    assert restarted.state.recover(())
+    assert restarted.recovery.recover(())
     assert restarted.files() == before
 
 
@@ -81,10 +81,10 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
     places = GpuDriverPlaces(str(root), str(root), str(root))
     installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
     restarted = node_in(tmp_path, gpu_driver_edits=installation.edits)
-    assert not restarted.state.recover(())
+    assert not restarted.recovery.recover(())
     assert SPEC not in restarted.files()
     put_gpu_driver(root)
-    assert restarted.state.recover(())
+    assert restarted.recovery.recover(())
     mounts = json.loads((tmp_path / SPEC).read_bytes())["containerEdits"]["mounts"]
     assert f"{root}/usr/lib64/libcuda.so.{VERSION}" in {mount["hostPath"] for mount in mounts}
 
@@ -117,7 +117,7 @@ def test_a_running_pods_broken_checkpoint_is_rebuilt_without_kubelet(tmp_path: P
     before = node.files()
     (tmp_path / CHECKPOINT).write_bytes(b"{")
     restarted = node_in(tmp_path)
-    assert restarted.state.recover(restarted.pods.values())
+    assert restarted.recovery.recover(restarted.pods.values())
     assert {**before, f"{CHECKPOINT}.broken": b"{"} == node.files()
 
 
@@ -126,7 +126,7 @@ def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) ->
     half_prepare(node)
     assert state_of(node) == "started"
     node.claims.by_key.clear()
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert not set(node.files()) & {CHECKPOINT, SPEC}
 
 
@@ -144,7 +144,7 @@ def test_what_kubelet_unprepares_while_recovery_reads_the_claim_is_not_prepared_
         return claim
 
     monkeypatch.setattr(node.claims, "read_claim", unprepared_meanwhile)
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert not set(node.files()) & {CHECKPOINT, SPEC}
 
 
@@ -152,9 +152,9 @@ def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     half_prepare(node)
     node.claims.unavailable = True
-    assert not node.state.recover(node.pods.values())
+    assert not node.recovery.recover(node.pods.values())
     node.claims.unavailable = False
-    assert node.state.recover(node.pods.values())
+    assert node.recovery.recover(node.pods.values())
     assert state_of(node) == "done"
 
 

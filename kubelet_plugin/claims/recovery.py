@@ -1,0 +1,170 @@
+"""Settles what nobody else would: what a crash, a power cut or a lost file left of the claims of this node.
+
+Kubelet does not ask again for a claim whose pod runs, and a restarted container asks only the runtime. What kubelet may
+have been answered is brought back, or set aside with its devices held; what it never got an answer for is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.claims.device_state import DeviceState, PrepareError, SetAsideError
+from dracaena.kubelet_plugin.claims.reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, EffectPendingError, NodeLock, ReadPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
+from dracaena.kubelet_plugin.prepare.reports.podlist import claim_names
+from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
+
+log = structlog.get_logger()
+
+
+class ClaimRecovery:
+    """Callers do not hold the node's lock. Calls may come from several threads."""
+
+    def __init__(
+        self,
+        *,
+        state: DeviceState,
+        read_pool: ReadPool,
+        claims: ClaimReader,
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        claim_reconciler: ClaimReconciler,
+        reporter: PodDevicesReporter,
+        lock: NodeLock,
+    ) -> None:
+        self._state = state
+        self._read_pool = read_pool
+        self._claims = claims
+        self._checkpoints = checkpoints
+        self._files = files
+        self._metadata = files.metadata
+        self._claim_reconciler = claim_reconciler
+        self._reporter = reporter
+        self._lock = lock
+
+    def enter_boot(self) -> None:
+        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims again.
+
+        Content is not synced (adapters.files), so a checkpoint may be torn or missing. Left alone, it would count as
+        one of this boot: for an operator who can do nothing about it, its devices held by the old boot's CDI spec.
+        """
+        try:
+            with self._lock.hold():
+                before = self._checkpoints.enter_boot()
+                for broken, _ in [*self._files.unsure(self._checkpoints)] if before else ():
+                    self._files.remove_spec(broken.uid)
+                    self._metadata.remove(broken)
+                    self._checkpoints.discard(broken.uid)
+                    log.info("remains of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
+        except DracaenaError as error:
+            log.warning("remains of an earlier boot are not cleaned up", error=str(error))
+
+    def recover(self, pods: Iterable[Pod]) -> bool:
+        """Finish or roll back what a crash left half done, rewrite lost CDI specs, rebuild broken checkpoints.
+
+        The names of claims with broken checkpoints come from `pods`. Returns whether nothing is left that a later try
+        could settle.
+        """
+        with self._lock.hold():
+            self._checkpoints.look_at_each()
+            good, broken = self._checkpoints.load_all()
+        settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
+        references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
+        settled += map(self._recover, [*references, *self.find_claims({b.uid for b in broken}, pods)])
+        return all(settled)
+
+    def _restore(self, reference: ClaimReference) -> bool:
+        """Rewrite a prepared claim's lost files; return whether no retry is needed."""
+        try:
+            self._state.restore(reference.uid)
+        except SetAsideError:
+            return True
+        except DracaenaError as error:
+            log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
+            return False
+        except Exception:
+            # As in _recover(): a bug that hits one claim must not hold up the recovery of the others.
+            log.exception("CDI spec not checked: internal error of the plugin", claim=str(reference))
+            return False
+        return True
+
+    def _recover(self, reference: ClaimReference) -> bool:
+        """Settle one claim; return whether that is done."""
+        try:
+            self._prepare_or_take_back(reference)
+        except SetAsideError:
+            return True
+        except EffectPendingError as error:
+            log.info("claim waits for kubelet to ask again", claim=str(reference), reason=str(error))
+        except DracaenaError as error:
+            log.warning("claim not recovered yet", claim=str(reference), error=str(error))
+            return False
+        except Exception:
+            # A bug that hits one claim must not hold up the others, nor the start. It is retried.
+            log.exception("claim not recovered: internal error of the plugin", claim=str(reference))
+            return False
+        return True
+
+    def _prepare_or_take_back(self, reference: ClaimReference) -> None:
+        try:
+            self._state.prepare(reference, resumes=True)
+        except (ClaimGoneError, PrepareError) as error:
+            with self._lock.hold():
+                if self._checkpoints.may_be_in_use(reference.uid):
+                    return  # its pod may run: left to kubelet, or to the sweeper once kubelet no longer knows it
+            log.info("unfinished preparation undone", claim=str(reference), reason=str(error))
+            self._state.unprepare_unused(reference)  # another call may have prepared it since
+
+    def follow_devices(self) -> tuple[Sequence[ClaimTrouble], Sequence[DracaenaError]]:
+        """Reconcile prepared claims with the latest reading of the devices.
+
+        Returns what users must be told of them, and why some could not be settled. Raises DracaenaError before the
+        first reading, and if the node's lock cannot be acquired.
+        """
+        with self._lock.hold():
+            before = self._checkpoints.prepared()
+            failed = self._claim_reconciler.reconcile(self._read_pool())
+            troubles = self._claim_reconciler.troubles()
+            same = self._checkpoints.prepared() is before
+            unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
+        if not same:
+            self._reporter.changed()
+        for claim in unplanned:
+            self._recover(claim)  # the obstacle may be gone
+        return troubles, list(failed.values())
+
+    def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
+        """Return the claims with these UIDs that pods of this node use, from the API: only it knows their names."""
+        named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
+        candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
+        return [reference for reference in candidates if self._exists(reference)]
+
+    def _exists(self, reference: ClaimReference) -> bool:
+        try:
+            self._claims.read_claim(reference)
+        except ClaimGoneError:
+            return False
+        return True
+
+    def drop_stray_spec(self, uid: ClaimUid) -> bool:
+        """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
+        with self._lock.hold():
+            if self._checkpoints.load(uid) is not None or self._files.spec_is_gone(uid):
+                return False
+            self._files.remove_spec(uid)
+        return True
+
+    def drop_stray_metadata(self) -> int:
+        """Remove device metadata that no checkpoint mentions; return how many files were removed."""
+        with self._lock.hold():
+            now, earlier, broken = self._checkpoints.load_by_boot()
+            known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
+            return self._metadata.remove_strays(known | {b.uid for b in broken})
