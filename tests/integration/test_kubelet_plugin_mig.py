@@ -11,7 +11,6 @@ from dracaena.api.mig import mig_device_name
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import Device, ResourceClaim
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.store.own_places import SETTLED_S
 from support.api_ground import ApiGround
@@ -22,7 +21,7 @@ from support.late_watch import start_without_pods
 from support.mig_node import access_minors
 from support.nvml_mig_world import HOPPER, put_capabilities
 from support.nvml_world import NvmlNode, node_events, nvml_node, nvml_world, taints
-from support.plugin_world import DRIVER, World, http, start_process
+from support.plugin_world import DRIVER, NO_WAIT_S, World, http, start_process
 from support.sockets import short_folder
 
 MACHINE = HOPPER
@@ -104,7 +103,7 @@ def test_a_pod_gets_the_slice_that_is_made_for_it_and_the_gpu_turns_whole_again(
     assert [(s.metadata.name, s.metadata.resource_version) for s in node.world.slices()] == before
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
     whole = node.world.allocated_claim("whole", [], devices=[gpu_device_name(GPU.uuid)])
-    assert "still held" in node.world.prepare(whole, timeout_s=ANSWER_RESERVE_S)[whole.metadata.uid].error
+    assert "still held" in node.world.prepare(whole, timeout_s=NO_WAIT_S)[whole.metadata.uid].error
     assert node.world.unprepare(claim) == {claim.metadata.uid: ""}
     assert hardware.layout(0) == []
     assert node.world.prepare(whole)[whole.metadata.uid].error == ""

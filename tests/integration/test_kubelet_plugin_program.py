@@ -13,14 +13,24 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.gpu_driver_root import put_gpu_driver
 from support.kube import wait_for
 from support.plugin import files_below
-from support.plugin_world import CALL_S, DRIVER, GPUS, NODE, START_S, World, http, start_command, start_process
+from support.plugin_world import (
+    CALL_S,
+    DRIVER,
+    GPUS,
+    NO_WAIT_S,
+    NODE,
+    START_S,
+    World,
+    http,
+    start_command,
+    start_process,
+)
 from support.sockets import short_folder
 
 
@@ -136,7 +146,7 @@ def test_a_claim_of_the_same_name_with_another_uid_is_refused(world: World, plug
 
 def test_two_claims_for_one_device_and_the_holder_is_named(world: World, plugin: Program) -> None:
     first, second = world.allocated_claim("first", [0, 1]), world.allocated_claim("second", [1, 2])
-    answers = world.prepare(first, second, timeout_s=ANSWER_RESERVE_S)
+    answers = world.prepare(first, second, timeout_s=NO_WAIT_S)
     assert answers[first.metadata.uid].error == ""
     assert f"is still held by claim default/first (UID {first.metadata.uid})" in answers[second.metadata.uid].error
 
@@ -174,7 +184,7 @@ def test_two_instances_of_an_upgrade_share_the_nodes_state(world: World) -> None
         answer = world.prepare(claim, pod_uid="uid-old")[claim.metadata.uid]
         assert answer.error == ""
         assert world.prepare(claim, pod_uid="uid-new")[claim.metadata.uid] == answer
-        refused = world.prepare(other, pod_uid="uid-new", timeout_s=ANSWER_RESERVE_S)[other.metadata.uid]
+        refused = world.prepare(other, pod_uid="uid-new", timeout_s=NO_WAIT_S)[other.metadata.uid]
         assert "still held" in refused.error
         old.terminate()
         assert old.wait(CALL_S) == 0

@@ -18,6 +18,7 @@ from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.claims.calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.proto.dra.v1 import api_pb2 as v1
@@ -35,6 +36,9 @@ GPUS = [gpu.uuid for gpu in read_machine(MACHINE).gpus]
 CALL_S = 20
 START_S = 60
 """For a process to start beside others on a loaded machine."""
+NO_WAIT_S = ANSWER_RESERVE_S / 2
+"""Leaves a call no time to wait for devices. With all of the reserve it may have some: gRPC rounds timeouts up, by
+0.1 s here, and a plugin whose clock a test moves waits for those 0.1 s until the call is over."""
 
 
 class NodeEvent(KubeObject, frozen=True):
@@ -181,7 +185,7 @@ class World:
     def prepare(
         self, *claims: ResourceClaim, pod_uid: str = "", timeout_s: float = CALL_S
     ) -> dict[str, v1.NodePrepareResourceResponse]:
-        """Prepare as kubelet does. With a timeout of ANSWER_RESERVE_S the plugin has no time to wait for devices."""
+        """Prepare as kubelet does. With a timeout of NO_WAIT_S the plugin has no time to wait for devices."""
         request = v1.NodePrepareResourcesRequest(claims=[_claim(c) for c in claims])
         with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
             stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
