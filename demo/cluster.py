@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+import urllib3
 import yaml
 
 from dracaena.api.errors import DracaenaError, TemporaryError
@@ -176,6 +178,7 @@ class DemoCluster:
         self._start_stand_ins()
         self._start_programs()
         self.wait_published()
+        self.wait("the controller to see all nodes", self._unseen, READY_TIMEOUT_S)
 
     def _connect(self, user_agent: str) -> KubeClient:
         return KubeClient(Transport.from_kubeconfig(str(self.kubeconfig), user_agent=user_agent))
@@ -294,6 +297,23 @@ class DemoCluster:
             return f"no ResourceSlices of {', '.join(absent)}" if absent else None
 
         self.wait("every node to publish its devices", missing, timeout_s)
+
+    def _unseen(self) -> str | None:
+        """Return which nodes the controller's page does not have, None if it has all.
+
+        The controller's watches bring what they show in any order: it may know a pod before it knows the last node, and
+        would give the pod the best GPUs of those that it knows.
+        """
+        url = self.page_url()
+        if url is None:
+            return "it does not serve its page yet"
+        try:
+            answer = urllib3.request("GET", f"{url}api/nodes", retries=False, timeout=READY_TIMEOUT_S)
+        except urllib3.exceptions.HTTPError as error:
+            return f"its page does not answer: {error}"
+        seen = {node["name"] for node in answer.json()["nodes"]} if answer.status == HTTPStatus.OK else set()
+        unseen = [node.name for node in self.nodes if node.name not in seen]
+        return f"it does not know {', '.join(unseen)}" if unseen else None
 
 
 def _slice_count(items: Sequence[ResourceSlice]) -> int:

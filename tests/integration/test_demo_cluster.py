@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
+import urllib3
 
 from dracaena.api.gpu_templates import GpuTemplate
 from dracaena.api.machine_json import encode_machine
@@ -27,7 +32,8 @@ from support.embedded_cluster import (
     wait_observed,
     wait_settled,
 )
-from support.forked_programs import begin_forked
+from support.forked_programs import ForkedProgram, begin_forked
+from support.kube import wait_for
 from support.mig_nodes import mig_classes
 from support.page_cluster import divided_machine
 from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
@@ -241,6 +247,31 @@ def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> No
 
     cluster.wait("the namespace to go", left, 60.0)
     wait_all_free(cluster)
+
+
+def test_a_cluster_is_ready_only_when_its_controller_sees_all_nodes() -> None:
+    """A first pod cannot get what the controller does not see yet, and gets something worse instead."""
+    programs: list[ForkedProgram] = []
+
+    def begin(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> ForkedProgram:
+        programs.append(begin_forked(arguments, log, environment))
+        return programs[-1]
+
+    def wait_published_unseen(self: DemoCluster) -> None:
+        """The slices are published while the controller stands still; it goes on some time later."""
+        controller = programs[0].pid
+        wait_for(self.page_url, "the controller serves")
+        os.kill(controller, signal.SIGSTOP)
+        wait_published(self)
+        threading.Timer(0.2, os.kill, (controller, signal.SIGCONT)).start()
+
+    wait_published = DemoCluster.wait_published
+    with (
+        patch.object(DemoCluster, "wait_published", wait_published_unseen),
+        DemoCluster(TWO_NODES, begin=begin) as cluster,
+    ):
+        nodes = urllib3.request("GET", f"{cluster.page_url()}api/nodes", retries=False).json()["nodes"]
+    assert [node["name"] for node in nodes] == sorted(node.name for node in TWO_NODES)
 
 
 def test_a_rewritten_pod_gets_mig_devices_of_its_profile_from_a_template_made_for_it(tmp_path: Path) -> None:
