@@ -146,6 +146,15 @@ class ControlPlane:
             programs=up,
         )
 
+    def restart_clients(self) -> None:
+        """Let kube-controller-manager and kube-scheduler see a server that was started again: a watch that broke comes
+        back only after a back-off, which was more than a minute after four such starts.
+        """
+        self.wait_ready()
+        for program in (self.controller_manager, self.scheduler):
+            program.stop()
+            program.start()
+
     def api(self, identity: Identity = ADMIN) -> Api:
         """Talk to the server as somebody."""
         return Api(self.url, self.authority, identity.token)

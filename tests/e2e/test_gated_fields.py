@@ -94,10 +94,7 @@ def switched_on(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def restart_clients(cluster: MadeUpCluster) -> None:
     """Let everybody see the server that was started again at once, and not after a back-off."""
-    cluster.control_plane.wait_ready()
-    for program in (cluster.control_plane.controller_manager, cluster.control_plane.scheduler):
-        program.stop()
-        program.start()
+    cluster.control_plane.restart_clients()
     cluster.controller.stop()
     cluster.start_controller()
 

@@ -39,13 +39,8 @@ def grouped(made_up: MadeUpCluster) -> Iterator[MadeUpCluster]:
 
 
 def start_clients_again(cluster: MadeUpCluster) -> None:
-    """Let everybody see the server that was started again: a watch that broke comes back only after a back-off, and the
-    next test would meet what was there before."""
-    plane = cluster.control_plane
-    plane.wait_ready()
-    for program in (plane.controller_manager, plane.scheduler):
-        program.stop()
-        program.start()
+    """Let everybody see the server that was started again: the next test would meet what was there before."""
+    cluster.control_plane.restart_clients()
     cluster.controller.stop()
     cluster.start_controller()
 

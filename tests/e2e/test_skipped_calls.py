@@ -33,6 +33,7 @@ def gated(installed: Cluster) -> Iterator[Cluster]:
     paths: list[str] = []
     with ExitStack() as switched:
         switched.callback(wait_well, installed)
+        switched.callback(plane.restart_clients)
         for program in (plane.apiserver, plane.scheduler, installed.node.kubelet):
             switched.enter_context(program.restarted_with(GATES))
             plane.wait_ready()

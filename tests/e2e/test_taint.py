@@ -62,7 +62,7 @@ def test_server_that_drops_the_taint_gets_no_device(installed: Cluster) -> None:
         with installed.installation.plugin.restarted_with():
             eventually(lambda: told(installed), "the node is told why it publishes no device", within_s=PUBLISH_S)
             assert installed.installation.devices() == []
-    installed.control_plane.wait_ready()
+    installed.control_plane.restart_clients()
     installed.installation.wait_ready()
     wait_taints(installed, GPU_COUNT)
 

@@ -97,7 +97,7 @@ def test_server_without_device_taints_is_told_of(chart: ChartCluster) -> None:
             "the pool is empty",
             within_s=EMPTIED_S,
         )
-    chart.control_plane.wait_ready()
+    chart.control_plane.restart_clients()
     # The plugin would ask again after ten minutes.
     chart.kubectl("--namespace", NAMESPACE, "rollout", "restart", f"daemonset/{RELEASE}-kubelet-plugin")
     chart.wait_published()

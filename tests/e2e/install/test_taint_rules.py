@@ -28,7 +28,7 @@ RUN_S = 90.0
 def with_rules(chart: ChartCluster) -> Iterator[ChartCluster]:
     with ExitStack() as switched:
         if TAINT_RULES_API:
-            switched.callback(chart.control_plane.wait_ready)
+            switched.callback(chart.control_plane.restart_clients)
             switched.enter_context(chart.control_plane.apiserver.restarted_with(*TAINT_RULES_GATE, *TAINT_RULES_API))
             chart.control_plane.wait_ready()
             switched.enter_context(chart.control_plane.controller_manager.restarted_with(*TAINT_RULES_GATE))
