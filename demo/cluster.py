@@ -246,7 +246,8 @@ class DemoCluster:
 
     def page_url(self) -> str | None:
         """Return where the controller serves its page, as its log says; None before that."""
-        for line in reversed(self.controller.log_path.read_text(encoding="utf-8").splitlines()):
+        whole_lines, _, _ = self.controller.log_path.read_text(encoding="utf-8").rpartition("\n")
+        for line in reversed(whole_lines.splitlines()):
             if '"serving the page"' in line:
                 return f"http://127.0.0.1:{json.loads(line)['port']}/"
         return None

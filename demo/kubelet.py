@@ -113,9 +113,8 @@ class PluginSockets:
         self._on_change = on_change
         self._on_gone = on_gone
         self._lock = Lock()
-        self._instances: dict[
-            tuple[str, int, int], _PluginInstance
-        ] = {}  # by socket identity, in order of registration
+        # By socket identity, in order of registration.
+        self._instances: dict[tuple[str, int, int], _PluginInstance] = {}
         self._refused: set[tuple[str, int, int]] = set()
         self._gone_at_s: dict[str, float] = {}  # driver → steady time at which its slices are wiped
         self._loop = ReconcileLoop("kubelet plugins", self._look, clock)
