@@ -100,9 +100,7 @@ class ModePorts:
 
 
 class CcModes:
-    """Has a thread of its own; take() and read_again() are for the thread that reads, take_labels() and look_soon() for
-    any.
-    """
+    """Has a thread of its own; take() and read_again() are for the thread that reads, look_soon() is for any."""
 
     def __init__(
         self, changes: CcModeChanges, journals: CcModeJournals, users: GpuUsers, ports: ModePorts, clock: Clock
@@ -141,13 +139,9 @@ class CcModes:
         self._readings += 1
         self._worker.notice()
 
-    def take_labels(self, _labels: Mapping[str, str]) -> None:
-        """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
-        self._worker.notice()
-
-    def look_soon(self) -> None:
-        """Look now instead of after the pause: the API server may show by now that devices are withheld. Never
-        blocks.
+    def look_soon(self, *_news: object) -> None:
+        """Look now instead of after the pause. Never blocks. For whoever shows what a look may have waited for: the
+        labels of the Node, before which nothing is published, and slices, by which devices are withheld.
         """
         self._worker.notice()
 

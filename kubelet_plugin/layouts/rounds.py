@@ -77,7 +77,7 @@ class LayoutPorts:
 
 
 class LayoutRounds(ABC, Generic[G, L]):
-    """Has a thread of its own; read_again(), take_labels() and look_soon() are for any thread."""
+    """Has a thread of its own; read_again() and look_soon() are for any thread."""
 
     what: str
     """The kind of layouts, for the log."""
@@ -161,13 +161,9 @@ class LayoutRounds(ABC, Generic[G, L]):
         self._readings += 1
         self._worker.notice()
 
-    def take_labels(self, _labels: Mapping[str, str]) -> None:
-        """Look now instead of after the pause: until the Node was seen, nothing is published. Never blocks."""
-        self._worker.notice()
-
-    def look_soon(self) -> None:
-        """Look now instead of after the pause: the API server may show by now that devices are withheld. Never
-        blocks.
+    def look_soon(self, *_news: object) -> None:
+        """Look now instead of after the pause. Never blocks. For whoever shows what a look may have waited for: the
+        labels of the Node, before which nothing is published, and slices, by which devices are withheld.
         """
         self._worker.notice()
 

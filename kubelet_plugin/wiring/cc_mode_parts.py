@@ -108,7 +108,7 @@ class CcModeParts:
         self.modes = CcModes(changes, journals, users, _ports(node, gpus, live, program, drivers), node.clock)
         self.refusal, self.known = journals.refusal, journals.modes
         gpus.updates.subscribe(self.modes.take, same=self.modes.read_again)
-        node.label_updates.subscribe(self.modes.take_labels)
+        node.label_updates.subscribe(self.modes.look_soon)
         gpus.publisher.subscribe(self.modes.look_soon)
 
 

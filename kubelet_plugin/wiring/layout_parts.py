@@ -35,7 +35,7 @@ class LayoutParts:
         built = [each for each in (mig_layouts(context), vgpu_layouts_of(context)) if each is not None]
         self.rounds: Sequence[LayoutRounds[Any, Any]] = [rounds for rounds, _ in built]
         for each in self.rounds:
-            node.label_updates.subscribe(each.take_labels)
+            node.label_updates.subscribe(each.look_soon)
             gpus.publisher.subscribe(each.look_soon)
         self._changing: Sequence[Callable[[], Collection[str]]] = [changing for _, changing in built]
 
