@@ -169,10 +169,10 @@ class DeviceState:
         """Like unprepare(), for a claim that was not answered: does nothing if containers may have its devices."""
         self._unprepare(reference, even_if_in_use=False)
 
-    def restore(self, uid: ClaimUid) -> None:
+    def restore(self, reference: ClaimReference) -> None:
         """Rewrite lost files of a claim if it is prepared. Raises SetAsideError if none of its containers may start."""
         with self._lock.hold():
-            self._already_prepared(uid)
+            self._already_prepared(reference.uid)
 
     def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
         _check_uid(reference)

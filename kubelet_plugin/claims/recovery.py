@@ -6,7 +6,7 @@ have been answered is brought back, or set aside with its devices held; what it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -76,30 +76,17 @@ class ClaimRecovery:
         with self._lock.hold():
             self._checkpoints.look_at_each()
             good, broken = self._checkpoints.load_all()
-        settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
-        references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
-        settled += map(self._recover, [*references, *self.find_claims({b.uid for b in broken}, pods)])
+        prepared = [c.prepared.claim for c in good if c.in_use and c.planned]
+        unprepared = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
+        settled = [self._settle(claim, self._state.restore) for claim in prepared]
+        unprepared += self.find_claims({b.uid for b in broken}, pods)
+        settled += [self._settle(claim, self._prepare_or_take_back) for claim in unprepared]
         return all(settled)
 
-    def _restore(self, reference: ClaimReference) -> bool:
-        """Rewrite a prepared claim's lost files; return whether no retry is needed."""
-        try:
-            self._state.restore(reference.uid)
-        except SetAsideError:
-            return True
-        except DracaenaError as error:
-            log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
-            return False
-        except Exception:
-            # As in _recover(): a bug that hits one claim must not hold up the recovery of the others.
-            log.exception("CDI spec not checked: internal error of the plugin", claim=str(reference))
-            return False
-        return True
-
-    def _recover(self, reference: ClaimReference) -> bool:
+    def _settle(self, reference: ClaimReference, settle: Callable[[ClaimReference], None]) -> bool:
         """Settle one claim; return whether that is done."""
         try:
-            self._prepare_or_take_back(reference)
+            settle(reference)
         except SetAsideError:
             return True
         except EffectPendingError as error:
@@ -138,7 +125,7 @@ class ClaimRecovery:
         if not same:
             self._reporter.changed()
         for claim in unplanned:
-            self._recover(claim)  # the obstacle may be gone
+            self._settle(claim, self._prepare_or_take_back)  # the obstacle may be gone
         return troubles, list(failed.values())
 
     def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:

@@ -100,7 +100,7 @@ def removes_a_spec_before_it_is_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_try_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimRecovery, "_recover", lambda self, reference: True)
+    patch.setattr(ClaimRecovery, "_settle", lambda self, reference, settle: True)
 
 
 @pytest.mark.parametrize(

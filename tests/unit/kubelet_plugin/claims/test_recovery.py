@@ -99,18 +99,6 @@ def test_a_broken_checkpoint_is_set_aside_and_rebuilt_from_the_claim(tmp_path: P
     assert node.files() == {**before, f"{CHECKPOINT}.broken": damage}
 
 
-def test_a_broken_checkpoint_still_guards_its_devices(tmp_path: Path) -> None:
-    node_in(tmp_path).state.prepare(REFERENCE)
-    (tmp_path / CHECKPOINT).write_bytes(b"{")
-    node = node_in(tmp_path)
-    node.claims.put(make_claim("other", (1,)))
-    with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
-        node.state.prepare(OTHER)
-    node.state.unprepare(REFERENCE)
-    node.state.prepare(OTHER)
-    assert f"{CHECKPOINT}.broken" in node.files()
-
-
 def test_a_running_pods_broken_checkpoint_is_rebuilt_without_kubelet(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(REFERENCE)
@@ -226,12 +214,16 @@ def test_a_running_pods_claim_is_held_by_what_is_known_of_it_whenever_the_plugin
     assert SPEC not in node.files()
 
 
-def test_a_lost_checkpoint_guards_its_devices_until_kubelet_unprepares_the_claim(tmp_path: Path) -> None:
+@DAMAGES
+def test_a_claim_without_its_checkpoint_guards_its_devices_until_kubelet_unprepares_it(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     node_in(tmp_path).state.prepare(REFERENCE)
-    (tmp_path / CHECKPOINT).unlink()
+    damage(tmp_path / CHECKPOINT)
     node = node_in(tmp_path)
     node.claims.put(make_claim("other", (1,)))
     with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
         node.state.prepare(OTHER)
     node.state.unprepare(REFERENCE)
     node.state.prepare(OTHER)
+    assert (f"{CHECKPOINT}.broken" in node.files()) == (damage is break_it)
