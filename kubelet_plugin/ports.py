@@ -35,6 +35,10 @@ class ClaimReader(Protocol):
         """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError if the API does not answer."""
         ...
 
+    def find_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of this name, whichever UID it has; None: there is none. Raises TemporaryError."""
+        ...
+
 
 class ClaimStatusWriter(Protocol):
     """Writes status.devices of claims."""

@@ -41,7 +41,7 @@ class KubeClaims:
         return claim
 
     def find_claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim by its name, whichever UID it has; None: there is none. Raises KubeError."""
+        """See ClaimReader. Raises KubeError."""
         try:
             return self._client.get(ResourceClaim, name, namespace=namespace)
         except NotFoundError:

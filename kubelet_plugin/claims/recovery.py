@@ -6,7 +6,7 @@ have been answered is brought back, or set aside with its devices held; what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
 
@@ -128,18 +128,16 @@ class ClaimRecovery:
             self._settle(claim, self._prepare_or_take_back)  # the obstacle may be gone
         return troubles, list(failed.values())
 
-    def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
-        """Return the claims with these UIDs that pods of this node use, from the API: only it knows their names."""
-        named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
-        candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
-        return [reference for reference in candidates if self._exists(reference)]
-
-    def _exists(self, reference: ClaimReference) -> bool:
-        try:
-            self._claims.read_claim(reference)
-        except ClaimGoneError:
-            return False
-        return True
+    def find_claims(self, uids: Collection[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
+        """Return the claims with these UIDs that pods of this node use, from the API: only it knows their names. One
+        read for each claim of a pod. Raises TemporaryError if the API does not answer.
+        """
+        found = []
+        for namespace, name in sorted({(p.metadata.namespace, name) for p in pods for name in claim_names(p)}):
+            claim = self._claims.find_claim(namespace, name) if uids else None
+            if claim is not None and claim.metadata.uid in uids:
+                found.append(ClaimReference(namespace, name, ClaimUid(claim.metadata.uid)))
+        return found
 
     def drop_stray_spec(self, uid: ClaimUid) -> bool:
         """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""

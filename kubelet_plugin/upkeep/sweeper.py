@@ -199,19 +199,19 @@ class Sweeper:
         """Write lost checkpoints again, and remove specs of nobody that hold nothing; return the claims of nobody whose
         specs hold devices.
         """
-        of_nobody = self._of_nobody(uids, pods)
-        unclaimed = {claim.uid for claim in of_nobody}
+        used = self._used(uids, pods)
+        if used is None:
+            return []
         for uid in sorted(uids):
+            claim = used.get(uid)
             try:
-                if uid in unclaimed:
-                    if uid not in holding and self._recovery.drop_stray_spec(uid):
-                        self._metrics.sweeping.swept.labels("spec").inc()
-                        log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
-                    continue
-                for claim in self._recovery.find_claims({uid}, pods):
+                if claim is not None:
                     self._state.prepare(claim, resumes=True)
                     self._metrics.sweeping.swept.labels("checkpoint").inc()
                     log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
+                elif uid not in holding and self._recovery.drop_stray_spec(uid):
+                    self._metrics.sweeping.swept.labels("spec").inc()
+                    log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
             except ClaimGoneError:
                 continue  # kubelet has unprepared it meanwhile
             except DracaenaError as error:
@@ -219,16 +219,20 @@ class Sweeper:
             except Exception:
                 # As in ClaimRecovery.recover(): a bug that hits one claim must not hold up the others.
                 log.exception("CDI spec without a checkpoint stays: internal error of the plugin", claim_uid=uid)
-        return [claim for claim in of_nobody if claim.uid in holding]
+        return [ClaimReference("", "", uid) for uid in sorted(holding - set(used))]
 
     def _of_nobody(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
         """Return the claims that no pod of this node uses, names unknown; none while the API does not answer."""
+        used = self._used(uids, pods)
+        return [] if used is None else [ClaimReference("", "", uid) for uid in sorted(uids - set(used))]
+
+    def _used(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> Mapping[ClaimUid, ClaimReference] | None:
+        """Return those of the claims that pods of this node use; None while the API does not answer."""
         try:
-            found = {claim.uid for claim in self._recovery.find_claims(uids, pods)}
+            return {claim.uid: claim for claim in self._recovery.find_claims(uids, pods)}
         except DracaenaError as error:
             log.warning("names of claims are not known", claim_uids=sorted(uids), error=str(error))
-            return []
-        return [ClaimReference("", "", uid) for uid in sorted(uids - found)]
+            return None
 
     def _is_orphan(self, prepared: PreparedClaim) -> bool:
         return not self._may_be_in_use(prepared) and self._is_gone(prepared.claim)

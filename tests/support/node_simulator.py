@@ -97,11 +97,19 @@ class SlowClaims(FakeClaims):
 
     def read_claim(self, reference: ClaimReference) -> ResourceClaim:
         claim = super().read_claim(reference)
+        self._happen()
+        return claim
+
+    def find_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        claim = super().find_claim(namespace, name)
+        self._happen()
+        return claim
+
+    def _happen(self) -> None:
         if (happens := self.meanwhile) is not None:
             self.meanwhile = None
             happens()
             self.meanwhile = happens
-        return claim
 
 
 @dataclass

@@ -223,6 +223,12 @@ class FakeClaims:
             raise ClaimGoneError(f"claim {reference} is gone")
         return claim
 
+    def find_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        self.reads += 1
+        if self.unavailable:
+            raise TemporaryError("GET resourceclaims: no answer")
+        return self.by_key.get(f"{namespace}/{name}")
+
     def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
         if self.refusals:
             raise self.refusals.pop(0)
