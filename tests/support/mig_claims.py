@@ -24,7 +24,7 @@ from support.plugin import (
     FakeClaims,
     PluginNode,
     ThreadLock,
-    claim_of,
+    claim_for_devices,
     reference_to,
 )
 
@@ -80,11 +80,7 @@ class Claims:
         self.pool = self.node.pool = pool
 
     def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
-        results = [
-            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
-            for number, device in enumerate(devices)
-        ]
-        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        claim = claim_for_devices(name, *devices, config=config, **result)
         self.claims.put(claim)
         return claim
 

@@ -128,6 +128,15 @@ def claim_of(
     return ResourceClaim.from_json(msgspec.json.encode({"metadata": metadata, "spec": {}, "status": status}))
 
 
+def claim_for_devices(name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
+    """A claim that was allocated these devices of the node, each for a request of its own; `result`: what each has."""
+    results = [
+        {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
+        for number, device in enumerate(devices)
+    ]
+    return claim_of(name, {"results": results, "config": [] if config is None else [config]})
+
+
 def make_pod(
     name: str = "pod",
     containers: Mapping[str, Sequence[tuple[str, str]]] | None = None,

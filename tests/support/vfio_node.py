@@ -34,7 +34,7 @@ from support.fake_pci_drivers import FakePciDrivers
 from support.killed_steps import KilledSteps
 from support.mig_geometries import divisible_machine
 from support.mig_node import MigNode
-from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, ThreadLock, claim_of, share_of
+from support.plugin import BEST_EFFORT, DRIVER, NODE, FakeClaims, PluginNode, ThreadLock, claim_for_devices, share_of
 
 NEVER = 1 << 30
 
@@ -151,11 +151,7 @@ class VfioNode:
         self.node.pool = self.read()
 
     def claim(self, name: str, *devices: str, config: Any = None, **result: Any) -> ResourceClaim:
-        results = [
-            {"request": f"r{number}", "driver": DRIVER, "pool": NODE, "device": device, **result}
-            for number, device in enumerate(devices)
-        ]
-        claim = claim_of(name, {"results": results, "config": [] if config is None else [config]})
+        claim = claim_for_devices(name, *devices, config=config, **result)
         self.claims.put(claim)
         return claim
 
