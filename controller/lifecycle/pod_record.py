@@ -66,11 +66,9 @@ class PodRecord:
     """When that node was first shown, or its absence after it was removed."""
     nudged_s: float = float("-inf")
     """When we last made kube-scheduler try the pod."""
-    has_evicted: bool = False
-    """Whether kube-scheduler cleared, or may have cleared, one of the pod's claims while it evicted other pods. From
-    then on the pod waits for room without evictions, which may come to nothing each time."""
     no_preemption: Wait = Wait()
-    """The back-off during which the pod gets no node where others would have to be evicted first."""
+    """The back-off during which the pod gets no node where others would have to be evicted first: their eviction may
+    come to nothing each time."""
     left_out: Mapping[str, Wait] = field(default_factory=dict)
     """Nodes where an allocation led nowhere, with the back-off."""
     all_left_out: Wait = Wait()
@@ -83,7 +81,15 @@ class PodRecord:
 
     def may_preempt(self, now_s: float) -> bool:
         """Return whether the pod may get a node where others have to be evicted first."""
-        return not self.has_evicted and self.no_preemption.again_s <= now_s
+        return self.no_preemption.again_s <= now_s
+
+    def first_wait(self, now_s: float, *, evicting: bool) -> Wait | None:
+        """Return the first back-off to end of those for nodes and for preemption; None when there is none. `evicting`:
+        others are being evicted for the pod, so it is not known yet when the one for preemption ends."""
+        waits = [*self.nodes_left_out(now_s).values()]
+        if self.no_preemption.again_s > now_s and not evicting:
+            waits.append(self.no_preemption)
+        return min(waits, key=lambda wait: wait.again_s, default=None)
 
     def held(self, now_s: float) -> Wait | None:
         """Return the back-off during which all nodes are left out, None when some may be tried."""
@@ -160,8 +166,9 @@ def leave_all_out(record: PodRecord, now_s: float, now: datetime, growth: Growth
 
 
 def preempt_later(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod for which nothing was evicted, or not in time: preemption has to wait for a while."""
-    return replace(record, has_evicted=False, no_preemption=_grown(record.no_preemption, now_s, now, growth))
+    """Return the record of a pod for which preemption has to wait for a while: others were evicted for it, or nobody
+    was, or they did not go in time."""
+    return replace(record, no_preemption=_grown(record.no_preemption, now_s, now, growth))
 
 
 def begin_wait_to_preempt_anew(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:

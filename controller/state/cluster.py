@@ -423,11 +423,8 @@ class Cluster:
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
         """Return the first node back-off to end after a decision, which may be over by now; None when there is none."""
         with self._lock:
-            known = self._state.records.unbound(pod.key)
-            waits = [] if known is None else [*known.nodes_left_out(decided_s).values()]
-            if known is not None and known.no_preemption.again_s > decided_s:
-                waits.append(known.no_preemption)
-            return min(waits, key=lambda wait: wait.again_s, default=None)
+            known, evicting = self._state.records.unbound(pod.key), self._state.records.is_made_room_for(pod)
+            return None if known is None else known.first_wait(decided_s, evicting=evicting)
 
     def keeps_devices(self, claims: Iterable[ResourceClaim]) -> bool:
         """Return whether devices are kept for a pod with these claims while others are evicted for it."""

@@ -102,7 +102,7 @@ class Decisions:
                 self.leave(pod.key)
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
-            is_apart = bool(barred) or self._records.must_not_preempt(pod.key, now_s)
+            is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), turn(pod)
             if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
@@ -137,7 +137,7 @@ class Decisions:
         takes too long for the pace, the text says so, and what took so long.
         """
         barred = self._barred(pod, claims, now_s)
-        is_apart = bool(barred) or self._records.must_not_preempt(pod.key, now_s)
+        is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
         pod_shape = self._shape(pod, claims, pace.begin_turn(), apart=is_apart)
         barred = {**self._kept_for_another(pod, claims), **barred}
         request = pod_shape, tuple(barred)
@@ -286,7 +286,7 @@ class Decisions:
         node that did not change cannot have become better: while a pod must not preempt it is like no other.
         """
         pod, claims = request.pod, request.claims
-        if not may_preempt(pod) or self._records.must_not_preempt(pod.key, now_s) or len(claims) != 1:
+        if not may_preempt(pod) or self._records.must_not_preempt(pod, now_s) or len(claims) != 1:
             return None
         (claim,) = claims
         if claim.status.allocation is not None or self._records.is_kept(claim.key):

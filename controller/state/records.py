@@ -92,12 +92,11 @@ class Records:
 
     def backed_off(self, key: str) -> PodRecord | None:
         """Return the record of an unbound pod that ever had a back-off. None: any node may be tried for it, and others
-        may be evicted for it."""
+        may be evicted for it. A pod whose devices are kept has had one."""
         known = self._unbound.get(key)
         if known is None:
             return None
-        waits = known.left_out or known.all_left_out.tries or known.no_preemption.tries
-        return known if waits or known.has_evicted else None
+        return known if known.left_out or known.all_left_out.tries or known.no_preemption.tries else None
 
     def waiting_groups(self) -> tuple[str, ...]:
         """Return the PodGroups (`namespace/name`) whose pods are all unbound, sorted. Only pods that name claims
@@ -108,10 +107,15 @@ class Records:
         """Return the keys of the pods of a PodGroup that name claims, sorted."""
         return tuple(sorted(self._groups.get(group, ())))
 
-    def must_not_preempt(self, pod_key: str, now_s: float) -> bool:
-        """Return whether no pod is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
-        known = self.backed_off(pod_key)
-        return known is not None and not known.may_preempt(now_s)
+    def must_not_preempt(self, pod: Pod, now_s: float) -> bool:
+        """Return whether no pod is to be evicted for an unbound pod now: it has to wait (PodRecord.may_preempt), or
+        others are being evicted for it."""
+        known = self.backed_off(pod.key)
+        return known is not None and (not known.may_preempt(now_s) or self.is_made_room_for(pod))
+
+    def is_made_room_for(self, pod: Pod) -> bool:
+        """Return whether devices are kept for a pod while others are evicted for it."""
+        return any(self.is_kept(claim.key or "") for claim in self.named_by(pod))
 
     def naming(self, claim_key: str) -> tuple[str, ...]:
         """Return the keys of the pods that name a claim, sorted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -11,7 +11,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_for_group
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import tending
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
 from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.lifecycle.phases import SHOWN, Phase, RecordEvent
@@ -119,7 +119,7 @@ class Upkeep:
             self._records.end(claim_key, "")
         elif isinstance(step, Release):
             if record.phase is Phase.KEPT:
-                self._preempts_later(record, now_s, now)
+                self._begin_wait_to_preempt_anew(record, now_s, now)
                 self._records.release(claim_key)
             else:
                 self._records.prove(claim_key)
@@ -192,13 +192,15 @@ class Upkeep:
         decision = our_decision(before.shown, self._driver)
         known = self._records.claim(before.key)
         is_kept = known is not None and known.phase is Phase.KEPT
-        if is_kept:
-            self._note_evictions(before)
+        if is_kept and before.phase is not Phase.KEPT:
+            self._preempts_later(before, now_s, now)
         if decision is None or before.phase is Phase.CLEARING or is_kept:
             return ()
         found = []
         for pod in self._unbound_users(before):
             changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
+            if changed.no_preemption.tries:  # the room that was made for it went to somebody else
+                changed = begin_wait_to_preempt_anew(changed, now_s, now, self._rules.growth)
             self._records.change_pod(changed)
             found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
         return found
@@ -266,18 +268,20 @@ class Upkeep:
         claims = self._end(ours, found.reason)
         return TakenBack(found.reason, node, claims, for_s, found.node_matters, known.said)
 
-    def _preempts_later(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
-        for pod in self._records.pods_of(record.key).unbound:
-            is_its_own = record.share is not None and pod.uid == record.share.pod.uid
-            was_nominated = pod.nominated == only_node(record.rest[0]) or pod.nominated_s >= record.kept_s
-            if is_its_own and not was_nominated:
-                self._records.change_pod(preempt_later(pod, now_s, now, self._rules.growth))
+    def _preempts_later(self, before: ClaimRecord, now_s: float, now: datetime) -> None:
+        """Begin the back-off of the pod of a claim that was cleared while others are, or may be, evicted for it."""
+        for pod in self._unbound_owner(before):
+            self._records.change_pod(preempt_later(pod, now_s, now, self._rules.growth))
 
-    def _note_evictions(self, before: ClaimRecord) -> None:
-        """Note that others may be evicted for the pod of a claim that was cleared."""
-        for pod in self._records.pods_of(before.key).unbound:
-            if before.share is not None and pod.uid == before.share.pod.uid:
-                self._records.change_pod(replace(pod, has_evicted=True))
+    def _begin_wait_to_preempt_anew(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
+        """Restart that back-off: the evictions were waited for, which can take longer, and led nowhere."""
+        for pod in self._unbound_owner(record):
+            self._records.change_pod(begin_wait_to_preempt_anew(pod, now_s, now, self._rules.growth))
+
+    def _unbound_owner(self, record: ClaimRecord) -> Iterator[PodRecord]:
+        """Yield the pod for which a claim was allocated, if it is there and unbound."""
+        unbound = self._records.pods_of(record.key).unbound
+        return (pod for pod in unbound if record.share is not None and pod.uid == record.share.pod.uid)
 
     def _end(self, claims: Iterable[ClaimRecord], reason: str) -> tuple[str, ...]:
         keys = tuple(claim.key for claim in claims)

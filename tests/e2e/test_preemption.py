@@ -6,6 +6,7 @@ Nobody runs the pods of made-up nodes, so an evicted one ends when the test remo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -106,9 +107,10 @@ def test_where_another_node_passes_all_other_filters_the_devices_are_kept_and_co
     made_up.check()
 
 
-def test_a_waiting_pod_that_takes_the_room_first_does_not_keep_it(made_up: MadeUpCluster) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["in time", "late"])
+def test_a_waiting_pod_that_takes_the_room_first_does_not_keep_it(made_up: MadeUpCluster, is_late: bool) -> None:
     """When the victim is gone kube-scheduler tries the pod before its claim is allocated again, and then the pod of low
-    priority that fits nowhere else: so it went ten times of ten. The allocation comes next, and that one is evicted."""
+    priority that fits nowhere else. That one is evicted in turn, also where a late controller sees both at once."""
     low, pod = full_node(made_up), high()
     made_up.add_node("b", ONE)
     other = Pod("other", requests={"cpu": "12"}, node_selector={"kubernetes.io/hostname": "a"})
@@ -116,7 +118,9 @@ def test_a_waiting_pod_that_takes_the_room_first_does_not_keep_it(made_up: MadeU
     with made_up.controller_with("--exclusion-s=1"):
         create_pod(made_up.api, pod)
         wait_evicted(made_up, low, pod)
-        made_up.api.delete(low.path, grace_s=0)
+        with made_up.controller.paused() if is_late else nullcontext():
+            made_up.api.delete(low.path, grace_s=0)
+            assert not is_late or made_up.wait_bound(other) == "a"
 
         def is_bound() -> bool:
             if made_up.api.find(other.path) is not None and is_being_evicted(made_up, other):

@@ -297,17 +297,13 @@ def _counts_on(world: World, pod: Pod, node: str) -> bool:
 
 
 def _has_cores(world: World, pod: Pod, node: str) -> bool:
-    """Whether a node has the cores for a pod, or would have without pods of lower priority, once: nobody is evicted for
-    it again after its claim was cleared for that."""
+    """Whether a node has the cores for a pod, or would have without pods of lower priority."""
     others = [one for one in world.server.pods.values() if _counts_on(world, one, node) and one.key != pod.key]
     keys = {entry.key for entry in pod_claims(pod)}
     is_shared = any(
         entry.key in keys for other in world.server.pods.values() if other.key != pod.key for entry in pod_claims(other)
     )
-    leaders = [process for process in world.processes.values() if process is not None and process.leads]
-    known = [process.controller.parts.cluster._state.records.unbound(pod.key) for process in leaders]
-    has_evicted = any(record is not None and record.has_evicted for record in known)
-    if not is_shared and not has_evicted:
+    if not is_shared:
         others = [one for one in others if one.spec.priority >= pod.spec.priority]
     asked = sum(world.scenario.cpu[one.metadata.name] for one in (*others, pod))
     return asked <= world.scenario.cores

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,7 @@ from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
 from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
-from dracaena.controller.lifecycle.pod_record import PodRecord
+from dracaena.controller.lifecycle.pod_record import PodRecord, Wait
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.tending import Naming, Step
 from dracaena.controller.queue.work import LeaderQueue
@@ -120,6 +121,20 @@ def keeps_nothing_while_others_are_evicted() -> Iterator[None]:
 def never_allocates_for_preemption() -> Iterator[None]:
     """A node that is short of what pods of lower priority hold is not allocated."""
     with mock.patch.object(Decisions, "_preempting", return_value=None):
+        yield
+
+
+@contextmanager
+def evicts_for_a_pod_only_once() -> Iterator[None]:
+    """Once others were, or may have been, evicted for a pod, it waits for room that comes by itself."""
+
+    def never(record: PodRecord, *_: Any) -> PodRecord:
+        return replace(record, no_preemption=Wait(1, inf))
+
+    with (
+        mock.patch.object(upkeep, "preempt_later", never),
+        mock.patch.object(upkeep, "begin_wait_to_preempt_anew", never),
+    ):
         yield
 
 

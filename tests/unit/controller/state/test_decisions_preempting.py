@@ -13,7 +13,7 @@ from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 from support.allocation import blocks, claim, machine, pod, request
 from support.allocation import node as bare_node
-from support.reconciling import EXCLUSION_S, PASSED_OVER_WAIT_S, UNBOUND_WAIT_S, Bench
+from support.reconciling import EXCLUSION_S, LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, UNBOUND_WAIT_S, Bench
 from support.seeds import sampled
 
 FOUR: Final = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -256,7 +256,7 @@ def test_devices_are_kept_no_longer_when_the_pod_goes() -> None:
 
 def test_a_pod_for_which_others_are_evicted_is_told_so() -> None:
     bench = trapped()
-    bench.pass_time(120)
+    bench.pass_time(10)
     bench.waiting.tell_due()
     assert bench.told()[-1].endswith(
         "GPUs on node a are kept for it while kube-scheduler evicts pods of lower priority there"
@@ -350,34 +350,82 @@ def test_an_old_hint_of_ours_is_not_taken_for_a_nomination() -> None:
     assert not bench.api.pods["default/high"].status.nominated_node_name
 
 
-def slipped_in() -> Bench:
-    """Others are gone; kube-scheduler tried the pod before its devices were there again, and then another one."""
+def lost_the_room(*, seen: str) -> Bench:
+    """Another pod took the room that was made. The controller saw it `before` it allocated again, or `after` that, when
+    kube-scheduler had cleared the claim on the node that was short once more."""
     bench = trapped()
-    bench.remove_pod("default/low")
-    bench.add(filler("slip", "a"))
-    bench.run()
+    if seen == "after":
+        bench.remove_pod("default/low")
+        bench.run()
+        assert bench.on_node("c") == "a"
+        bench.add(filler("slip", "a"))
+        clear(bench)
+    else:
+        bench.add(filler("slip", "a"))
+        bench.remove_pod("default/low")
     nominate(bench, "")
-    bench.run()
+    bench.pass_time(int(SETTLE_S) + 1)
+    assert bench.phases() == {Phase.FREE}
     return bench
 
 
-def test_nobody_is_evicted_a_second_time_for_a_pod_that_lost_the_room_to_another() -> None:
-    bench = slipped_in()
-    if bench.on_node("c") is not None:
-        clear(bench)
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_who_took_the_room_that_was_made_for_a_pod_is_evicted_too_but_not_at_once(seen: str) -> None:
+    bench = lost_the_room(seen=seen)
     before = allocations(bench)
-    bench.pass_time(5 * int(EXCLUSION_S))
+    bench.pass_time(int(EXCLUSION_S) - 10)
     assert allocations(bench) == before
-    assert bench.phases() == {Phase.FREE}
+    bench.pass_time(20)
+    assert bench.record("c").is_preempting
+    clear(bench)
+    nominate(bench, "a")
     bench.remove_pod("default/slip")
     bench.run()
-    assert bench.on_node("c") == "a", "room that comes by itself is used"
+    assert bench.on_node("c") == "a"
+    assert not bench.record("c").is_preempting
 
 
-def test_a_victim_that_never_ends_is_not_followed_by_another() -> None:
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_room_that_comes_by_itself_is_used_while_preemption_waits(seen: str) -> None:
+    bench = lost_the_room(seen=seen)
+    bench.pass_time(int(EXCLUSION_S) // 2)
+    bench.remove_pod("default/slip")
+    bench.pass_time(int(EXCLUSION_S) // 2 if seen == "after" else 1)
+    assert bench.on_node("c") == "a"
+    assert not bench.record("c").is_preempting
+
+
+def test_evictions_that_lead_nowhere_follow_each_other_ever_more_slowly() -> None:
+    """Pods of low priority take the room each time: each wait is twice as long, up to the longest."""
+    bench, waits = full(), []
+    for number in range(8):
+        assert bench.record("c").is_preempting
+        clear(bench)
+        nominate(bench, "a")
+        bench.add(filler(f"slip-{number}", "a"))
+        bench.remove_pod(f"default/{f'slip-{number - 1}' if number else 'low'}")
+        nominate(bench, "")
+        bench.pass_time(int(SETTLE_S) + 1)
+        assert bench.phases() == {Phase.FREE}
+        began_s = bench.clock.monotonic()
+        while bench.on_node("c") is None:
+            bench.pass_time(5)
+        waits.append(bench.clock.monotonic() - began_s)
+    expected = [min(EXCLUSION_S * 2**number, LONGEST_EXCLUSION_S) for number in range(8)]
+    assert waits == pytest.approx(expected, abs=10.0)
+
+
+def test_a_victim_that_never_ends_keeps_devices_ever_more_rarely() -> None:
     bench = trapped()
-    bench.pass_time(int(PREEMPTION_S) + 5 * int(EXCLUSION_S))
+    bench.pass_time(int(PREEMPTION_S) + int(EXCLUSION_S) - 10)
     assert allocations(bench) == 1
+    assert bench.phases() == {Phase.FREE}
+    bench.pass_time(20)
+    assert allocations(bench) == 2
+    clear(bench)
+    nominate(bench, "a")
+    bench.pass_time(int(PREEMPTION_S) + 2 * int(EXCLUSION_S) - 10)
+    assert allocations(bench) == 2
 
 
 def test_a_pod_does_not_stand_behind_an_equal_one_for_which_nobody_is_evicted_because_it_shares_its_claim() -> None:
