@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from e2e.api import Api
 from e2e.cluster import Cluster
 from e2e.gpus import CONTROL_MINORS, GPU_COUNT
 from e2e.installation import DRIVER
-from e2e.pods import CLAIMS, Pod, delete_pod, pod_claims, wait_log
+from e2e.pods import CLAIMS, Pod, claims_of, pod_claims, wait_gone, wait_log
 from e2e.waiting import eventually
 
 FREED_S = 20.0
@@ -102,14 +104,25 @@ def listed(cluster: Cluster, pod: Pod) -> frozenset[int]:
 
 def delete_gpu_pod(cluster: Cluster, pod: Pod, *, grace_s: int | None = None) -> None:
     """Delete a pod and wait until nothing of it is left: claims made for it, CDI specs, checkpoints, podlist entry."""
-    found = cluster.api.find(pod.path)
-    if found is None:
-        return
-    claims = pod_claims(cluster.api, pod)
-    delete_pod(cluster.api, pod, grace_s=grace_s)
-    for claim in claims.values():
+    delete_gpu_pods(cluster, [pod], grace_s=grace_s)
+
+
+def delete_gpu_pods(cluster: Cluster, pods: Sequence[Pod], *, grace_s: int | None = None) -> None:
+    """The same for several pods that may share claims: those are freed when the last pod is gone."""
+    found = [one for pod in pods if (one := cluster.api.find(pod.path)) is not None]
+    claims = [claim for one in found for claim in claims_of(cluster.api, one).values()]
+    for pod in pods:
+        cluster.api.delete(pod.path, grace_s=grace_s)
+    for pod in pods:
+        wait_gone(cluster.api, pod)
+    for claim in claims:
         wait_free(cluster, claim)
-    eventually(lambda: not listed(cluster, pod), f"podlist.json forgets {pod.name}", within_s=FREED_S)
+    for pod in pods:
+        eventually(partial(_is_forgotten, cluster, pod), f"podlist.json forgets {pod.name}", within_s=FREED_S)
+
+
+def _is_forgotten(cluster: Cluster, pod: Pod) -> bool:
+    return all(entry["name"] != pod.name for entry in cluster.installation.podlist())
 
 
 def wait_free(cluster: Cluster, claim: Any) -> None:
@@ -125,7 +138,12 @@ def wait_free(cluster: Cluster, claim: Any) -> None:
 
 
 def traces(cluster: Cluster, claim_uid: str) -> list[str]:
-    """Return the files on the node that hold something about a claim."""
+    """Return the files and folders on the node that hold something about a claim. They may go meanwhile."""
     specs = [str(path) for path in cluster.installation.cdi_specs() if claim_uid in path.name]
-    checkpoints = cluster.installation.plugin_data.rglob(f"*{claim_uid}*")
-    return [*specs, *sorted(map(str, checkpoints))]
+    checkpoints = [
+        os.path.join(folder, name)
+        for folder, folders, files in os.walk(cluster.installation.plugin_data)
+        for name in (*folders, *files)
+        if claim_uid in name
+    ]
+    return [*specs, *sorted(checkpoints)]

@@ -171,6 +171,11 @@ def wait_phase(api: Api, pod: Pod, *phases: str) -> Any:
 def delete_pod(api: Api, pod: Pod, *, grace_s: int | None = None) -> None:
     """Delete a pod and wait until its object is gone."""
     api.delete(pod.path, grace_s=grace_s)
+    wait_gone(api, pod)
+
+
+def wait_gone(api: Api, pod: Pod) -> None:
+    """Wait until the object of a deleted pod is gone."""
     eventually(lambda: api.find(pod.path) is None, f"pod {pod.name} is gone", within_s=GONE_S)
 
 
@@ -195,7 +200,12 @@ def why(api: Api, pod: Pod) -> str:
 
 def pod_claims(api: Api, pod: Pod) -> dict[str, Any]:
     """Return the claims of a pod, by their names within the pod."""
-    found = api.get(pod.path)
-    generated = {s["name"]: s.get("resourceClaimName") for s in found["status"].get("resourceClaimStatuses") or ()}
-    names = {c["name"]: c.get("resourceClaimName") or generated.get(c["name"]) for c in found["spec"]["resourceClaims"]}
-    return {name: api.get(f"{CLAIMS}/{claim}") for name, claim in names.items() if claim}
+    return claims_of(api, api.get(pod.path))
+
+
+def claims_of(api: Api, pod: Any) -> dict[str, Any]:
+    """Return the claims of a pod as it was read, which may have gone since, and its claims with it."""
+    generated = {s["name"]: s.get("resourceClaimName") for s in pod["status"].get("resourceClaimStatuses") or ()}
+    names = {c["name"]: c.get("resourceClaimName") or generated.get(c["name"]) for c in pod["spec"]["resourceClaims"]}
+    found = {name: api.find(f"{CLAIMS}/{claim}") for name, claim in names.items() if claim}
+    return {name: claim for name, claim in found.items() if claim is not None}

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.api import Api
 from e2e.cluster import Cluster
-from e2e.gpu_pods import delete_gpu_pod, gpu_numbers, seen_inside, wait_free
+from e2e.gpu_pods import delete_gpu_pod, delete_gpu_pods, gpu_numbers, seen_inside
 from e2e.installation import DRIVER
 from e2e.pods import Pod, claim_spec, container_id, create_claim, create_pod, create_template, pod_claims
 
@@ -68,8 +68,5 @@ def test_two_pods_of_one_claim_find_the_same_by_its_name(installed: Cluster) -> 
         uuids = [device["attributes"]["uuid"]["string"] for device in found["requests"][0]["devices"]]
         assert gpu_numbers(installed).of_uuids(uuids) == usable
         assert "podClaimName" not in found
-    claim = pod_claims(api, pods[0])["any"]
-    for pod in pods:
-        api.delete(pod.path)
-    wait_free(installed, claim)
+    delete_gpu_pods(installed, pods)
     api.delete(path)

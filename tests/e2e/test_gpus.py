@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
-from e2e.gpu_pods import annotated, claimed, delete_gpu_pod, listed, seen_inside
+from e2e.gpu_pods import annotated, claimed, delete_gpu_pod, delete_gpu_pods, listed, seen_inside
 from e2e.gpus import CONTROL_MINORS, GPU_COUNT, LIBRARIES, LIBRARY_FOLDER, MAJOR
 from e2e.installation import DRIVER, REPOSITORY
 from e2e.kubernetes import IS_1_36
@@ -135,7 +135,5 @@ def test_second_pod_on_a_prepared_claim_has_the_same_gpus(installed: Cluster) ->
     assert annotated(installed, second) == numbers
     reserved = installed.api.get(path)["status"]["reservedFor"]
     assert sorted(entry["name"] for entry in reserved) == ["sharing-a", "sharing-b"]
-    installed.api.delete(first.path, grace_s=1)
-    delete_gpu_pod(installed, second)
-    delete_gpu_pod(installed, first)
+    delete_gpu_pods(installed, [first, second])
     installed.api.delete(path)

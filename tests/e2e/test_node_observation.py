@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
-from e2e.gpu_pods import claimed, delete_gpu_pod, gpu_numbers, seen_inside
+from e2e.gpu_pods import claimed, delete_gpu_pod, delete_gpu_pods, gpu_numbers, seen_inside
 from e2e.gpus import GPU_COUNT
 from e2e.images import PROBE_IMAGE
 from e2e.installation import DRIVER
@@ -96,9 +96,7 @@ def test_each_container_is_listed_with_what_the_kernel_lets_it_use(installed: Cl
     annotations = installed.api.get(pod.path)["metadata"]["annotations"]
     granted = json.loads(annotations[f"{DRIVER}/devices"])
     assert {name: [u for grant in grants for u in grant["uuids"]] for name, grants in granted.items()} == granted_to
-    installed.api.delete(later.path, grace_s=1)  # its claim is not free before the other pod has gone
-    for one in (pod, later):
-        delete_gpu_pod(installed, one)
+    delete_gpu_pods(installed, [pod, later])
     for path in paths:
         installed.api.delete(path)
 
