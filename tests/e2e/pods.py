@@ -140,19 +140,34 @@ def pod_events(api: Api, pod: Pod, reason: str) -> list[str]:
 
 
 def container_id(api: Api, pod: Pod) -> str:
-    """Return which container of a pod runs now; a restarted one has another id."""
-    return str(api.get(pod.path)["status"]["containerStatuses"][0]["containerID"])
+    """Return which container of a pod runs now, nothing while none does; a restarted one has another id."""
+    statuses = api.get(pod.path)["status"].get("containerStatuses")
+    return str(statuses[0].get("containerID", "")) if statuses else ""
+
+
+def wait_new_container(api: Api, pod: Pod, former: str) -> None:
+    """Wait until a pod has another container than the former one. Between the two it may have none."""
+    what = f"pod {pod.name} has a new container"
+    eventually(lambda: container_id(api, pod) not in ("", former), what, within_s=RUN_S)
 
 
 def wait_log(api: Api, pod: Pod) -> str:
-    """Wait until the container has printed something and return it."""
+    """Wait until the container has printed its line and return it."""
     wait_phase(api, pod, "Running", "Succeeded")
+    return wait_printed(api, pod, "main")
+
+
+def wait_printed(api: Api, pod: Pod, container: str) -> str:
+    """Wait until one of a pod's containers, which may run before the pod does, has printed its line, and return it.
+
+    A long line is in the log by parts: until its end is there it is none.
+    """
 
     def log() -> str:
-        answer = api.send("GET", f"{pod.path}/log")
-        return answer.text if answer.status == 200 else ""
+        answer = api.send("GET", f"{pod.path}/log?container={container}")
+        return answer.text if answer.status == 200 and answer.text.endswith("\n") else ""
 
-    return eventually(log, f"pod {pod.name} prints", within_s=RUN_S)
+    return eventually(log, f"{container} of {pod.name} prints", within_s=RUN_S)
 
 
 def wait_phase(api: Api, pod: Pod, *phases: str) -> Any:

@@ -14,7 +14,7 @@ from e2e.gpu_pods import claimed, delete_gpu_pod, delete_gpu_pods, gpu_numbers, 
 from e2e.gpus import GPU_COUNT
 from e2e.images import PROBE_IMAGE
 from e2e.installation import DRIVER
-from e2e.pods import DEVICE_CLASS, NAMESPACE, Pod, create_claim, create_pod, pod_claims, wait_phase
+from e2e.pods import DEVICE_CLASS, NAMESPACE, Pod, create_claim, create_pod, pod_claims, wait_phase, wait_printed
 from e2e.waiting import eventually
 
 TOLD_S = 20.0
@@ -90,7 +90,7 @@ def test_each_container_is_listed_with_what_the_kernel_lets_it_use(installed: Cl
     granted_to = {name: uuids for (owner, name), uuids in expected.items() if owner == "many"}
     granted_to["prepare"] = mine["small"]  # it has ended and is listed no more
     for name in ("main", "helper", "prepare"):
-        printed = json.loads(installed.api.send("GET", f"{pod.path}/log?container={name}").text)
+        printed = json.loads(wait_printed(installed.api, pod, name))
         usable = frozenset(printed["usable"]) & set(range(GPU_COUNT))
         assert usable == gpu_numbers(installed).of_uuids(granted_to[name]), name
     annotations = installed.api.get(pod.path)["metadata"]["annotations"]

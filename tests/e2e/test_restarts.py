@@ -18,6 +18,7 @@ from e2e.pods import (
     create_pod,
     create_template,
     pod_claims,
+    wait_new_container,
     wait_phase,
 )
 from e2e.waiting import eventually
@@ -143,7 +144,7 @@ def test_node_restart_gives_a_pod_its_gpus_again(installed: Cluster) -> None:
     container = container_id(installed.api, pod)
     claim = pod_claims(installed.api, pod)["gpus"]
     installed.restart_node()
-    eventually(lambda: container_id(installed.api, pod) != container, "a new container runs", within_s=SYNC_S)
+    wait_new_container(installed.api, pod, container)
     assert seen_inside(installed.api, pod).numbers == numbers
     # Until the plugin has seen, too, that a new container runs, the pod has one that ended: nothing is listed for it.
     eventually(lambda: listed(installed, pod) == numbers, "the pod is listed again", within_s=SYNC_S)

@@ -23,7 +23,7 @@ from e2e.cluster import Cluster
 from e2e.gpu_pods import FREED_S, seen_inside, traces
 from e2e.gpus import GPU_COUNT
 from e2e.installation import DRIVER
-from e2e.pods import RUN_S, Pod, container_id, delete_pod, wait_pending
+from e2e.pods import RUN_S, Pod, container_id, delete_pod, wait_new_container, wait_pending
 from e2e.waiting import eventually
 from support.fake_mps import FakeCudaClient
 from support.mps_model import OK
@@ -278,7 +278,7 @@ def test_a_node_restart_gives_a_share_its_server_again(shared: Shared) -> None:
     installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
     installation.wait_ready()
     shared.cluster.wait_node_ready()
-    eventually(lambda: container_id(shared.api, tenant.pod) != container, "a new container runs", within_s=RUN_S)
+    wait_new_container(shared.api, tenant.pod, container)
     check_inside(shared, tenant)
     client_in(tenant).close()
     delete(shared, tenant)
