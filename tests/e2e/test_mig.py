@@ -152,12 +152,12 @@ def check_all_that_is_told(node: Cut, pod: Pod) -> str:
     assert parents[status["data"]["parentUUID"]] in seen.numbers
     listed = [entry["gpu_list"] for entry in cluster.installation.podlist() if entry["name"] == pod.name]
     assert listed == [[uuid]]
-    annotations = eventually(
-        lambda: found if f"{DRIVER}/uuids" in (found := cluster.api.get(pod.path)["metadata"]["annotations"]) else None,
+    told = eventually(
+        lambda: cluster.api.get(pod.path)["metadata"].get("annotations", {}).get(f"{DRIVER}/uuids"),
         "the pod is annotated",
         within_s=TOLD_S,
     )
-    assert annotations[f"{DRIVER}/uuids"] == uuid
+    assert told == uuid
     return uuid
 
 

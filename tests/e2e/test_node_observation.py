@@ -93,8 +93,12 @@ def test_each_container_is_listed_with_what_the_kernel_lets_it_use(installed: Cl
         printed = json.loads(wait_printed(installed.api, pod, name))
         usable = frozenset(printed["usable"]) & set(range(GPU_COUNT))
         assert usable == gpu_numbers(installed).of_uuids(granted_to[name]), name
-    annotations = installed.api.get(pod.path)["metadata"]["annotations"]
-    granted = json.loads(annotations[f"{DRIVER}/devices"])
+    told = eventually(
+        lambda: installed.api.get(pod.path)["metadata"].get("annotations", {}).get(f"{DRIVER}/devices"),
+        "the pod is annotated",
+        within_s=TOLD_S,
+    )
+    granted = json.loads(told)
     assert {name: [u for grant in grants for u in grant["uuids"]] for name, grants in granted.items()} == granted_to
     delete_gpu_pods(installed, [pod, later])
     for path in paths:
