@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from e2e.api import Api
 from e2e.cluster import Cluster
+from e2e.exporting import process_of
 from e2e.gpu_pods import delete_gpu_pod, delete_gpu_pods, gpu_numbers, seen_inside
 from e2e.installation import DRIVER
-from e2e.pods import Pod, claim_spec, container_id, create_claim, create_pod, create_template, pod_claims
+from e2e.pods import Pod, claim_spec, create_claim, create_pod, create_template, pod_claims
 
 FOLDER = "var/run/kubernetes.io/dra-device-attributes"
 FILE = f"{DRIVER}-metadata.json"
@@ -28,10 +28,9 @@ def metadata(installed: Cluster) -> Iterator[None]:
     installed.installation.wait_ready()
 
 
-def seen_file(api: Api, pod: Pod, path: str) -> tuple[dict[str, Any], bool]:
+def seen_file(cluster: Cluster, pod: Pod, path: str) -> tuple[dict[str, Any], bool]:
     """Return the newest object of a file as the container has it, and whether the container could write it."""
-    identity = container_id(api, pod).rpartition("/")[2]
-    process = next(p.parent for p in Path("/proc").glob("[0-9]*/cgroup") if identity in p.read_text(encoding="utf-8"))
+    process = Path("/proc") / str(process_of(cluster, pod))
     newest, _ = json.JSONDecoder().raw_decode((process / "root" / path).read_text(encoding="utf-8"))
     mounts = [line.split() for line in (process / "mountinfo").read_text(encoding="utf-8").splitlines()]
     (options,) = [fields[5].split(",") for fields in mounts if fields[4] == f"/{path}"]
@@ -44,7 +43,7 @@ def test_a_container_finds_its_gpus_by_the_name_that_its_pod_gives_them(installe
     pod = Pod("with-metadata", templates={"mine": "metadata-two"})
     create_pod(api, pod)
     usable = seen_inside(api, pod).usable
-    found, writable = seen_file(api, pod, f"{FOLDER}/resourceclaimtemplates/mine/gpus/{FILE}")
+    found, writable = seen_file(installed, pod, f"{FOLDER}/resourceclaimtemplates/mine/gpus/{FILE}")
     claim = pod_claims(api, pod)["mine"]["metadata"]
     assert (found["apiVersion"], found["kind"]) == ("metadata.resource.k8s.io/v1beta1", "DeviceMetadata")
     assert (found["metadata"]["uid"], found["podClaimName"]) == (claim["uid"], "mine")
@@ -64,7 +63,7 @@ def test_two_pods_of_one_claim_find_the_same_by_its_name(installed: Cluster) -> 
         create_pod(api, pod)
     for pod in pods:
         usable = seen_inside(api, pod).usable
-        found, _ = seen_file(api, pod, f"{FOLDER}/resourceclaims/metadata-shared/gpus/{FILE}")
+        found, _ = seen_file(installed, pod, f"{FOLDER}/resourceclaims/metadata-shared/gpus/{FILE}")
         uuids = [device["attributes"]["uuid"]["string"] for device in found["requests"][0]["devices"]]
         assert gpu_numbers(installed).of_uuids(uuids) == usable
         assert "podClaimName" not in found

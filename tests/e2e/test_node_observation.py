@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
+from e2e.exporting import process_of
 from e2e.gpu_pods import claimed, delete_gpu_pod, delete_gpu_pods, gpu_numbers, seen_inside
 from e2e.gpus import GPU_COUNT
 from e2e.images import PROBE_IMAGE
@@ -155,11 +156,7 @@ def test_a_monitor_with_admin_access_is_not_listed_and_the_user_beside_it_is(ins
 
 def inside(cluster: Cluster, pod: Pod) -> Path:
     """Return the root of a pod's container as the processes in it see it."""
-    container = cluster.api.get(pod.path)["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
-    for cgroup in Path("/proc").glob("[0-9]*/cgroup"):
-        if container in cgroup.read_text(encoding="ascii"):
-            return cgroup.parent / "root"
-    raise AssertionError(f"no process of {container}")
+    return Path("/proc") / str(process_of(cluster, pod)) / "root"
 
 
 def test_a_container_finds_the_metadata_of_its_devices(installed: Cluster) -> None:
