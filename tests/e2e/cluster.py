@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -81,12 +82,23 @@ class Cluster:
         """Wait until the scheduler may use the node."""
         eventually(self._node_is_ready, "the node is Ready", within_s=NODE_READY_S, programs=self.programs)
 
+    @contextmanager
+    def kubelet_away(self) -> Iterator[None]:
+        """Have kubelet stopped in the block, and back after it. The node is Ready all the time: what shows that kubelet
+        is back is that the devices are published again."""
+        with self.installation.published_anew():
+            self.node.kubelet.stop()
+            yield
+            self.node.kubelet.start()
+        self.wait_node_ready()
+
     def restart_node(self) -> None:
         """Cut the node's power and start it again, with all that runs on it. The control plane runs on."""
         self.installation.plugin.kill()
         self.node.power_off()
-        self.node.power_on()
-        self.installation.plugin.start()
+        with self.installation.published_anew():
+            self.node.power_on()
+            self.installation.plugin.start()
         self.installation.wait_ready()
         self.wait_node_ready()
 

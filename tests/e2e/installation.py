@@ -6,7 +6,9 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,16 @@ class Installation:
         eventually(registered, "kubelet takes the plugin", within_s=START_S, programs=self.programs)
         eventually(self.slices, "the devices are published", within_s=START_S, programs=self.programs)
 
+    @contextmanager
+    def published_anew(self) -> Iterator[None]:
+        """At the end of the block, in which kubelet is started, wait until the devices are published again: kubelet
+        deletes the slices of its node a moment after it started, at another time where the API server is away then.
+        Until that has happened they are those of before."""
+        before = self._slice_uids()
+        yield
+        what = "kubelet has deleted the slices, and the devices are published again"
+        eventually(partial(self._has_others, before), what, within_s=START_S, programs=self.programs)
+
     def another_plugin(self, pod_uid: str, port: int, environment: Mapping[str, str] | None = None) -> Program:
         """Return one more instance of the plugin, not started, as the pod of this UID runs it during an upgrade."""
         flags = (f"--pod-uid={pod_uid}", f"--http-address=127.0.0.1:{port}")
@@ -119,6 +131,13 @@ class Installation:
     def cdi_specs(self) -> list[Path]:
         """Return our CDI specs."""
         return sorted(CDI_ROOT.glob(f"{DRIVER}-claim_*.json"))
+
+    def _has_others(self, before: AbstractSet[str]) -> bool:
+        now = self._slice_uids()
+        return bool(now) and now.isdisjoint(before)
+
+    def _slice_uids(self) -> AbstractSet[str]:
+        return frozenset(str(one["metadata"]["uid"]) for one in self.slices())
 
     def _controller_command(self) -> list[str | Path]:
         return [

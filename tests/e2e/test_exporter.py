@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -41,15 +40,6 @@ def exporter(installed: Cluster) -> Iterator[NodeExporter]:
     """Give an exporter on the node as it is by default: eight whole GPUs."""
     with node_exporter(installed, read_machine(str(installed.gpus.machine))) as made:
         yield made
-
-
-@contextmanager
-def kubelet_away(cluster: Cluster) -> Iterator[None]:
-    """Have kubelet stopped in the block, and back after it."""
-    cluster.node.kubelet.stop()
-    yield
-    cluster.node.kubelet.start()
-    cluster.wait_node_ready()
 
 
 def restarts(cluster: Cluster, pod: Pod, name: str) -> int:
@@ -99,7 +89,7 @@ def test_series_of_whole_gpus_follow_their_pod_from_its_init_container_to_its_en
     assert process_of(installed, pod, "main") != before
     check_use(exporter, pod, small, large)
 
-    with kubelet_away(installed):
+    with installed.kubelet_away():
         exporter.wait_owners(expected, "nothing changes while kubelet is away")
         check_use(exporter, pod, small, large)
     check_use(exporter, pod, small, large)
@@ -160,7 +150,7 @@ def test_series_of_mig_devices_follow_their_pods(installed: Cluster) -> None:
         exporter.use(pods[0], exporter.nvml.mig_activity[a], memory_mib=700)
         check_slices(exporter, whole, {a: "slice-a", b: "slice-b"})
 
-        with kubelet_away(installed):
+        with installed.kubelet_away():
             exporter.wait_owners(expected, "nothing changes while kubelet is away")
         exporter.wait_owners(expected, "nothing changes when kubelet is back")
         check_slices(exporter, whole, {a: "slice-a", b: "slice-b"})
@@ -224,7 +214,7 @@ def follow_shares(cluster: Cluster, exporter: NodeExporter) -> None:
         assert scrape.values("dracaena_gpu_share_cores_ratio", uuid=uuid) == [0.3]
 
     check_both()
-    with kubelet_away(cluster):
+    with cluster.kubelet_away():
         exporter.wait_owners(expected, "nothing changes while kubelet is away")
     exporter.wait_owners(expected, "nothing changes when kubelet is back")
     check_both()

@@ -173,9 +173,8 @@ def test_one_gpu_serves_seven_slices_then_a_large_one_then_a_whole_gpu_is_had(cu
     cluster.installation.plugin.kill()
     cluster.installation.plugin.start(f"--machine={cut.machine.name}", "--mig=onDemand")
     cluster.installation.wait_ready()
-    cluster.node.kubelet.stop()
-    cluster.node.kubelet.start()
-    cluster.wait_node_ready()
+    with cluster.kubelet_away():
+        pass
     assert [container_id(cluster.api, pod) for pod in pods] == containers
     assert {check_all_that_is_told(cut, pod) for pod in pods} == uuids
 

@@ -84,9 +84,10 @@ def test_what_kubelet_has_forgotten_is_swept_at_the_start_in_the_next_boot(insta
     stray.write_text('{"cdiVersion": "0.6.0", "kind": "gpu.dracaena.dev/claim", "devices": []}', encoding="utf-8")
     others = CDI_ROOT / "vendor.example-thing.json"
     others.write_text("{}", encoding="utf-8")
-    installed.node.power_on()
-    assert traces(installed, uid)
-    installed.installation.plugin.start()
+    with installed.installation.published_anew():
+        installed.node.power_on()
+        assert traces(installed, uid)
+        installed.installation.plugin.start()
     installed.installation.wait_ready()
     installed.wait_node_ready()
     eventually(lambda: not traces(installed, uid), "the node forgets the claim", within_s=SWEPT_S)

@@ -253,12 +253,10 @@ def restart_all(shared: Shared) -> None:
     """Restart the supervisor and the plugin by kill -9, and kubelet."""
     shared.node.end(signal.SIGKILL)
     shared.cluster.installation.plugin.kill()
-    shared.cluster.node.kubelet.stop()
-    shared.cluster.node.kubelet.start()
-    shared.node.start()
-    shared.cluster.installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
+    with shared.cluster.kubelet_away():
+        shared.node.start()
+        shared.cluster.installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
     shared.cluster.installation.wait_ready()
-    shared.cluster.wait_node_ready()
 
 
 def test_a_node_restart_gives_a_share_its_server_again(shared: Shared) -> None:
@@ -273,9 +271,10 @@ def test_a_node_restart_gives_a_share_its_server_again(shared: Shared) -> None:
     shutil.rmtree(ROOT)  # it is on a tmpfs
     ROOT.mkdir()
     shared.node.modes.write(dict.fromkeys(shared.node.modes.all(), ComputeMode.DEFAULT))  # as a driver that is loaded
-    node.power_on()
-    shared.node.start()
-    installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
+    with installation.published_anew():
+        node.power_on()
+        shared.node.start()
+        installation.plugin.start("--sharing=0", f"--mps-root={ROOT}")
     installation.wait_ready()
     shared.cluster.wait_node_ready()
     wait_new_container(shared.api, tenant.pod, container)
