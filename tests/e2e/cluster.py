@@ -92,6 +92,16 @@ class Cluster:
             self.node.kubelet.start()
         self.wait_node_ready()
 
+    def restart_clients(self) -> None:
+        """Let all clients, those on the node and ours too, see a server that was started again at once, for the same
+        reason as ControlPlane.restart_clients."""
+        self.control_plane.restart_clients()
+        with self.kubelet_away():
+            for program in self.installation.programs:
+                program.stop()
+                program.start()
+        self.installation.wait_ready()
+
     def restart_node(self) -> None:
         """Cut the node's power and start it again, with all that runs on it. The control plane runs on."""
         self.installation.plugin.kill()

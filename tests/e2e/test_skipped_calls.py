@@ -32,11 +32,12 @@ def gated(installed: Cluster) -> Iterator[Cluster]:
     plane = installed.control_plane
     paths: list[str] = []
     with ExitStack() as switched:
-        switched.callback(wait_well, installed)
-        switched.callback(plane.restart_clients)
-        for program in (plane.apiserver, plane.scheduler, installed.node.kubelet):
+        switched.callback(installed.restart_clients)
+        for program in (plane.apiserver, plane.scheduler):
             switched.enter_context(program.restarted_with(GATES))
             plane.wait_ready()
+        with installed.installation.published_anew():  # before that kubelet would delete the slices made here, too
+            switched.enter_context(installed.node.kubelet.restarted_with(GATES))
         switched.enter_context(
             installed.installation.controller.restarted_with(f"--allowed-drivers={ABSENT}", "--longest-bind-s=1")
         )
