@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import claimed, delete_gpu_pod, seen_inside
 from e2e.gpus import GPU_COUNT
-from e2e.installation import DRIVER, PLUGIN_PORT, serves
+from e2e.installation import CONTROLLER_PORT, DRIVER, PLUGIN_PORT, serves
 from e2e.kubernetes import WITHOUT_TAINTS
 from e2e.pods import Pod, claim_spec, create_pod, create_template, pod_claims
 from e2e.waiting import eventually
@@ -42,6 +42,9 @@ def test_node_that_opts_out_is_left_to_the_scheduler(installed: Cluster) -> None
     with installed.installation.plugin.restarted_with("--allocator=kube-scheduler"):
         installed.installation.wait_ready()
         wait_taints(installed, 0)
+        # Or it would allocate for a pod that it sees before it sees that the devices are no longer its own.
+        has_none = partial(serves, CONTROLLER_PORT, "/metrics", "dracaena_controller_free_gpus 0.0")
+        eventually(has_none, "the controller has no GPU to give", within_s=PUBLISH_S)
         create_pod(installed.api, pod)
         seen = seen_inside(installed.api, pod)
         assert len(seen.numbers) == 2
