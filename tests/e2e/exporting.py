@@ -22,7 +22,7 @@ from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from e2e.cluster import NODE_NAME, Cluster
-from e2e.pods import NAMESPACE, Pod
+from e2e.pods import NAMESPACE, RUN_S, Pod
 from e2e.waiting import eventually
 from support.exporting_node import Scrape
 from support.exporting_nvml import ExportingNvml, FakeActivity, FakeProcess
@@ -134,7 +134,7 @@ def container_identity(cluster: Cluster, pod: Pod, container: str) -> str:
         statuses = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
         return next((str(one["containerID"]) for one in statuses if _runs(one, container)), "").rpartition("/")[2]
 
-    return eventually(look, f"{container} of {pod.name} runs", within_s=TOLD_S)
+    return eventually(look, f"{container} of {pod.name} runs", within_s=RUN_S)
 
 
 def process_of(cluster: Cluster, pod: Pod, container: str = "main") -> int:
