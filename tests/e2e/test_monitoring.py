@@ -23,8 +23,9 @@ from e2e.waiting import eventually
 from support.dashboards import NAMES, dashboard, queries
 from support.served_metrics import asked_for, only_sometimes
 
-SCRAPED_S: Final = 15.0
-"""Scrapes and rules come each second; the rest is for a loaded machine."""
+SCRAPED_S: Final = 30.0
+"""Scrapes and rules come each second, and a scrape that takes longer fails; the rest is for a loaded machine, on which
+several in a row do."""
 
 TOLD_S: Final = 30.0
 """A plugin that starts puts podlist.json right within seconds."""
@@ -74,8 +75,10 @@ def test_prometheus_scrapes_all_three_and_finds_what_alerts_and_dashboards_ask_f
     server: Prometheus, exporter: Exporter, busy: Pod
 ) -> None:
     scraped = "count_over_time(up[1m]) > 3 and on (job) up == 1"  # what is a mean between scrapes needs two
-    eventually(lambda: len(server.query(scraped)) == 3, "all are up", within_s=SCRAPED_S)
-    assert {labels["job"] for labels, _ in server.query("up == 1")} == {"controller", "kubelet-plugin", "exporter"}
+    wanted = {"controller", "kubelet-plugin", "exporter"}
+    eventually(
+        lambda: {labels["job"] for labels, _ in server.query(scraped)} == wanted, "all are up", within_s=SCRAPED_S
+    )
 
     def used() -> list[tuple[Mapping[str, str], float]]:
         exporter.go_on()
@@ -94,7 +97,8 @@ def test_a_plugin_that_ends_fires_two_alerts_and_both_end_when_it_is_back(
 ) -> None:
     ours = {"DracaenaPluginUnreachable", "DracaenaPodlistIsOld"}
     eventually(lambda: server.query("dracaena_plugin_registered == 1"), "the plugin was seen", within_s=SCRAPED_S)
-    assert not ours & server.firing()
+    # Alerts wait one second here, and a scrape that takes longer than that fails: one may fire and end by itself.
+    eventually(lambda: not ours & server.firing(), "neither fires while the plugin runs", within_s=SCRAPED_S)
     installed.installation.plugin.stop()
     hour_ago_s = time.time() - 3600  # as it would be found after an hour
     os.utime(installed.installation.podlist_path, (hour_ago_s, hour_ago_s))
