@@ -202,11 +202,16 @@ class Node:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def _end_containers(self) -> None:
-        """Kill all shims, then what they watched. Only this run's processes can be seen from in here."""
-        for pid in (*_shims(), *_container_processes()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        eventually(lambda: not list(_container_processes()), "all containers end", within_s=START_S)
+        """Kill all shims, then what they watched, also what a shim was just starting. Only this run's processes can be
+        seen from in here."""
+
+        def look() -> bool:
+            for pid in (*_shims(), *_container_processes()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            return not list(_container_processes())
+
+        eventually(look, "all containers end", within_s=START_S)
 
 
 def _processes() -> Iterator[Path]:
