@@ -4,6 +4,7 @@ driver's control program, and each container is looked into from its node.
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Final
 import pytest
 
 from dracaena.api import mps
+from dracaena.kubelet_plugin.upkeep.mps_fault_watch import TOLD
 from dracaena.mps.planning.places import CLIENT_PIPES
 from dracaena.mps.planning.state import ComputeMode, Role
 from e2e import isolation
@@ -163,13 +165,25 @@ def process_of(tenant: Tenant) -> int:
     raise AssertionError(f"no process of {tenant.name}")
 
 
-def status_of(shared: Shared, tenant: Tenant) -> mps.MpsShareStatus:
+def share_of(shared: Shared, tenant: Tenant) -> str:
+    """Return the name of a tenant's share on its node."""
     claim = shared.api.get(tenant.claim)
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     uuid = f"GPU-{result['device'].removeprefix('gpu-')}"
-    found = shared.node.status(mps.share_name(uuid, claim["metadata"]["uid"], result["shareID"]))
+    return mps.share_name(uuid, claim["metadata"]["uid"], result["shareID"])
+
+
+def status_of(shared: Shared, tenant: Tenant) -> mps.MpsShareStatus:
+    found = shared.node.status(share_of(shared, tenant))
     assert found is not None
     return found
+
+
+def is_recorded(shared: Shared, *tenants: Tenant) -> bool:
+    """Whether the plugin has on disk that it told the faults of these tenants' shares."""
+    path = shared.cluster.installation.plugin_data / TOLD
+    told: dict[str, object] = json.loads(path.read_bytes()) if path.exists() else {}
+    return all(share_of(shared, tenant) in told for tenant in tenants)
 
 
 def pipes_inside(tenant: Tenant) -> str:
@@ -238,6 +252,8 @@ def test_pods_of_two_namespaces_share_a_gpu_and_the_third_waits_until_one_goes(s
     assert told(shared, third, "MpsServerFault") == []
     for client in clients:
         client.close()
+    # A plugin that is killed before that tells the fault again (mps_fault_watch.py).
+    eventually(lambda: is_recorded(shared, first, second), "it is recorded that they were told", within_s=RUN_S)
     restart_all(shared)
     assert [count for tenant in (first, second) for _, count in told(shared, tenant, "MpsServerFault")] == [1, 1]
 
