@@ -17,7 +17,7 @@ from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import claimed, delete_gpu_pod, gpu_numbers, seen_inside
 from e2e.gpus import GPU_COUNT
 from e2e.installation import DRIVER
-from e2e.pods import Pod, claim_spec, container_id, create_pod, create_template, wait_pending
+from e2e.pods import Pod, claim_spec, container_id, create_pod, create_template, wait_gone, wait_pending
 from e2e.waiting import eventually, never
 
 SEEN_S = 40.0
@@ -115,7 +115,7 @@ def test_a_gpu_that_breaks_keeps_its_pod_and_a_lost_one_is_cleared_until_both_ar
         "xid": ("48", "NoSchedule"),
         "recovery-action": ("gpu-reset", "NoSchedule"),
     }
-    eventually(lambda: installed.api.find(lost.path) is None, "the pod on the lost GPU is sent away", within_s=SEEN_S)
+    wait_gone(installed.api, lost)  # kube-controller-manager deletes it at once, with the grace of any pod
     assert taints(installed, uuids["on-lost"]) == {"gpu-lost": ("", "NoExecute")}
     said = eventually(
         lambda: [text for text in told(installed, broken).values() if text.startswith("Unhealthy")],

@@ -14,8 +14,9 @@ from e2e.node import CDI_ROOT
 from e2e.pods import CLAIMS, Pod, claim_spec, create_claim, create_pod, pod_claims
 from e2e.waiting import eventually
 
-LATE_S = 60.0
-"""kubelet looks again at what it could not unprepare each minute, at a pod after its sync period."""
+LATE_S = 90.0
+"""kubelet looks again at what it could not unprepare each minute, at a pod after its sync period; the rest is for a
+loaded machine."""
 
 SWEPT_S = 30.0
 """The first sweep comes with the plugin's first list of pods."""

@@ -15,14 +15,15 @@ from e2e.installation import DRIVER
 from e2e.kubernetes import SET_ONCE
 from e2e.pods import (
     CLAIMS,
+    RUN_S,
     TEMPLATES,
     Pod,
     claim_spec,
     create_claim,
     create_pod,
     create_template,
+    delete_pod,
     pod_claims,
-    pod_events,
     wait_event,
     wait_pending,
     wait_phase,
@@ -186,7 +187,7 @@ def test_pod_that_no_node_matches_gets_no_devices(installed: Cluster) -> None:
     create_pod(installed.api, pod)
     wait_pending(installed.api, pod, "affinity/selector")
     never(lambda: claimed(installed, pod), "devices are allocated for a pod that cannot run", for_s=QUIET_S)
-    eventually(lambda: pod_events(installed.api, pod, "WaitingForGPUs"), "the pod is told why it waits", within_s=15)
+    wait_event(installed.api, pod, "WaitingForGPUs", "")
     delete_gpu_pod(installed, pod)
 
 
@@ -196,7 +197,7 @@ def test_pod_whose_node_closed_after_the_allocation_runs_when_it_opens_again(ins
     node = f"/api/v1/nodes/{NODE_NAME}"
     installed.control_plane.scheduler.stop()
     create_pod(installed.api, pod)
-    eventually(lambda: claimed(installed, pod), "devices are allocated", within_s=BIND_S)
+    eventually(lambda: claimed(installed, pod), "devices are allocated", within_s=RUN_S)
     installed.api.patch(node, {"spec": {"unschedulable": True}})
     installed.control_plane.scheduler.start()
     wait_pending(installed.api, pod, "were unschedulable")
@@ -212,8 +213,7 @@ def test_named_claim_is_freed_within_seconds_after_its_pod_went(installed: Clust
     pod = Pod("short", claims={"gpu": "kept"})
     create_pod(installed.api, pod)
     seen_inside(installed.api, pod)
-    installed.api.delete(pod.path, grace_s=1)
-    eventually(lambda: installed.api.find(pod.path) is None, "the pod goes", within_s=20)
+    delete_pod(installed.api, pod, grace_s=1)
     wait_free(installed, installed.api.get(path))
     eventually(lambda: not installed.api.get(path)["metadata"].get("finalizers"), "the finalizer goes", within_s=10)
     assert "reservedFor" not in installed.api.get(path).get("status", {})
@@ -235,7 +235,7 @@ def test_all_claims_of_a_pod_are_allocated_at_once(installed: Cluster) -> None:
 def test_pod_whose_claims_do_not_fit_together_gets_none(installed: Cluster) -> None:
     pod = Pod("too-much", templates={"all": f"sched-{GPU_COUNT}", "one": "sched-1"})
     create_pod(installed.api, pod)
-    eventually(lambda: pod_events(installed.api, pod, "WaitingForGPUs"), "the pod is told why it waits", within_s=15)
+    wait_event(installed.api, pod, "WaitingForGPUs", "")
     never(lambda: claimed(installed, pod), "a part of the claims is allocated", for_s=QUIET_S)
     delete_gpu_pod(installed, pod)
 
@@ -272,7 +272,7 @@ def test_claim_that_is_deleted_while_in_use_stays_until_its_pod_went(installed: 
     installed.api.delete(path)
     never(lambda: installed.api.find(path) is None, "a claim in use went", for_s=2)
     assert claimed(installed, pod) == numbers
-    installed.api.delete(pod.path, grace_s=1)
+    delete_pod(installed.api, pod, grace_s=1)
     eventually(lambda: installed.api.find(path) is None, "the claim goes with its last pod", within_s=30)
 
 
