@@ -125,6 +125,11 @@ class MadeUpCluster:
         ready = lambda: readiness(CONTROLLER_PORT)[0] == 200  # noqa: E731
         eventually(ready, "the controller is ready", within_s=START_S, programs=(self.controller,))
 
+    def restart_controller(self) -> None:
+        """Let a new process of the controller list all that is there, and wait until it is ready."""
+        self.controller.stop()
+        self.start_controller()
+
     @contextmanager
     def controller_with(self, *more: str) -> Iterator[None]:
         """Run the controller with further flags inside the block."""
@@ -133,8 +138,7 @@ class MadeUpCluster:
         try:
             yield
         finally:
-            self.controller.stop()
-            self.start_controller()
+            self.restart_controller()
 
     @contextmanager
     def without_controller(self) -> Iterator[None]:

@@ -85,6 +85,7 @@ def switched_on(request: pytest.FixtureRequest) -> Iterator[None]:
         switched.enter_context(plane.apiserver.restarted_with(GATES))
         plane.wait_ready()
         switched.enter_context(plane.scheduler.restarted_with(GATES))
+        made_up.restart_controller()  # its watches would come back after a back-off
         kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": TWIN}}
         spec = {"selectors": [{"cel": {"expression": f'device.driver == "{TWIN}"'}}]}
         made_up.api.create(CLASSES, {**kind, "spec": spec})
@@ -95,8 +96,7 @@ def switched_on(request: pytest.FixtureRequest) -> Iterator[None]:
 def restart_clients(cluster: MadeUpCluster) -> None:
     """Let everybody see the server that was started again at once, and not after a back-off."""
     cluster.control_plane.restart_clients()
-    cluster.controller.stop()
-    cluster.start_controller()
+    cluster.restart_controller()
 
 
 @pytest.fixture
