@@ -94,9 +94,15 @@ def test_of_two_gangs_that_compete_for_one_node_one_is_bound_and_then_the_other(
             GROUPS, {"apiVersion": version, "kind": "PodGroup", "metadata": {"name": group}, "spec": spec}
         )
     gangs = {group: [member(f"{group}-{number}", group, "two") for number in range(2)] for group in ("first", "second")}
-    for pair in zip(*gangs.values(), strict=True):
-        for pod in pair:
-            create_pod(grouped.api, pod)
+    # kube-controller-manager makes the claims of pods that come at once side by side: those of the second gang could be
+    # there sooner, and a gang that is complete keeps what it has. So each gang gets its half before the rest comes.
+    halves, rest = zip(*gangs.values(), strict=True)
+    for pod in halves:
+        create_pod(grouped.api, pod)
+    for pod in halves:
+        grouped.wait_allocated(pod)
+    for pod in rest:
+        create_pod(grouped.api, pod)
     for group in ("first", "second"):
         for pod in gangs[group]:
             assert grouped.wait_bound(pod, within_s=COMPETING_S) == "a"
