@@ -49,6 +49,9 @@ START_S = 60.0
 BIND_S = 30.0
 """From a pod's creation until kube-scheduler has bound it: 0.5 s on a free machine, and its back-off of up to 10 s."""
 
+ANSWERED_S = 15.0
+"""For as long the controller waits for the answer to a write."""
+
 RESET_S = 120.0
 """The largest test leaves 400 pods, claims, nodes and slices: 15 s on a free machine."""
 
@@ -236,6 +239,14 @@ class MadeUpCluster:
             return eventually(look, f"claims of {pod.name} are allocated", within_s=within_s, programs=self.programs)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{why(self.api, pod)}") from error
+
+    def allocated_nodes(self) -> list[str]:
+        """Return the nodes of all allocations that the controller has written, also those that did not last."""
+        writes = [write for write in self.proxy.writes if write.kind == "resourceclaims/status"]
+        # Others may see what was written before the proxy has the answer.
+        eventually(lambda: all(write.status for write in writes), "the server answers", within_s=ANSWERED_S)
+        stored = [write.answer for write in writes if write.status == 200]
+        return [node_of(claim) for claim in stored if devices_of(claim)]
 
     def check(self) -> None:
         """Check what must hold at every moment: no device twice, no pod bound without its devices."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.made_up import FOUR, ONE, PRIORITY_CLASSES, SLICES, MadeUpCluster, devices_of, node_of
+from e2e.made_up import FOUR, ONE, PRIORITY_CLASSES, SLICES, MadeUpCluster, devices_of
 from e2e.pods import Pod, claim_spec, create_pod, create_template, pod_claims, wait_event
 from e2e.waiting import eventually, never
 
@@ -60,12 +60,6 @@ def claim_of(cluster: MadeUpCluster, pod: Pod) -> Mapping[str, Any]:
     return claim  # type: ignore[no-any-return]
 
 
-def allocations(cluster: MadeUpCluster) -> list[str]:
-    """Return the nodes of all allocations that the controller has written, also those that did not last."""
-    stored = [write.answer for write in cluster.proxy.writes if write.kind == "resourceclaims/status"]
-    return [node_of(claim) for claim in stored if devices_of(claim)]
-
-
 def wait_evicted(cluster: MadeUpCluster, low: Pod, pod: Pod) -> None:
     eventually(lambda: is_being_evicted(cluster, low), "the pod of low priority is evicted", within_s=EVICTED_S)
     eventually(lambda: nominated(cluster, pod) == "a", "the node is nominated", within_s=EVICTED_S)
@@ -78,7 +72,7 @@ def test_a_pod_of_low_priority_is_evicted_for_the_cpu_of_one_that_needs_gpus(mad
     never(lambda: not devices_of(claim_of(made_up, pod)), "the claim loses its devices meanwhile", for_s=QUIET_S)
     made_up.api.delete(low.path, grace_s=0)
     assert made_up.wait_bound(pod) == "a"
-    assert allocations(made_up) == ["a"]
+    assert made_up.allocated_nodes() == ["a"]
     made_up.check()
 
 
@@ -100,10 +94,10 @@ def test_where_another_node_passes_all_other_filters_the_devices_are_kept_and_co
     create_pod(made_up.api, other)
     wait_event(made_up.api, other, "WaitingForGPUs", "nodes fit")
     wait_event(made_up.api, pod, "WaitingForGPUs", "GPUs on node a are kept for it")
-    never(lambda: allocations(made_up) != ["a"], "anything is allocated before there is room", for_s=QUIET_S)
+    never(lambda: made_up.allocated_nodes() != ["a"], "anything is allocated before there is room", for_s=QUIET_S)
     made_up.api.delete(low.path, grace_s=0)
     assert made_up.wait_bound(pod) == "a"
-    assert allocations(made_up) == ["a", "a"]
+    assert made_up.allocated_nodes() == ["a", "a"]
     made_up.check()
 
 
@@ -135,7 +129,7 @@ def test_a_pod_that_is_not_to_preempt_waits(made_up: MadeUpCluster) -> None:
     low, pod = full_node(made_up), high("patient")
     create_pod(made_up.api, pod)
     wait_event(made_up.api, pod, "WaitingForGPUs", "too little free cpu")
-    never(lambda: is_being_evicted(made_up, low) or allocations(made_up), "anybody is evicted", for_s=QUIET_S)
+    never(lambda: is_being_evicted(made_up, low) or made_up.allocated_nodes(), "anybody is evicted", for_s=QUIET_S)
     made_up.api.delete(low.path, grace_s=0)
     assert made_up.wait_bound(pod) == "a"
     made_up.check()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.made_up import FOUR, TWO, MadeUpCluster, devices_of, node_of
+from e2e.made_up import FOUR, TWO, MadeUpCluster, devices_of
 from e2e.pods import CLAIMS, PODS, Pod, claim_spec, create_pod, create_template, wait_event
 from e2e.waiting import eventually, never
 
@@ -31,18 +31,12 @@ def filler(name: str, node: str, **requests: str) -> Pod:
     return Pod(name, requests=requests, more={"nodeName": node})
 
 
-def allocated_nodes(cluster: MadeUpCluster) -> list[str]:
-    """Return the nodes of all allocations that the controller has written, also those that did not last."""
-    stored = [write.answer for write in cluster.proxy.writes if write.kind == "resourceclaims/status"]
-    return [node_of(claim) for claim in stored if devices_of(claim)]
-
-
 def bind_beside(cluster: MadeUpCluster, pod: Pod) -> None:
     """Run a pod for two GPUs that has to go to the worse node, `b`, and nowhere else in between."""
     create_template(cluster.api, "two", claim_spec(2))
     create_pod(cluster.api, pod)
     assert cluster.wait_bound(pod) == "b"
-    assert allocated_nodes(cluster) == ["b"]
+    assert cluster.allocated_nodes() == ["b"]
     cluster.check()
 
 
@@ -120,7 +114,7 @@ def test_pods_that_come_at_once_count_each_other(made_up: MadeUpCluster) -> None
             made_up.wait_allocated(pod)
     nodes = [made_up.wait_bound(pod) for pod in pods]
     assert sorted(nodes) == ["a", "a", "b", "b"]
-    assert sorted(allocated_nodes(made_up)) == sorted(nodes)
+    assert sorted(made_up.allocated_nodes()) == sorted(nodes)
     made_up.check()
 
 
@@ -135,7 +129,7 @@ def test_a_pod_that_waits_for_room_is_told_what_is_short_and_woken_when_there_is
     never(lambda: [c for c in made_up.api.items(CLAIMS) if devices_of(c)], "devices are given", for_s=QUIET_S)
     made_up.api.delete(other.path, grace_s=0)
     assert made_up.wait_bound(pod) == "a"
-    assert allocated_nodes(made_up) == ["a"]
+    assert made_up.allocated_nodes() == ["a"]
 
 
 def test_a_pod_that_ended_takes_no_room(made_up: MadeUpCluster) -> None:
