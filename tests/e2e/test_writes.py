@@ -151,10 +151,13 @@ def test_devices_of_a_pod_that_is_deleted_between_the_writes_are_free_again(made
         assert gate.reached.wait(CUT_S)
         made_up.api.delete(pod.path, grace_s=0)
 
+    def has_landed() -> bool:
+        return any(is_allocation(write) and write.name == held and write.status for write in claim_writes(made_up))
+
     def freed() -> bool:
         return not any(devices_of(claim) for claim in made_up.api.items(CLAIMS))
 
-    eventually(lambda: len([w for w in claim_writes(made_up) if w.status]) >= 3, "the write lands", within_s=CUT_S)
+    eventually(has_landed, "the write lands", within_s=CUT_S)
     eventually(freed, "the claims are free", within_s=FREED_S)
     check_all_four_are_free(made_up)
 
@@ -182,6 +185,8 @@ def test_a_namespace_that_is_deleted_gives_all_devices_back(made_up: MadeUpClust
     core, claims = "/api/v1/namespaces", "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
     made_up.api.create(core, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    account = f"{core}/team/serviceaccounts/default"
+    eventually(lambda: made_up.api.find(account), "the namespace can hold pods", within_s=CUT_S)
     made_up.control_plane.scheduler.kill()  # started again when the test ends
     with made_up.proxy.held(lambda write: is_allocation(write) and write.name == "half") as gate:
         for name, count in (("whole", 2), ("large", 3), ("half", 1)):
