@@ -44,7 +44,8 @@ def test_a_hint_of_somebody_else_stays(made_up: MadeUpCluster) -> None:
         made_up.add_node("a", FOUR)
         made_up.wait_allocated(pod)
         assert made_up.api.get(pod.path)["status"]["nominatedNodeName"] == "elsewhere"
-    assert nominations(made_up) == []
+    # One who does not see it yet, but the slice already, tries and is refused: the write names the pod's version.
+    assert {write.status for write in nominations(made_up)} <= {409}
     assert made_up.wait_bound(pod) == "a"
     made_up.check()
 
