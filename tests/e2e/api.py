@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -73,7 +74,7 @@ class Api:
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, error.read().decode())
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             return Answer(NO_ANSWER, str(error))
 
     def get(self, path: str) -> Any:
