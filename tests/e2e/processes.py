@@ -69,6 +69,7 @@ class Program:
         self._stop_s = stop_s
         self._process: subprocess.Popen[bytes] | None = None
         self._is_wanted = False
+        self._log_began = 0
 
     @property
     def is_running(self) -> bool:
@@ -92,6 +93,7 @@ class Program:
             raise ProgramEndedError(f"{self.name} runs already")
         self._is_wanted = True
         with self.log.open("ab") as log:
+            self._log_began = log.tell()
             self._process = subprocess.Popen(
                 [*self._command, *more],
                 stdin=subprocess.DEVNULL,
@@ -153,9 +155,15 @@ class Program:
 
     def tail(self, since: int = 0) -> str:
         """Return the last lines that were logged, only those after byte `since`."""
+        return "\n".join(self._logged(since).splitlines()[-TAIL_LINES:])
+
+    def logged(self) -> str:
+        """Return all that was logged since the last start."""
+        return self._logged(self._log_began)
+
+    def _logged(self, since: int) -> str:
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
             log.seek(since)
-            lines = log.read().decode("utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-TAIL_LINES:])
+            return log.read().decode("utf-8", errors="replace")

@@ -42,7 +42,7 @@ AT_WORK_S: Final = 18.0
 
 LOST: Final = '"event": "leadership lost"'
 LOG_END: Final = 4_000
-"""Characters at the end of a controller's log in which it has to say why it ended."""
+"""Characters at the end of a controller's log that are told of one that crashed."""
 
 DOWN_S: Final = (0.3, 3.0)
 """For which a killed program stays away."""
@@ -170,9 +170,9 @@ class Chaos:
                 program.start()
         for replica in self._world.replicas:
             if not replica.program.is_running:
-                end = replica.program.log.read_text(encoding="utf-8", errors="replace")[-LOG_END:]
-                if LOST not in end:
-                    crashed.append(f"{replica.name} ended by itself, and no leadership was lost:\n{end}")
+                logged = replica.program.logged()
+                if LOST not in logged:
+                    crashed.append(f"{replica.name} ended by itself, and no leadership was lost:\n{logged[-LOG_END:]}")
                 self._done("controllers that lost the lease", replica.name)
                 replica.program.start()
         return crashed
