@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import urllib.error
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from e2e.api import Api
-from e2e.control_plane import ADDRESS, ADMIN, SERVER_STOP_S, START_S
+from e2e.control_plane import ADDRESS, ADMIN, SERVER_STOP_S, START_S, is_written
 from e2e.processes import Program
 from e2e.waiting import eventually
 from transcripts.etcd import compact, write
@@ -68,12 +67,12 @@ class BareApiServer:
         try:
             for _ in range(OLD_WRITES):
                 write(self._etcd_url)
-        except urllib.error.URLError:
+        except OSError:  # also of a connection that is closed before the answer
             return False
         return True
 
     def _is_ready(self) -> bool:
-        if not self.authority.exists():
+        if not is_written(self.authority):
             return False
         return Api(self.url, self.authority, self.token).send("GET", "/readyz").status == 200
 

@@ -71,6 +71,11 @@ def node_identity(name: str) -> Identity:
     return Identity(f"system:node:{name}", ("system:nodes",))
 
 
+def is_written(certificate: Path) -> bool:
+    """Whether a certificate is there: kube-apiserver makes an empty file, and fills it with one write."""
+    return certificate.exists() and certificate.stat().st_size > 0
+
+
 class ControlPlane:
     """Kubernetes without nodes. Its files are below `root`.
 
@@ -138,7 +143,8 @@ class ControlPlane:
     def wait_ready(self) -> None:
         """Wait until the server says that it is ready."""
         up = (self.etcd, self.apiserver)
-        eventually(self.authority.exists, "kube-apiserver makes its certificate", within_s=START_S, programs=up)
+        certified = lambda: is_written(self.authority)  # noqa: E731
+        eventually(certified, "kube-apiserver makes its certificate", within_s=START_S, programs=up)
         eventually(
             lambda: self.api().send("GET", "/readyz").status == 200,
             "kube-apiserver is ready",
