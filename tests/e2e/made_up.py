@@ -250,10 +250,11 @@ class MadeUpCluster:
 
     def check(self) -> None:
         """Check what must hold at every moment: no device twice, no pod bound without its devices."""
+        pods = self.api.items(PODS)  # before the claims: who is bound by now has its devices by now
         claims = {claim["metadata"]["name"]: claim for claim in self.api.items(CLAIMS)}
         held = Counter(device for claim in claims.values() for device in devices_of(claim))
         assert {device: count for device, count in held.items() if count > 1} == {}
-        for pod in self.api.items(PODS):
+        for pod in pods:
             if pod["spec"].get("nodeName"):
                 check_bound_pod(pod, claims)
 
