@@ -170,7 +170,9 @@ class WriteProxy:
         finally:
             response.release_conn()
         if write is not None:
-            write.status, write.answer = response.status, json.loads(data)
+            with suppress(ValueError):  # some refusals are plain text: 429 for one request too many
+                write.answer = json.loads(data)
+            write.status = response.status
             self.after(write)
         _answer(handler, response.status, data)
 
