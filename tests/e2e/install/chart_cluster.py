@@ -49,6 +49,13 @@ CONTROLLER_S = 90.0
 PLUGIN_GONE_S = 60.0
 """From the plugin's end until kubelet deletes its slices: 30 s, and the watch."""
 
+PODS_OF = {"controller": 2, "kubelet-plugin": 1}
+"""How many pods each part has."""
+
+SETTLED_S = 120.0
+"""From an install or upgrade until only the new pods are there: those of before have 30 s to end, and kubelet may see
+the change late after a restart of the API server."""
+
 
 class NodeWithRoutes(Node):
     """A node whose pods reach the API server, and that has the image of the chart."""
@@ -193,6 +200,8 @@ class ChartCluster:
                 "install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", WAIT,
                 values=self.values(),
             )  # fmt: skip
+        # helm waits for the new pods only; those of before still lead, publish and answer until they have ended.
+        eventually(self._is_settled, "each part has its own pods alone", within_s=SETTLED_S, programs=self.programs)
         self.wait_published()
 
     def remove_pods(self) -> None:
@@ -275,11 +284,25 @@ class ChartCluster:
         arguments = ("--namespace", "k8s.io", "run", "--rm", IMAGE, "image-test", *command)
         return self.node._ctr(*arguments)
 
+    def _is_settled(self) -> bool:
+        """Whether the pods of both parts are ready, and none of before is left."""
+        pods = self.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
+        parts = [pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") for pod in pods]
+        ours = [pod for pod, part in zip(pods, parts, strict=True) if part in PODS_OF]
+        counts = {part: parts.count(part) for part in PODS_OF}
+        return counts == PODS_OF and all(_stays_ready(pod) for pod in ours)
+
     def _node_is_ready(self) -> bool:
         node = self.api.find(f"/api/v1/nodes/{NODE_NAME}")
         if node is None or node["spec"].get("taints"):
             return False
         return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
+
+
+def _stays_ready(pod: Any) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    is_ready = any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+    return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
