@@ -46,6 +46,9 @@ PUBLISHED_S = 120.0
 CONTROLLER_S = 90.0
 """Until the controller's pods are gone or there, and until a changed policy counts."""
 
+ACCOUNT_S = 60.0
+"""kube-controller-manager makes the ServiceAccount of a namespace at once, when it has a core."""
+
 PLUGIN_GONE_S = 60.0
 """From the plugin's end until kubelet deletes its slices: 30 s, and the watch."""
 
@@ -210,6 +213,13 @@ class ChartCluster:
             kinds = "deployments,jobs,pods,resourceclaims,resourceclaimtemplates"
             arguments = ("--all", "--namespace=default", "--grace-period=1", "--timeout=60s")
             self.kubectl("delete", kinds, *arguments, check=False)
+
+    def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Make a namespace in which pods can be made: the API server refuses them while there is no ServiceAccount."""
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        what = f"kube-controller-manager makes the ServiceAccount of {name}"
+        eventually(lambda: self.api.find(account), what, within_s=ACCOUNT_S, programs=self.programs)
 
     def wait_published(self) -> None:
         """Wait until the devices are there."""

@@ -31,7 +31,7 @@ PASSED_S = 60.0
 def team(chart: ChartCluster) -> Iterator[ChartCluster]:
     """Give a namespace with the label, and templates for 2 and for 20 GPUs in it."""
     api = chart.api
-    api.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": {f"{DRIVER}/gate": "true"}}})
+    chart.make_namespace(TEAM, {f"{DRIVER}/gate": "true"})
     for name, count in (("two", 2), ("too-many", 20)):
         api.create(TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": claim_spec(count)}})
     eventually(lambda: is_gated_by_policy(chart), "the API server puts the gate", within_s=CONTROLLER_S)
@@ -128,7 +128,7 @@ def test_the_charts_value_says_in_which_namespaces_pods_come_to_the_gate(team: C
     def gated_in(namespace: str) -> bool:
         return GATE in gates(team.api.create(f"{NAMESPACES}/{namespace}/pods?dryRun=All", pod))
 
-    team.api.create(NAMESPACES, {"metadata": {"name": "ungated", "labels": {f"{DRIVER}/gate": "false"}}})
+    team.make_namespace("ungated", {f"{DRIVER}/gate": "false"})
     try:
         team.upgrade(schedulingGate="All")
         eventually(lambda: gated_in("default"), "pods of a namespace without a label are gated", within_s=CONTROLLER_S)

@@ -36,8 +36,7 @@ QUIET_S = 5.0
 
 @pytest.fixture
 def team(chart: ChartCluster) -> Iterator[ChartCluster]:
-    labels = {REWRITE: "true", f"{DRIVER}/gate": "true"}
-    chart.api.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": labels}})
+    chart.make_namespace(TEAM, {REWRITE: "true", f"{DRIVER}/gate": "true"})
     eventually(lambda: templates_of(dry(chart, container("main", 1))), "pods are rewritten", within_s=LABEL_S)
     yield chart
     chart.kubectl("delete", "namespace", TEAM, "--timeout=90s")
