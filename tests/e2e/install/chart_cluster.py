@@ -34,6 +34,8 @@ EXAMPLE_IMAGE = "docker.io/example/gpu-program:1.0"
 AUDITED = tuple(f"system:serviceaccount:{NAMESPACE}:{RELEASE}-{part}" for part in ("controller", "kubelet-plugin"))
 """Users whose requests are in the audit log."""
 
+RBAC = "rbac.authorization.k8s.io"
+
 TRYING = "e2e-trying"
 """User agent of tests that try with a token of ours what it may do: not what our programs ask for."""
 
@@ -284,10 +286,20 @@ class ChartCluster:
 
     def audited(self) -> Iterator[Any]:
         """Yield the finished requests of our two ServiceAccounts, but for those of tests and of the command."""
-        for line in self.audit_log.read_text(encoding="utf-8").splitlines():
-            event = json.loads(line)
-            if event.get("userAgent") not in (TRYING, COMMAND):
+        for event in self._audit_events():
+            if event["user"].get("username") in AUDITED and event.get("userAgent") not in (TRYING, COMMAND):
                 yield event
+
+    def written_rights(self) -> Iterator[Any]:
+        """Yield the successful writes of anybody to roles and their bindings."""
+        for event in self._audit_events():
+            is_about_rights = event.get("objectRef", {}).get("apiGroup") == RBAC
+            if is_about_rights and event.get("responseStatus", {}).get("code") in (200, 201):
+                yield event
+
+    def _audit_events(self) -> Iterator[Any]:
+        whole, _, _ = self.audit_log.read_text(encoding="utf-8").rpartition("\n")  # a line may be written just now
+        return map(json.loads, whole.splitlines())
 
     def files_in_image(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in a container of the image, outside of any pod."""
@@ -336,6 +348,8 @@ _AUDIT_POLICY = {
             "resources": [{"group": "resource.k8s.io", "resources": ["resourceclaims/status"]}],
         },
         {"level": "Metadata", "users": list(AUDITED)},
+        # When `helm uninstall` takes their rights away, and when they are back.
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": [{"group": RBAC}]},
         {"level": "None"},
     ],
 }
