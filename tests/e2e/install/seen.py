@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.api import Api
 from e2e.gpus import CONTROL_MINORS, GPU_COUNT
-from e2e.install.chart_cluster import ChartCluster
+from e2e.install.chart_cluster import AUDITED, ChartCluster
 from e2e.installation import DRIVER
 from e2e.waiting import eventually
 
@@ -48,6 +48,36 @@ def wait_pods(chart: ChartCluster, namespace: str, *phases: str, count: int = 0)
     except AssertionError as error:
         told = chart.kubectl("--namespace", namespace, "describe", "pods", check=False)
         raise AssertionError(f"{error}\n{told}") from error
+
+
+NOT_SEEN = "cannot allocate all claims"
+"""What kube-scheduler says of a pod whose claims are allocated where its watch of pods is ahead of its watch of claims;
+it tries the pod again when the claims come (docs/design/0026)."""
+
+
+def tried_in_vain(chart: ChartCluster, namespace: str, pod: str) -> list[str]:
+    """Return what shows that a pod which has come through the controller's gate was tried too early or for nothing."""
+    events = chart.api.items(f"/api/v1/namespaces/{namespace}/events")
+    failed = (one for one in events if (one["involvedObject"]["name"], one["reason"]) == (pod, "FailedScheduling"))
+    found = [one["message"] for one in failed if NOT_SEEN not in one["message"]]
+    status = chart.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")["status"]
+    allocated = {one["resourceClaimName"]: "" for one in status["resourceClaimStatuses"]}
+    let_go = ""
+    for event in chart.audited():  # in their order, each when it was answered
+        target = event.get("objectRef", {})
+        if event["user"]["username"] != AUDITED[0] or event["verb"] != "patch" or target.get("namespace") != namespace:
+            continue
+        what, name, at = target["resource"], target["name"], event["requestReceivedTimestamp"]
+        if (what, name, target.get("subresource")) == ("pods", pod, None):
+            let_go = let_go or at
+        elif what == "resourceclaims" and name in allocated and "allocation" in _written(event):
+            allocated[name] = allocated[name] or at
+    in_order = all("" < at < let_go for at in allocated.values())
+    return found if in_order else [*found, f"claims allocated {allocated}, pod taken off the gate {let_go}"]
+
+
+def _written(event: Any) -> Any:
+    return event.get("requestObject", {}).get("status", {})
 
 
 def devices_of(claim: Any) -> frozenset[str]:

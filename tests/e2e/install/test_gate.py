@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.install.chart_cluster import CONTROLLER_S, ChartCluster
-from e2e.install.seen import gpus_in, wait_pods
+from e2e.install.seen import gpus_in, tried_in_vain, wait_pods
 from e2e.installation import DRIVER
 from e2e.pods import Pod, claim_spec
 from e2e.waiting import eventually, never
@@ -69,8 +69,8 @@ def test_a_pod_runs_with_its_gpus_and_was_never_tried_in_vain(team: ChartCluster
     create(team, "alone", "two")
     wait_pods(team, TEAM, "Running")
     assert len(gpus_in(team, TEAM, "alone", "main")) == 2
-    assert told(team, "alone", "GPUsAllocated")
-    assert told(team, "alone", "FailedScheduling") == []
+    eventually(lambda: told(team, "alone", "GPUsAllocated"), "it is told of its GPUs", within_s=PASSED_S)
+    assert tried_in_vain(team, TEAM, "alone") == []
 
 
 def test_pods_without_claims_or_with_a_node_get_no_gate_and_other_namespaces_neither(team: ChartCluster) -> None:
