@@ -22,6 +22,7 @@ from e2e.gpus import GPU_COUNT
 from e2e.install.chart_cluster import EXAMPLE_IMAGE, NODE_NAME, ChartCluster
 from e2e.install.pages import NOT_RUN_HERE, PAGES, REPOSITORY, commands
 from e2e.install.seen import devices_of, wait_pods
+from e2e.installation import DRIVER
 from e2e.pods import CLAIMS, PODS, Pod, claim_spec, create_claim, pod_claims, wait_event
 from e2e.waiting import eventually
 
@@ -58,6 +59,8 @@ TEAM = "research"
 """The namespace that the pages give labels to."""
 
 FREED_S = 60.0
+ANNOTATED_S = 60.0
+"""The plugin annotates a pod when kubelet has its answer, 0.1 s later on a free machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ def desk(chart: ChartCluster, tmp_path: Path) -> Iterator[Desk]:
     chart.api.create(PODS, huge.document())
     wait_event(chart.api, huge, "WaitingForGPUs", "0/1 nodes fit")
     wait_event(chart.api, Pod("train"), "GPUsAllocated", "4 of the GPUs")
+    eventually(lambda: is_annotated(chart, Pod("train")), "the plugin has annotated it", within_s=ANNOTATED_S)
     chart.kubectl("apply", "--filename", tmp_path / "storage.yaml")
     chart.kubectl("create", "namespace", TEAM)
     (claim,) = pod_claims(chart.api, Pod("train")).values()
@@ -130,6 +134,10 @@ def desk(chart: ChartCluster, tmp_path: Path) -> Iterator[Desk]:
     chart.kubectl("delete", "persistentvolumeclaim", "data", "--wait=false")
     eventually(lambda: not any(map(devices_of, chart.api.items(CLAIMS))), "the GPUs are free", within_s=FREED_S)
     eventually(lambda: not chart.podlist(), "the node forgets them", within_s=FREED_S)
+
+
+def is_annotated(chart: ChartCluster, pod: Pod) -> bool:
+    return f"{DRIVER}/devices" in chart.api.get(pod.path)["metadata"].get("annotations", {})
 
 
 def write_files(folder: Path, train: str) -> None:
