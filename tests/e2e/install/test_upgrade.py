@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.install.chart_cluster import NAMESPACE, ChartCluster
 from e2e.install.seen import given_twice, gpus_in, gpus_shown, wait_pods
-from e2e.pods import PODS, Pod, claim_spec, create_template
+from e2e.pods import PODS, Pod, claim_spec, create_template, wait_phase
 from e2e.waiting import eventually
 
 PAUSE_S = 1.0
@@ -64,10 +64,11 @@ def test_upgrade_under_load_loses_nothing(chart: ChartCluster) -> None:
     assert waits["status"]["phase"] == "Pending"
     api.delete(f"{PODS}/waiting", grace_s=0)
     api.delete(too_large)
-    wait_pods(chart, "default", "Succeeded", "Running", count=len(names) + 2)
     for name in names:
+        wait_phase(api, Pod(name), "Succeeded")
         assert len(gpus_shown(chart.kubectl("logs", name))) == 1
     for pod in long:
+        wait_phase(api, pod, "Running")
         assert containers(chart, pod.name) == running[pod.name]
         assert gpus_in(chart, "default", pod.name, "main") == held[pod.name]
     chart.kubectl("delete", "pods", "--all", "--namespace", "default", "--grace-period=1", "--timeout=90s")
