@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e import isolation
-from e2e.control_plane import ADMIN, ControlPlane, Ports
+from e2e.control_plane import ADMIN, START_S, ControlPlane, Ports
 from e2e.install.chart_cluster import NODE_NAME, ChartCluster
 from e2e.pods import CLAIMS, PODS, Pod, claim_spec, create_claim
 from e2e.processes import Program
@@ -41,6 +41,8 @@ def older() -> Iterator[ControlPlane]:
     plane = ControlPlane(isolation.ROOT / "older", binaries, logs, (), ports=PORTS, suffix="-older", more_flags=flags)
     try:
         plane.start_server()
+        namespace = lambda: plane.api().find("/api/v1/namespaces/default")  # noqa: E731
+        eventually(namespace, "kube-apiserver makes the namespace", within_s=START_S, programs=plane.programs)
         plane.api().create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}})
         yield plane
     finally:
@@ -66,7 +68,8 @@ def test_controller_says_that_the_server_is_too_old_and_leaves_what_waits_as_it_
     try:
         ready = lambda: readiness(CONTROLLER_PORT)[0] == 200  # noqa: E731
         eventually(ready, "it has seen everything", within_s=SAID_S, programs=(controller,))
-        eventually(lambda: NEEDED in controller.tail(), "it says so", within_s=SAID_S, programs=(controller,))
+        said = lambda: NEEDED in controller.log.read_text(encoding="utf-8")  # noqa: E731
+        eventually(said, "it says so", within_s=SAID_S, programs=(controller,))
     finally:
         controller.stop()
     assert older.api().get(f"{CLAIMS}/waits") == before
