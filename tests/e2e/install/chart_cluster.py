@@ -205,9 +205,14 @@ class ChartCluster:
                 "install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace", "--wait", WAIT,
                 values=self.values(),
             )  # fmt: skip
-        # helm waits for the new pods only; those of before still lead, publish and answer until they have ended.
-        eventually(self._is_settled, "each part has its own pods alone", within_s=SETTLED_S, programs=self.programs)
+        self.wait_settled()
         self.wait_published()
+
+    def wait_settled(self) -> None:
+        """Wait until each part has its own pods alone, all ready. helm waits for the new ones only; those of before
+        still lead, publish and answer until they have ended.
+        """
+        eventually(self._is_settled, "each part has its own pods alone", within_s=SETTLED_S, programs=self.programs)
 
     def remove_pods(self) -> None:
         """Remove what a failed test has left in the namespace default, so that one failure stays one failure."""
@@ -242,10 +247,12 @@ class ChartCluster:
         return self.helm.environment | {"PATH": f"{self._binaries}:/usr/bin:/bin"}
 
     def upgrade(self, **more: Any) -> str:
-        """Upgrade the release to these values, wait until it is ready and return what helm said."""
-        return self.helm.do(
+        """Upgrade the release to these values, wait until its pods alone are there and return what helm said."""
+        said = self.helm.do(
             "upgrade", RELEASE, CHART, "--namespace", NAMESPACE, "--wait", WAIT, values=self.values(**more)
         )
+        self.wait_settled()
+        return said
 
     @contextmanager
     def without_controller(self) -> Iterator[None]:
