@@ -212,6 +212,7 @@ def test_mig_resource_names_become_claims_for_their_profile_which_a_quota_counts
 
     quota(team, f"mig.{DRIVER}.deviceclass.resource.k8s.io/devices", 2, f"mig.{DRIVER}")
     team.api.create(PODS, {"metadata": {"name": "first"}, "spec": pod_spec(asked)})
+    eventually(lambda: team.api.items(CLAIMS), "kube-controller-manager makes its claim", within_s=DONE_S)
     eventually(lambda: told(team, "first", "WaitingForGPUs"), "the controller has looked at it", within_s=DONE_S)
     (template,), (claim,) = team.api.items(TEMPLATES), team.api.items(CLAIMS)
     assert template["metadata"]["name"] == PARTS
