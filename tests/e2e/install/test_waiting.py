@@ -20,8 +20,9 @@ TAKE_OVER_S = 90.0
 SETTLED_S = 5.5
 """So long after the allocation a refusal of kube-scheduler counts: one that comes sooner may be about before."""
 
-TAKEN_BACK_S = 60.0
-"""A refusal has to stand for 10 s; the longest bind, of 20 s here, lies between the two writes that follow."""
+TAKEN_BACK_S = 120.0
+"""A refusal has to stand for 10 s; the longest bind, of 20 s here, lies between the two writes that follow. Before
+all that kube-scheduler starts, and a look may come 15 s late."""
 
 
 def told(chart: ChartCluster, pod: Pod, reason: str, words: str) -> list[Any]:
