@@ -305,7 +305,7 @@ class ChartCluster:
                 yield event
 
     def _audit_events(self) -> Iterator[Any]:
-        whole, _, _ = self.audit_log.read_text(encoding="utf-8").rpartition("\n")  # a line may be written just now
+        whole, _, _ = self.audit_log.read_bytes().rpartition(b"\n")  # a line may be written just now
         return map(json.loads, whole.splitlines())
 
     def files_in_image(self, *command: str) -> subprocess.CompletedProcess[str]:
