@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.gpus import GPU_COUNT
-from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
+from e2e.install.chart_cluster import CONTROLLER_S, NAMESPACE, NODE_NAME, ChartCluster
 from e2e.install.pages import commands
 from e2e.install.seen import ALL_CLAIMS, allocated, gpus_in, gpus_shown, wait_pods
 from e2e.installation import DRIVER, REPOSITORY
@@ -32,6 +33,9 @@ BEST = {
 """Of the stand-in machine, a DGX-1V: the pairs with two NVLinks, its fully linked halves."""
 
 FREED_S = 60.0
+
+METRICS_PORT = 8080
+NO_GPUS = "dracaena_controller_free_gpus 0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ def opted_out(chart: ChartCluster) -> Iterator[ChartCluster]:
         "the new plugin alone publishes, without the taint",
         within_s=90,
     )
+    # Or it would allocate for a pod that it sees before it sees that the devices are no longer its own.
+    eventually(lambda: no_gpus_to_give(chart), "the controller has no GPU to give", within_s=CONTROLLER_S)
     yield chart
     chart.kubectl("label", "node", NODE_NAME, f"{DRIVER}/settings-")
     eventually(lambda: tainted(chart), "the devices carry the taint again", within_s=90)
@@ -134,6 +140,22 @@ def plugins(chart: ChartCluster) -> list[Any]:
 
 def devices(chart: ChartCluster) -> list[Any]:
     return [device for one in chart.slices() for device in one["spec"].get("devices", ())]
+
+
+def no_gpus_to_give(chart: ChartCluster) -> bool:
+    """Whether each controller has seen that."""
+    selector = "labelSelector=app.kubernetes.io/component=controller"
+    found = chart.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")
+    return bool(found) and all(NO_GPUS in metrics(pod["status"]["podIP"]) for pod in found)
+
+
+def metrics(address: str) -> str:
+    """Return what one of our pods serves to Prometheus, nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{address}:{METRICS_PORT}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 def tainted(chart: ChartCluster) -> bool:
