@@ -146,6 +146,26 @@ def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
     assert state_of(node) == "done"
 
 
+def test_other_claims_are_recovered_while_the_api_does_not_name_one_with_a_broken_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = node_in(tmp_path)
+    other = make_claim("other", uid="other-uid", devices=(2,), reserved_for={"pod": "pod-uid"})
+    node.claims.put(other)
+    node.state.prepare(reference_to(other))
+    break_it(tmp_path / "claims/other-uid.json")
+    half_prepare(node)
+
+    def no_answer(*_: str) -> None:
+        raise TemporaryError("GET resourceclaims: no answer")
+
+    with monkeypatch.context() as away:
+        away.setattr(node.claims, "find_claim", no_answer)
+        assert not node.recovery.recover(node.pods.values())
+    assert state_of(node) == "done"
+    assert node.recovery.recover(node.pods.values())
+
+
 @DAMAGES
 @pytest.mark.parametrize("writes", range(3))
 def test_a_rebuild_that_fails_leaves_a_running_pods_devices_held(
