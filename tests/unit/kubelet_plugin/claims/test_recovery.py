@@ -149,10 +149,12 @@ def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
 def test_other_claims_are_recovered_while_the_api_does_not_name_one_with_a_broken_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = node_in(tmp_path)
+    pods = FakePods(make_pod(claims={"claim": "claim", "other": "other"}))
+    node = PluginNode(tmp_path, FakeClaims(CLAIM), pods, steps=FileSteps())
     other = make_claim("other", uid="other-uid", devices=(2,), reserved_for={"pod": "pod-uid"})
     node.claims.put(other)
     node.state.prepare(reference_to(other))
+    whole = (tmp_path / "claims/other-uid.json").read_bytes()
     break_it(tmp_path / "claims/other-uid.json")
     half_prepare(node)
 
@@ -163,7 +165,9 @@ def test_other_claims_are_recovered_while_the_api_does_not_name_one_with_a_broke
         away.setattr(node.claims, "find_claim", no_answer)
         assert not node.recovery.recover(node.pods.values())
     assert state_of(node) == "done"
+    assert (tmp_path / "claims/other-uid.json").read_bytes() == b"{"
     assert node.recovery.recover(node.pods.values())
+    assert (tmp_path / "claims/other-uid.json").read_bytes() == whole
 
 
 @DAMAGES
