@@ -97,8 +97,8 @@ class ClaimRecord:
     """When our last write ended, with or without an answer."""
     allocated_s: float = 0.0
     """When the allocation was first shown, or first shown as reserved again."""
-    kept_s: float = 0.0
-    """When kube-scheduler cleared the allocation whose devices we keep (KEPT)."""
+    kept_s: float = float("-inf")
+    """When kube-scheduler cleared the allocation whose devices we keep (KEPT), or kept until the newest decision."""
     unreserved_s: float | None = None
     """When the allocation was first shown without a reservation; None while it is reserved."""
     doubts: tuple[Doubt, ...] = ()
@@ -137,6 +137,11 @@ class ClaimRecord:
     def version(self) -> int:
         """resourceVersion of the newest state, as a number."""
         return version_of(self.shown)
+
+    @property
+    def was_kept(self) -> bool:
+        """Whether the newest decision gave the claim's pod what was kept for it while others were evicted."""
+        return self.phase is not Phase.KEPT and self.kept_s > float("-inf")
 
     @property
     def is_open(self) -> bool:
@@ -238,6 +243,8 @@ def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimReco
     if phase is Phase.KEPT:
         is_new = event is RecordEvent.SHOWN_FREED_PREEMPTING
         return replace(changed, doubts=(), rest=(record.shown,), kept_s=now_s) if is_new else changed
+    if record.is_held:
+        changed = replace(changed, kept_s=float("-inf"))
     return _without_idle_share(_with_doubts(changed, ()))
 
 
@@ -307,7 +314,7 @@ def meet(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
         phase = _next_phase(phase, _shown(record.shown))
     changed = replace(record, phase=phase)
     is_let_go = event in (RecordEvent.PROVEN, RecordEvent.RELEASE)
-    return _without_idle_share(replace(changed, rest=(), doubts=()) if is_let_go else changed)
+    return _without_idle_share(replace(changed, rest=(), doubts=(), kept_s=float("-inf")) if is_let_go else changed)
 
 
 def decide(record: ClaimRecord, share: ClaimShare) -> ClaimRecord:

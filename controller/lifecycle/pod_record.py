@@ -84,8 +84,8 @@ class PodRecord:
         return self.no_preemption.again_s <= now_s
 
     def first_wait(self, now_s: float, *, evicting: bool) -> Wait | None:
-        """Return the first back-off to end of those for nodes and for preemption; None when there is none. `evicting`:
-        others are being evicted for the pod, so it is not known yet when the one for preemption ends."""
+        """Of the back-offs for nodes and for preemption, return the one that ends first; None when there is none.
+        `evicting`: others are being evicted for the pod, so it is not known yet when the one for preemption ends."""
         waits = [*self.nodes_left_out(now_s).values()]
         if self.no_preemption.again_s > now_s and not evicting:
             waits.append(self.no_preemption)

@@ -421,9 +421,9 @@ class Cluster:
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
-        """Return the first node back-off to end after a decision, which may be over by now; None when there is none."""
+        """Return the first back-off of a pod to end after a decision, which may be over by now; None: there is none."""
         with self._lock:
-            known, evicting = self._state.records.unbound(pod.key), self._state.records.is_made_room_for(pod)
+            known, evicting = self._state.records.unbound(pod.key), self._state.records.is_room_being_made_for(pod)
             return None if known is None else known.first_wait(decided_s, evicting=evicting)
 
     def keeps_devices(self, claims: Iterable[ResourceClaim]) -> bool:

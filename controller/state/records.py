@@ -111,9 +111,9 @@ class Records:
         """Return whether no pod is to be evicted for an unbound pod now: it has to wait (PodRecord.may_preempt), or
         others are being evicted for it."""
         known = self.backed_off(pod.key)
-        return known is not None and (not known.may_preempt(now_s) or self.is_made_room_for(pod))
+        return known is not None and (not known.may_preempt(now_s) or self.is_room_being_made_for(pod))
 
-    def is_made_room_for(self, pod: Pod) -> bool:
+    def is_room_being_made_for(self, pod: Pod) -> bool:
         """Return whether devices are kept for a pod while others are evicted for it."""
         return any(self.is_kept(claim.key or "") for claim in self.named_by(pod))
 

@@ -179,10 +179,10 @@ class Upkeep:
         for pod in self._records.pods_of(record.key).unbound:
             if decision is None or pod.uid not in record.taken_from:
                 continue
-            if record.ending == PREEMPTED:
-                self._records.change_pod(begin_wait_to_preempt_anew(pod, now_s, now, growth))
-            else:
-                self._records.change_pod(begin_wait_anew(pod, decision.node, now_s, now, growth))
+            changed = pod if record.ending == PREEMPTED else begin_wait_anew(pod, decision.node, now_s, now, growth)
+            if record.ending == PREEMPTED or record.was_kept:
+                changed = begin_wait_to_preempt_anew(changed, now_s, now, growth)
+            self._records.change_pod(changed)
 
     def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
         """Leave out the node of an allocation of ours that kube-scheduler cleared because it led nowhere (PostFilter).
@@ -199,7 +199,7 @@ class Upkeep:
         found = []
         for pod in self._unbound_users(before):
             changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
-            if changed.no_preemption.tries:  # the room that was made for it went to somebody else
+            if before.was_kept:  # the room that was made for it went to somebody else
                 changed = begin_wait_to_preempt_anew(changed, now_s, now, self._rules.growth)
             self._records.change_pod(changed)
             found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
@@ -274,7 +274,8 @@ class Upkeep:
             self._records.change_pod(preempt_later(pod, now_s, now, self._rules.growth))
 
     def _begin_wait_to_preempt_anew(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
-        """Restart that back-off: the evictions were waited for, which can take longer, and led nowhere."""
+        """Restart the back-off before preemption: the evictions were waited for, which may have taken longer, and led
+        nowhere."""
         for pod in self._unbound_owner(record):
             self._records.change_pod(begin_wait_to_preempt_anew(pod, now_s, now, self._rules.growth))
 

@@ -385,34 +385,109 @@ def test_who_took_the_room_that_was_made_for_a_pod_is_evicted_too_but_not_at_onc
     assert not bench.record("c").is_preempting
 
 
-@pytest.mark.parametrize("seen", ["before", "after"])
-def test_room_that_comes_by_itself_is_used_while_preemption_waits(seen: str) -> None:
-    bench = lost_the_room(seen=seen)
+def test_room_that_comes_by_itself_is_used_while_preemption_waits() -> None:
+    bench = lost_the_room(seen="before")
     bench.pass_time(int(EXCLUSION_S) // 2)
     bench.remove_pod("default/slip")
-    bench.pass_time(int(EXCLUSION_S) // 2 if seen == "after" else 1)
+    bench.run()
     assert bench.on_node("c") == "a"
     assert not bench.record("c").is_preempting
 
 
+def lose_the_room(bench: Bench, number: int) -> float:
+    """Let the next pod of low priority take the room on node a; return in how many seconds others are to be evicted
+    again."""
+    assert bench.record("c").is_preempting
+    clear(bench)
+    nominate(bench, "a")
+    bench.add(filler(f"slip-{number}", "a"))
+    bench.remove_pod(f"default/{f'slip-{number - 1}' if number else 'low'}")
+    nominate(bench, "")
+    bench.pass_time(int(SETTLE_S) + 1)
+    assert bench.on_node("c") is None
+    began_s = bench.clock.monotonic()
+    while bench.on_node("c") is None and bench.clock.monotonic() < began_s + 2 * LONGEST_EXCLUSION_S:
+        bench.pass_time(5)
+    return bench.clock.monotonic() - began_s
+
+
 def test_evictions_that_lead_nowhere_follow_each_other_ever_more_slowly() -> None:
     """Pods of low priority take the room each time: each wait is twice as long, up to the longest."""
-    bench, waits = full(), []
-    for number in range(8):
-        assert bench.record("c").is_preempting
-        clear(bench)
-        nominate(bench, "a")
-        bench.add(filler(f"slip-{number}", "a"))
-        bench.remove_pod(f"default/{f'slip-{number - 1}' if number else 'low'}")
-        nominate(bench, "")
-        bench.pass_time(int(SETTLE_S) + 1)
-        assert bench.phases() == {Phase.FREE}
-        began_s = bench.clock.monotonic()
-        while bench.on_node("c") is None:
-            bench.pass_time(5)
-        waits.append(bench.clock.monotonic() - began_s)
+    bench = full()
+    waits = [lose_the_room(bench, number) for number in range(8)]
     expected = [min(EXCLUSION_S * 2**number, LONGEST_EXCLUSION_S) for number in range(8)]
     assert waits == pytest.approx(expected, abs=10.0)
+
+
+def beside_another() -> Bench:
+    """Node a as in full(), and node b, where only what more important pods hold is missing."""
+    bench = cluster("a", "b")
+    bench.add(filler("low", "a"), filler("wall", "b", priority=2000), claim("c", request(count=2)), high(cpu=10))
+    bench.run()
+    assert bench.on_node("c") == "a"
+    return bench
+
+
+def test_a_node_where_it_is_never_bound_does_not_keep_a_pod_from_preempting_on_another() -> None:
+    bench = beside_another()
+    for number in range(4):
+        lose_the_room(bench, number)
+    clear(bench)
+    nominate(bench, "")
+    bench.pass_time(int(SETTLE_S) + 1)
+    bench.remove_pod("default/wall")
+    tried = set()
+    for _ in range(4 * int(LONGEST_EXCLUSION_S) // 5):
+        bench.pass_time(5)
+        node = bench.on_node("c")
+        tried.add(node)
+        if node == "b":
+            clear(bench)
+    assert tried == {None, "a", "b"}
+
+
+def room_on_another_node_for_who_may_preempt(bench: Bench, for_s: int) -> None:
+    """Let others be evicted on node a for so long that nothing else keeps anybody from preempting, on node b."""
+    clear(bench)
+    nominate(bench, "a")
+    bench.add(filler("low-b", "b"))
+    bench.remove_pod("default/wall")
+    bench.pass_time(for_s)
+    assert bench.phases() == {Phase.KEPT}
+
+
+@pytest.mark.parametrize("end", ["cleared", "refused"])
+def test_who_lost_the_room_that_it_had_got_does_not_preempt_elsewhere_at_once(end: str) -> None:
+    bench = beside_another()
+    room_on_another_node_for_who_may_preempt(bench, for_s=2 * int(EXCLUSION_S))
+    bench.remove_pod("default/low")
+    bench.run()
+    assert bench.on_node("c") == "a"
+    bench.add(filler("equal", "a", priority=1000))
+    nominate(bench, "")
+    if end == "cleared":
+        clear(bench)
+    else:
+        bench.pass_time(int(SETTLE_S) + 1)
+        bench.say("high", f"again: {SHORT}")
+        bench.pass_time(15)
+        bench.say_again("high")
+        bench.run()
+        assert bench.metric("take_backs_total", reason="refused", end="cleared") == 1
+    bench.pass_time(int(EXCLUSION_S) - 10)
+    assert bench.on_node("c") is None
+    bench.pass_time(20)
+    assert bench.on_node("c") == "b"
+
+
+def test_a_pod_does_not_stand_behind_an_equal_one_for_which_room_is_being_made() -> None:
+    bench = beside_another()
+    room_on_another_node_for_who_may_preempt(bench, for_s=2 * int(EXCLUSION_S))
+    bench.say("high", SHORT)  # so that it is decided again
+    bench.run()
+    bench.add(claim("d", request(count=2)), high("twin", "d", cpu=10))
+    bench.run()
+    assert bench.on_node("d") == "b"
 
 
 def test_a_victim_that_never_ends_keeps_devices_ever_more_rarely() -> None:
