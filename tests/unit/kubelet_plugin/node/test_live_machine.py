@@ -339,6 +339,8 @@ def test_a_call_that_hangs_for_long_is_worth_a_restart_unless_it_hangs_in_the_ke
         node.until(lambda: node.live.ready() is None)
         assert (node.live.hung(), node.live.needs_restart()) == (None, None)
         release = node.nvml.wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
+        node.live.read_soon()
+        node.until(lambda: "nvmlDeviceGetMemoryInfo" in node.source.doing())  # no time goes by
         node.until(lambda: node.live.hung() is not None, REREAD_S, hanging=True)
         assert node.live.needs_restart() is None
         node.clock.advance(RESTART_S)
