@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
-from dracaena.kube.reflector import FIRST_BACKOFF_S
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from dracaena.kubelet_plugin.upkeep.device_watch import GATHER_S, LOOK_EVERY_S, MOVED, SET_ASIDE, VANISHED, DeviceWatch
 from support.kube import wait_for
@@ -204,32 +204,40 @@ def test_the_thread_looks_after_each_change_and_each_minute(watched: Watched) ->
         watched.watch.stop()
 
 
-def test_the_first_reading_ends_the_pause_after_a_look_without_one(watched: Watched) -> None:
+def test_the_first_reading_ends_the_pause_after_a_look_without_one(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched.node.state.prepare(reference_to(CLAIM))
     watched.renumber()
     pools: list[PublishedPool] = []
+    gathers = threading.Event()
+    wait = watched.node.clock.wait
 
     def read_pool() -> PublishedPool:
         if not pools:
             raise TemporaryError("not known yet")
         return pools[-1]
 
-    def within(condition: Callable[[], object]) -> Callable[[], object]:
-        def look() -> object:
-            watched.node.clock.advance(GATHER_S / 10)
-            return condition()
+    def noting_short_pauses(condition: threading.Condition, timeout_s: float | None) -> bool:
+        if timeout_s is not None and timeout_s < 2 * GATHER_S:
+            gathers.set()
+        return wait(condition, timeout_s)
 
-        return look
+    def rests() -> bool:
+        watched.node.clock.advance(GATHER_S)
+        return "device-watch" in resting
 
     watched.node.recovery._read_pool = read_pool
+    monkeypatch.setattr(watched.node.clock, "wait", noting_short_pauses)
     with seen_to_rest() as resting:
         watched.watch.start()
         try:
-            wait_for(within(lambda: resting), "it has looked in vain")
+            wait_for(rests, "it has looked in vain")
             pools.append(watched.node.pool)
-            since_s = watched.node.clock.monotonic()
+            gathers.clear()
             watched.watch.take(RECORDED)
-            wait_for(within(lambda: watched.told), "the pod is told")
-            assert watched.node.clock.monotonic() - since_s < FIRST_BACKOFF_S / 2, "no pause after a failure has passed"
+            wait_for(gathers.is_set, "the pause after the failure has ended, though no time has passed")
+            watched.node.clock.advance(GATHER_S)
+            wait_for(lambda: watched.told, "the pod is told")
         finally:
             watched.watch.stop()
