@@ -59,7 +59,9 @@ class Gpu:
 
     def write(self, **changes: Any) -> None:
         self.state.update(changes)
-        (self.folder / "gpus" / self.address).write_text(json.dumps(self.state), encoding="utf-8")
+        new = self.folder / f".{self.address}.new"  # tests read the file at any time, and kill the program at any step
+        new.write_text(json.dumps(self.state), encoding="utf-8")
+        new.replace(self.folder / "gpus" / self.address)
 
     def reset(self) -> None:
         self.write(mode=self.state["pending"] or self.state["mode"], pending=None)
