@@ -7,10 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -21,6 +19,7 @@ from dracaena.kubelet_plugin.adapters.sysfs.driver_files import gpu_writing
 from dracaena.kubelet_plugin.ports import CcModeProgram, NotOfferedError, WriteHangsError
 from support.cc_hardware import CcHardware, FakeCcModes
 from support.fake_gpu_tools import FAULTS
+from support.kube import wait_for
 
 GPU, OTHER = "0000:18:00.0", "0000:3b:00.0"
 NAMESAKE = f"1{GPU}"
@@ -125,27 +124,18 @@ def test_a_program_goes_on_when_the_plugin_is_killed_and_holds_its_gpu_meanwhile
     )
     plugin = subprocess.Popen([sys.executable, "-c", source])
     try:
-        wait_until(lambda: hardware.after_a_reset()[GPU] == "on")
+        wait_for(lambda: hardware.after_a_reset()[GPU] == "on", "the mode is set")
         plugin.kill()
         plugin.wait()
         assert hardware.modes()[GPU] == "off"
         with pytest.raises(WriteHangsError):
             tool(hardware).query(GPU)
         go.touch()
-        wait_until(lambda: answer(tool(hardware), "query") == "on")
+        wait_for(lambda: answer(tool(hardware), "query") == "on", "the program has ended")
     finally:
         go.touch()
         with suppress(ProcessLookupError):
             os.kill(plugin.pid, signal.SIGKILL)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    pause = Event()
-    for _ in range(2000):
-        if is_so():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it does not come")
 
 
 def test_a_program_that_is_not_there_or_may_not_be_run_says_who_must_act(hardware: CcHardware, tmp_path: Path) -> None:
