@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dracaena.kubelet_plugin.gpu_driver import thread as thread_module
 from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread, StoppedError, WedgedError
 from support.clock import FakeClock
 from support.kube import wait_for
@@ -105,7 +106,8 @@ def test_stop_does_not_wait_for_a_call_that_hangs(clock: FakeClock) -> None:
     assert closed.wait(10)
 
 
-def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> None:
+def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "CLOSE_S", 60.0)
     closed = threading.Event()
     driver = GpuDriverThread(clock, lambda: "", closed.set)
     driver.start()
@@ -115,7 +117,10 @@ def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> No
         driver.call("too late", lambda: 1, 1)
 
 
-def test_stop_lets_go_of_the_caller_of_a_call_under_way_and_closes_the_driver_after_it(clock: FakeClock) -> None:
+def test_stop_lets_go_of_the_caller_of_a_call_under_way_and_closes_the_driver_after_it(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_module, "CLOSE_S", 60.0)
     closed, inside, release = threading.Event(), threading.Event(), threading.Event()
     driver = GpuDriverThread(clock, lambda: "", closed.set)
     driver.start()
