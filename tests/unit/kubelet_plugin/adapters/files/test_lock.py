@@ -78,7 +78,8 @@ def test_calls_of_two_instances_do_not_overlap(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert most == 1
 
 
