@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.kubelet_plugin import worker
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
@@ -66,8 +67,8 @@ def whole_claim(name: str) -> ResourceClaim:
     return claim_of(name, {"results": [result]}, reserved_for={"pod": "pod-uid"})
 
 
-def thread_names() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
+def new_thread_names(before: Container[threading.Thread]) -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread not in before}
 
 
 def using(pod: str, *claims: str, phase: str = "Running") -> Pod:
@@ -337,21 +338,25 @@ def test_a_pod_without_a_cgroup_is_looked_for_again_and_again(tmp_path: Path) ->
     assert [ground.pause_s() for _ in range(5)] == [AGAIN_S] * 5
 
 
-def test_where_no_claim_has_a_limit_there_is_no_thread_and_no_next_look(tmp_path: Path) -> None:
+def test_where_no_claim_has_a_limit_there_is_no_thread_and_no_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "STOP_S", 60.0)  # its end may take long on a busy machine
+    before = set(threading.enumerate())  # a test before may have left a thread of that name
     ground = Ground(tmp_path, whole_claim("whole"), share_claim("one", "a"), pods=[using("a", "one")], cgroups="a")
     try:
         ground.prepare(0)
         ground.follow()
-        assert "pod-limits" not in thread_names()
+        assert "pod-limits" not in new_thread_names(before)
         assert ground.pause_s() == math.inf
         ground.unprepare(0)
         ground.prepare(1)
         ground.follow()
         ground.follow()
-        assert "pod-limits" in thread_names()
+        assert "pod-limits" in new_thread_names(before)
     finally:
         ground.follower.stop()
-    assert "pod-limits" not in thread_names()
+    assert "pod-limits" not in new_thread_names(before)
     assert ground.pause_s() == LOOK_EVERY_S
     ground.unprepare(1)
     assert ground.pause_s() == math.inf
