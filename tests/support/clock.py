@@ -73,6 +73,25 @@ class RestingClock(FakeClock):
             self._until_s = None
 
 
+class IdleClock(FakeClock):
+    """Tells which threads have nothing to do: they wait on it, without a limit, until somebody wakes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: set[str] = set()
+        """Their names. A thread may be missing for a moment, when it looks whether there is something to do."""
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        if timeout_s is not None:
+            return super().wait(condition, timeout_s)
+        name = threading.current_thread().name
+        self.idle.add(name)
+        try:
+            return super().wait(condition, timeout_s)
+        finally:
+            self.idle.discard(name)
+
+
 class SteppedClock(SystemClock):
     """The machine's clock, on which more time has gone by if a test says so. Nobody's wait becomes shorter by that."""
 

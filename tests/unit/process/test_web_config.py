@@ -21,8 +21,9 @@ from dracaena.api.errors import BadInputError
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.web_config import decode_web_config, read_sources
 from support.certificates import client_context, write_authority, write_server
-from support.clock import FakeClock
+from support.clock import FakeClock, IdleClock
 from support.http_probe import connect, get, raw
+from support.kube import wait_for
 
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 TLS = {"cert_file": "tls.crt", "key_file": "tls.key"}
@@ -340,11 +341,12 @@ def test_clients_of_an_authority_that_was_taken_out_are_refused(folder: Path) ->
 
 
 def test_password_that_was_changed_does_not_open_any_more(folder: Path) -> None:
-    clock = FakeClock()
+    clock = IdleClock()
     with serving(folder, {"basic_auth_users": {"a": HASH}}, clock=clock) as endpoint:
         assert get(endpoint.port, "/metrics", user="a", password="right")[0] == 200
         changed = bcrypt.hashpw(b"changed", bcrypt.gensalt(4)).decode()
         (folder / "web-config.yml").write_text(yaml.safe_dump({"basic_auth_users": {"a": changed}}))
+        wait_for(lambda: "http-passwords" in clock.idle, "the end of the check, which would count what goes by now")
         clock.advance(1.0)
         assert get(endpoint.port, "/metrics", user="a", password="right")[0] == 401
         assert get(endpoint.port, "/metrics", user="a", password="changed")[0] == 200
