@@ -252,7 +252,7 @@ def test_a_kind_that_is_not_served_is_no_trouble(tmp_path: Path) -> None:
         cache = Reflector(client_for(server.url, tmp_path), Pod, older=(Older,), clock=clock, rng=random.Random(1))
         cache.start()
         try:
-            wait_for(lambda: cache.synced, "the first look")
+            wait_for(lambda: cache.synced and cache.followed, "the first look, and the rest after it")
             assert trouble_after(clock, cache, 200) is None
         finally:
             cache.stop()
