@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from support.clock import FakeClock
+from support.clock import FakeClock, RestingClock
 from support.kube import wait_for
 from support.scripted_server import Request
 
@@ -23,6 +23,21 @@ def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str, *, st
         return condition()
 
     wait_for(ticked, what)
+
+
+def tick_at_rest_until(clock: RestingClock, condition: Callable[[], bool], what: str) -> None:
+    """Let the clock run while the one thread that sleeps on it has to sleep on: however long that thread is held up, no
+    time goes by meanwhile, and what holds only until its next try is seen."""
+
+    def held_at_rest() -> bool:
+        rests = clock.rests
+        if condition():
+            return True
+        if rests:
+            clock.advance(1.0)
+        return False
+
+    wait_for(held_at_rest, what)
 
 
 def open_watch(*events: tuple[str, dict[str, Any]], until: threading.Event | None = None) -> Callable[[Request], None]:

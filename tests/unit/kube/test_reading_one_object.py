@@ -26,10 +26,10 @@ from dracaena.kube.client import PAGE_BYTES
 from dracaena.kube.errors import KubeError
 from dracaena.kube.reading import Reader, Unread
 from dracaena.kube.reflector import Reflector
-from support.clock import FakeClock
+from support.clock import FakeClock, RestingClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
-from support.scripted_watches import closed_watch, tick_until
+from support.scripted_watches import closed_watch, tick_at_rest_until, tick_until
 
 KINDS: list[type[KubeObject]] = [
     Pod,
@@ -296,10 +296,8 @@ def lists_then(first: bytes, *events: bytes, later: bytes | None = None) -> Call
     return answer
 
 
-def test_a_change_that_fails_is_told_again_ever_more_rarely_while_all_else_goes_on(
-    clock: FakeClock, tmp_path: Path
-) -> None:
-    handler = Handler()
+def test_a_change_that_fails_is_told_again_ever_more_rarely_while_all_else_goes_on(tmp_path: Path) -> None:
+    clock, handler = RestingClock(), Handler()
     answer = lists_then(page(text("a"), text("b"), text("c")), event("ADDED", text("d", 11)))
     aside: list[str | None] = []
     with cache_of(answer, tmp_path, clock, handler, set_aside=lambda item: aside.append(label(item))) as cache:
@@ -310,7 +308,7 @@ def test_a_change_that_fails_is_told_again_ever_more_rarely_while_all_else_goes_
         assert cache.troubles() == {"ns/b": "ZeroDivisionError: a bug"}
         assert aside == ["b@1"], "told before all else goes on, and once"
         for tries in (2, 3, 4, 5):
-            tick_until(clock, lambda tries=tries: handler.tried.count((None, "b@1")) == tries, "the next try")  # type: ignore[misc]
+            tick_at_rest_until(clock, lambda tries=tries: handler.tried.count((None, "b@1")) == tries, "the next try")  # type: ignore[misc]
         assert 14 <= clock.monotonic() <= 40, "after waits of 1, 2, 4, 8 s"
         handler.failing = ""
         tick_until(clock, lambda: (None, "b@1") in handler.told, "the try that goes well")
