@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod
+from dracaena.kube.client import Watch
+from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.reflector import Backoff, Reflector
 from support.clock import FakeClock, RestingClock
@@ -309,11 +311,18 @@ def test_object_that_stops_decoding_keeps_its_last_state(clock: FakeClock, tmp_p
         assert [label(item) for item in cache.values()] == ["a@5", "b@15"]
 
 
-def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None:
+def test_silent_connection_is_given_up(tmp_path: Path) -> None:
     """A watch whose peer vanished without a word: the read time-out is real, so it is made short here."""
     hang = open_watch()
     with scripted([listing(10)], [hang]) as server:
-        watch = client_for(server.url, tmp_path).watch(Pod, resource_version="10", timeout_s=300, read_timeout_s=0.2)
+        client = client_for(server.url, tmp_path)
+
+        def opened() -> Watch[Pod] | None:
+            with suppress(ApiUnavailableError):  # the server may take longer than that to begin its answer
+                return client.watch(Pod, resource_version="10", timeout_s=300, read_timeout_s=0.2)
+            return None
+
+        watch = wait_for(opened, "an open watch")
         with pytest.raises(Exception, match="the stream broke"):
             list(watch)
         watch.close()
