@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,16 @@ class Request:
     @property
     def watching(self) -> bool:
         return self.query.get("watch") == "true"
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the client has hung up."""
+        try:
+            return not self._handler.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def answer(self, status: int, document: Any, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         raw = document if isinstance(document, bytes) else json.dumps(document).encode()
