@@ -118,8 +118,11 @@ def test_another_template_is_rolled_out_and_the_one_before_comes_back(client: Ku
     roll_out(client, 3)
     assert [one.metadata.uid for one in sets(client)] == [new.metadata.uid, old.metadata.uid]
     assert deployment(client).metadata.annotations[REVISION] == "3"
-    told = [event.message for event in client.list(Event).items if event.reason == "ScalingReplicaSet"]
-    assert f"Scaled up replica set {old.metadata.name} from 0 to 3" in told
+
+    def told() -> list[str]:
+        return [event.message for event in client.list(Event).items if event.reason == "ScalingReplicaSet"]
+
+    wait_for(lambda: f"Scaled up replica set {old.metadata.name} from 0 to 3" in told(), "the Event")
 
 
 def test_a_pod_that_is_deleted_or_ends_is_replaced(client: KubeClient) -> None:
