@@ -103,6 +103,7 @@ def test_a_claim_is_prepared_once_for_two_pods_and_unprepared_after_the_last(
         client.delete(Pod, "p2", namespace=NAMESPACE)
         wait_for(lambda: pod_names(client) == [], "p2 to be gone")
         assert driver.calls == [("prepare", "c1"), ("unprepare", "c1")]
+        wait_for(lambda: driver.statuses, "the plugin to be told, which pods do not wait for")
         assert driver.statuses == [(True, "")]
 
 
