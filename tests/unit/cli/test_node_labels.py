@@ -209,8 +209,8 @@ class HangingDriver(Driver):
         return Reading(self.machine)
 
 
-def gpu_driver_threads() -> int:
-    return sum(thread.name == "gpu-driver" for thread in threading.enumerate())
+def gpu_driver_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "gpu-driver"}
 
 
 def test_while_the_driver_hangs_no_look_starts_anything_and_the_first_after_it_writes(
@@ -224,7 +224,7 @@ def test_while_the_driver_hangs_no_look_starts_anything_and_the_first_after_it_w
 
     def wait(_seconds: float) -> bool:
         wait_for(lambda: driver.readings, "the reading, which may begin after its deadline")
-        looks.append((driver.readings, gpu_driver_threads() - before))
+        looks.append((driver.readings, len(gpu_driver_threads() - before)))
         if len(looks) == 4:
             driver.let_go.set()
         threading.Event().wait(0.001)
