@@ -29,8 +29,9 @@ class PageCluster:
         return PageSource(DRIVER, self._look, self.pods.get, self._claim, lambda: "leading", lambda: None, self.use)
 
     def _look(self) -> Watched:
-        self.looks += 1
-        return self.watched
+        watched = self.watched
+        self.looks += 1  # after that: who sees what changed has seen one look more than before the change
+        return watched
 
     def _claim(self, key: str) -> ResourceClaim | None:
         return next((claim for claim in self.watched.claims if claim.key == key), None)
