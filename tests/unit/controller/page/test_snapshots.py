@@ -10,7 +10,8 @@ import pytest
 from dracaena.controller.page.snapshots import BEAT_S, EVERY_S, FIRST_TIMEOUT_S, KEPT_S, WANTED_S, Snapshots
 from dracaena.controller.views.snapshot import Watched
 from support.allocation import DRIVER, blocks, machine, node, pool_slice
-from support.clock import FakeClock
+from support.clock import RestingClock
+from support.kube import wait_for
 
 FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"))
 
@@ -18,7 +19,7 @@ FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"))
 class World:
     """What is watched, and what was told."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: RestingClock) -> None:
         self.clock = clock
         self.watched = Watched((node("n"),), (pool_slice("n", FOUR),), ())
         self.looks = 0
@@ -39,21 +40,25 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World(FakeClock())
+    made = World(RestingClock())
     made.snapshots.start()
     yield made
     made.snapshots.stop()
 
 
 def pass_time_until(world: World, condition: Callable[[], bool]) -> None:
-    """Let second after second go by: the thread may not have begun to rest yet when the first does."""
-    waiting = threading.Event()
-    for _ in range(2_000):
+    """Let second after second go by while the thread rests. What goes by while it is at work would count as work, after
+    which it rests four times as long; and what it makes then would be old at once."""
+
+    def passed() -> bool:
+        rests = world.clock.rests
         if condition():
-            return
-        world.clock.advance(EVERY_S)
-        waiting.wait(0.02)
-    raise AssertionError("it did not come")
+            return True
+        if rests:
+            world.clock.advance(EVERY_S)
+        return False
+
+    wait_for(passed, "it")
 
 
 def test_nobody_looks_and_nothing_is_made(world: World) -> None:
