@@ -27,6 +27,8 @@ from support.podlists import encode_podlist
 from support.topologies import topology_from_matrix
 
 HOST = "node-1"
+DEADLINE_S = 20.0
+"""Less than get() waits for an answer."""
 Key = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -154,7 +156,9 @@ def _owner(labels: Mapping[str, str]) -> str:
 def exporting_node(
     folder: Path, count: int = 2, migs: Iterable[FakeMig] = (), *, clock: Clock | None = None, **settings: Any
 ) -> Iterator[ExportingNode]:
-    """Give a node whose exporter serves."""
+    """Give a node whose exporter serves. By default it waits long for a driver: the one here answers at once, in
+    threads that a loaded machine holds up for longer than the 2 s after which a scrape is answered without."""
+    settings = {"deadline_s": DEADLINE_S, **settings}
     node = ExportingNode(folder, ExportingNvml(machine_of(count), tuple(migs)), clock, **settings)
     node.program.start()
     try:
