@@ -15,6 +15,7 @@ from dracaena.api.mps import LOCK
 from dracaena.kubelet_plugin.adapters.files.lock import FileLock
 from dracaena.mps.program import MpsProgram
 from dracaena.mps.settings import MpsSettings
+from support.clock import FakeClock
 from support.mps_program import ModesInFile
 
 
@@ -25,11 +26,28 @@ def root() -> Iterator[str]:
         yield folder
 
 
-def program(root: str, tmp_path: Path) -> MpsProgram:
+class LettingGo(FakeClock):
+    """Who holds a lock lets go of it when somebody has waited ten times."""
+
+    def __init__(self, held: FileLock) -> None:
+        super().__init__()
+        self._held, self.waits = held, 0
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits += 1
+        if self.waits > 10:
+            return super().sleep_until_set(event, timeout_s)
+        if self.waits == 10:
+            self._held.release()
+        self.advance(timeout_s)
+        return event.is_set()
+
+
+def program(root: str, tmp_path: Path, clock: FakeClock | None = None) -> MpsProgram:
     modes = ModesInFile(tmp_path / "modes.json")
     modes.write({})
     settings = MpsSettings(root=root, driver_root_mount=str(tmp_path), http_address="")
-    return MpsProgram(settings, registry=CollectorRegistry(), modes=modes, boot_id="b")
+    return MpsProgram(settings, clock=clock, registry=CollectorRegistry(), modes=modes, boot_id="b")
 
 
 def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from_starting(
@@ -38,11 +56,10 @@ def test_a_lock_that_somebody_takes_for_a_moment_does_not_keep_a_supervisor_from
     """The plugin looks in this way whether a supervisor runs."""
     probe = FileLock(Path(root) / LOCK)
     assert probe.try_acquire()
-    release = threading.Timer(0.2, probe.release)
-    release.start()
-    supervisor = program(root, tmp_path)
+    clock = LettingGo(probe)
+    supervisor = program(root, tmp_path, clock)
     supervisor.start()
-    release.join()
+    assert clock.waits >= 10
     assert not probe.try_acquire()
     supervisor.stop()
     assert probe.try_acquire()
