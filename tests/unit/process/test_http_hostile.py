@@ -97,9 +97,9 @@ def test_seven_hundred_held_connections_cost_no_thread_and_shut_nobody_out(held:
         assert is_closed(held[0])
 
 
-def test_whoever_has_most_connections_makes_room(held: list[socket.socket]) -> None:
+def test_whoever_has_most_connections_makes_room(held: list[socket.socket], clock: FakeClock) -> None:
     """Also when the honest client is older and has sent nothing yet."""
-    with serving() as endpoint:
+    with serving(clock=clock) as endpoint:
         honest = connect(endpoint.port, HONEST)
         held.append(honest)
         held += [connect(endpoint.port, HOSTILE) for _ in range(3 * MOST_CONNECTIONS)]
@@ -108,14 +108,14 @@ def test_whoever_has_most_connections_makes_room(held: list[socket.socket]) -> N
         assert honest.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_client_that_is_being_answered_loses_its_place_last(held: list[socket.socket]) -> None:
+def test_client_that_is_being_answered_loses_its_place_last(held: list[socket.socket], clock: FakeClock) -> None:
     asked, go = threading.Event(), threading.Event()
 
     def alive() -> None:
         asked.set()
         assert go.wait(30)
 
-    with serving(alive=alive) as endpoint:
+    with serving(alive=alive, clock=clock) as endpoint:
         honest = connect(endpoint.port)
         held.append(honest)
         honest.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -257,7 +257,7 @@ def test_page_that_hangs_holds_up_no_other() -> None:
         assert waiting.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
-def test_many_who_ask_at_once_share_one_computation() -> None:
+def test_many_who_ask_at_once_share_one_computation(clock: FakeClock) -> None:
     """All that ask while it is made get the next one: what was true before they asked is none of their business."""
     go, counted, begun = threading.Event(), [0], threading.Event()
 
@@ -266,7 +266,7 @@ def test_many_who_ask_at_once_share_one_computation() -> None:
         begun.set()
         assert go.wait(30)
 
-    with serving(ready=ready) as endpoint:
+    with serving(ready=ready, clock=clock) as endpoint:
         first = connect(endpoint.port)
         first.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
         assert begun.wait(30)
