@@ -92,7 +92,7 @@ def test_what_the_server_takes_in_opaque_fields_is_read(odd: bytes, tmp_path: Pa
         listing = client.list(ResourceClaim)
         assert [item.metadata.name for item in listing.items] == ["a", "b", "c"]
         assert (listing.unread, listing.resource_version) == ((), "10")
-        watch = client.watch(ResourceClaim, resource_version="10", timeout_s=300, read_timeout_s=5)
+        watch = client.watch(ResourceClaim, resource_version="10", timeout_s=300, read_timeout_s=30)
         assert [(one.deleted, one.object.key) for one in watch if not hasattr(one, "resource_version")] == [
             (False, "ns/b"),
             (True, "ns/b"),
