@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from dracaena.api.objects import Node, Pod
 from dracaena.controller.lifecycle.phases import Phase
+from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 from support.allocation import blocks, claim, machine, pod, request
 from support.allocation import node as bare_node
@@ -428,7 +430,11 @@ def beside_another() -> Bench:
     return bench
 
 
-def test_a_node_where_it_is_never_bound_does_not_keep_a_pod_from_preempting_on_another() -> None:
+@pytest.mark.parametrize("longest_s", [EXCLUSION_S, LONGEST_EXCLUSION_S])
+def test_a_node_where_it_is_never_bound_does_not_keep_a_pod_from_preempting_on_another(
+    longest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "rules", replace(Bench.rules, growth=Growth(EXCLUSION_S, longest_s)))
     bench = beside_another()
     for number in range(4):
         lose_the_room(bench, number)
