@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.fabric import PartitionedFabric
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Topology, TopologyError
@@ -72,6 +72,9 @@ class Machine:
     """Where a recording comes from, in words."""
     mig_devices: tuple[MigDevice, ...] = ()
     """Existing MIG devices, by parent in ordinal order, then by GPU instance and compute instance."""
+    empty_gpu_instances: tuple[EmptyGpuInstance, ...] = ()
+    """By parent in ordinal order, then by start. Only read of GPUs whose division is the plugin's task; recordings do
+    not have them."""
     passthrough: tuple[PassthroughGpu, ...] = ()
     """GPUs that a VFIO driver has, or may be given when a claim gets them, by PCI address. Those of the latter that the
     NVIDIA driver has now are also among `gpus`, and a second time in the topology."""

@@ -47,6 +47,27 @@ class MigDevice:
         return DeviceName(mig_device_name(self.parent_uuid, self.profile, self.start) + shared)
 
 
+@dataclass(frozen=True, slots=True)
+class EmptyGpuInstance:
+    """A GPU instance without a compute instance: it takes its part of a GPU, and there is no MIG device that shows it.
+
+    `nvidia-smi mig -cgi` without `-C` leaves one, and so does a program that is killed between the two steps.
+    """
+
+    parent_uuid: str
+    gpu_instance_id: int
+    profile: str
+    start: int
+    """The first of the parent's memory slices that it has."""
+    size: int
+    """How many of them."""
+
+    @property
+    def device_name(self) -> DeviceName:
+        """Name that the MIG device of a compute instance with all its slices would have."""
+        return mig_device_name(self.parent_uuid, self.profile, self.start)
+
+
 def mig_device_name(parent_uuid: str, profile: str, start: int) -> DeviceName:
     """Return `mig-<parent uuid>-<profile>-<start>`, a DNS label.
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Nic, Topology
 from dracaena.kubelet_plugin.discovery.confidential import cc_capable, cc_mode
@@ -128,6 +128,7 @@ def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machin
         cuda_driver_version=_cuda_version(facts.cuda_driver_version),
         source=source,
         mig_devices=_mig_devices(gpus, facts.mig_devices),
+        empty_gpu_instances=_empty_gpu_instances(gpus, facts.empty_gpu_instances),
         passthrough=tuple(map(_passthrough_gpu, facts.passthrough)),
         vgpus=facts.vgpus,
         vgpu_parents=frozenset(map(str, facts.vgpu_parents)),
@@ -146,6 +147,11 @@ def _mig_devices(gpus: Sequence[GpuFacts], migs: Iterable[MigFacts]) -> tuple[Mi
             key=lambda mig: (ordinals[mig.parent_uuid], mig.gpu_instance_id, mig.compute_instance_id),
         )
     )
+
+
+def _empty_gpu_instances(gpus: Sequence[GpuFacts], found: Iterable[EmptyGpuInstance]) -> tuple[EmptyGpuInstance, ...]:
+    ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(gpus)}
+    return tuple(sorted(found, key=lambda each: (ordinals[each.parent_uuid], each.start, each.gpu_instance_id)))
 
 
 def _mig_device(facts: MigFacts) -> MigDevice | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dracaena.api.mig import EmptyGpuInstance
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.vgpu import Vgpu
@@ -156,6 +157,8 @@ class MachineFacts:
     gpus: tuple[GpuFacts, ...]
     pair_levels: tuple[PairLevel, ...] = ()
     mig_devices: tuple[MigFacts, ...] = ()
+    empty_gpu_instances: tuple[EmptyGpuInstance, ...] = ()
+    """Of GPUs whose profiles were asked for."""
     driver_version: str | None = None
     cuda_driver_version: int | None = None
     """1000 × major + 10 × minor (nvmlSystemGetCudaDriverVersion)."""

@@ -38,10 +38,6 @@ class LayoutBlockedError(PermanentError):
     """The GPU was not touched, and will not be until somebody acts. The text says who, on what."""
 
 
-class MadeByOthersError(LayoutBlockedError):
-    """The GPU has parts that are not ours."""
-
-
 class LayoutJournals(Generic[R]):
     """From any thread. `lock` is that of the calls, which the other instance during an upgrade shares."""
 

@@ -26,7 +26,6 @@ from dracaena.kubelet_plugin.layouts.journals import (
     GpuInUseError,
     LayoutBlockedError,
     LayoutJournals,
-    MadeByOthersError,
 )
 from dracaena.kubelet_plugin.ports import NodeLock
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord, MadeInstance
@@ -100,18 +99,6 @@ class MigLayoutChanges:
         """Release a GPU, by UUID, that was brought into a layout and read since."""
         self._journals.rest(gpu, layout)
 
-    def refuse_beside_others(self, gpu: Gpu) -> None:
-        """Raise MadeByOthersError if a GPU has instances that are not ours, by what the driver says now. Changes
-        nothing. An instance without a compute instance is in no reading, so nothing else shows that it is gone.
-        """
-        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
-        if not enabled:
-            return
-        record = self._journals.read().of(gpu.uuid)
-        others = [each for each, owner in self._found(gpu, record) if owner is None]
-        if others:
-            raise MadeByOthersError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
-
     def device_id(self, gpu: str) -> int:
         """Return the PCI ID of a GPU. Raises DracaenaError."""
         return self._step("reading a PCI ID", lambda: self._control.device_id(gpu))
@@ -126,11 +113,20 @@ class MigLayoutChanges:
 
     def _refuse_in_use(self, gpu: Gpu) -> None:
         """Refuse what can be known to fail before anything is begun."""
-        self.refuse_beside_others(gpu)
+        self._refuse_beside_others(gpu)
         pids = self._step("looking for processes", lambda: self._control.processes(gpu.uuid))
         if pids:
             shown = ", ".join(map(str, pids[:5]))
             raise GpuInUseError(f"{len(pids)} processes run on GPU {gpu.index}, among them {shown}")
+
+    def _refuse_beside_others(self, gpu: Gpu) -> None:
+        enabled, _pending = self._step("reading the MIG mode", lambda: self._control.mode(gpu.uuid))
+        if not enabled:
+            return
+        record = self._journals.read().of(gpu.uuid)
+        others = [each for each, owner in self._found(gpu, record) if owner is None]
+        if others:
+            raise LayoutBlockedError(others_made(gpu, [(each.profile, each.placement.start) for each in others]))
 
     def _divide(self, gpu: Gpu, layout: GpuLayout, record: GpuRecord, *, as_it_was: bool) -> GpuRecord:
         """Divide a GPU. `as_it_was`: until the first step, it still is as last read."""

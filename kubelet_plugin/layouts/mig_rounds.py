@@ -14,12 +14,12 @@ from dracaena.kubelet_plugin.discovery.mig.layouts import (
     GpuLayout,
     Layouts,
     asks_for_device_ids,
+    gpu_instances,
     gpu_layouts,
     has_layout,
-    mig_instances,
     mode_obstacle,
 )
-from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals, MadeByOthersError
+from dracaena.kubelet_plugin.layouts.journals import LayoutBlockedError, LayoutJournals
 from dracaena.kubelet_plugin.layouts.mig_changes import MigLayoutChanges, others_made
 from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts, LayoutRounds, LayoutState, StateAndReason
 from dracaena.kubelet_plugin.prepare.journals.layouts import GpuRecord
@@ -102,7 +102,7 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
         machine, record = self._now(), self._records.get(gpu.uuid, GpuRecord())
         if has_layout(machine, gpu, layout):
             return LayoutState.APPLIED, ""
-        strangers = mig_instances(machine, gpu) - {(each.profile, each.start) for each in record.made}
+        strangers = gpu_instances(machine, gpu) - {(each.profile, each.start) for each in record.made}
         if strangers and self._users.holding(gpu_device_name(gpu.uuid)) is not None:
             return None  # made on demand, for claims that still live and take them along when they end
         blocked = mode_obstacle(gpu, layout) or (others_made(gpu, sorted(strangers)) if strangers else None)
@@ -114,18 +114,12 @@ class MigLayouts(LayoutRounds[Gpu, GpuLayout]):
         would withhold the GPU, and might change its mode back and forth.
         """
         block = self._blocks.get(gpu.uuid)
-        if block is None or (block.gpu, block.instances) != (gpu, mig_instances(machine, gpu)):
+        if block is None or (block.gpu, block.instances) != (gpu, gpu_instances(machine, gpu)):
             return None
-        if not isinstance(block.error, MadeByOthersError):
-            return str(block.error)
-        try:
-            self._changes.refuse_beside_others(gpu)
-        except DracaenaError as error:
-            return str(error if isinstance(error, MadeByOthersError) else block.error)
-        return None
+        return str(block.error)
 
     def _remember(self, gpu: Gpu, layout: GpuLayout, error: LayoutBlockedError) -> None:
-        self._blocks[gpu.uuid] = _Block(layout, gpu, mig_instances(self._now(), gpu), error)
+        self._blocks[gpu.uuid] = _Block(layout, gpu, gpu_instances(self._now(), gpu), error)
 
     def _forget(self, layouts: Mapping[str, GpuLayout]) -> None:
         self._blocks = {uuid: each for uuid, each in self._blocks.items() if layouts.get(uuid) == each.layout}

@@ -35,7 +35,6 @@ from dracaena.kubelet_plugin.layouts.journals import (
     GpuInUseError,
     LayoutBlockedError,
     LayoutJournals,
-    MadeByOthersError,
 )
 from dracaena.kubelet_plugin.ports import NodeLock, OpeningProcess, SysfsWrites
 from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import VgpuRecord
@@ -118,7 +117,7 @@ class VgpuLayoutChanges:
         """Return what to do. Refuses what can be known to fail before anything is begun."""
         others = made_by_others(gpu, record.made)
         if others:
-            raise MadeByOthersError(vgpus_of_others(gpu, others))
+            raise LayoutBlockedError(vgpus_of_others(gpu, others))
         problem = vgpu_layout_problem(gpu, layout)
         if problem is not None:
             raise LayoutBlockedError(f"layout {layout.name}: {problem}")

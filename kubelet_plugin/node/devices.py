@@ -38,10 +38,10 @@ from dracaena.kubelet_plugin.prepare.partition_effects import is_foreign
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 _TAKEN = (
-    "GPU {gpu} has MIG devices that no claim made: claims get neither their slices nor the whole GPU. Those of a claim "
-    "whose checkpoint broke go within minutes of its end. To use the others as they are, leave the GPU out of "
+    "GPU {gpu} has MIG instances that no claim made: claims get neither their slices nor the whole GPU. Those of a "
+    "claim whose checkpoint broke go within minutes of its end. To use the others as they are, leave the GPU out of "
     "`mig-gpus`; otherwise find them (`nvidia-smi mig -i {gpu} -lgi`) and destroy each by its number (with `-gi NUMBER "
-    "-dci`, then `-gi NUMBER -dgi`): without a number, those of claims go too"
+    "-dci` if it has a compute instance, then `-gi NUMBER -dgi`): without a number, those of claims go too"
 )
 
 GONE = "mig-device"

@@ -132,6 +132,20 @@ def test_what_others_made_is_not_offered_and_is_left_alone(node: NvmlNode, hardw
     assert hardware.layout(0) == [("1g.10gb", 4, 1)]
 
 
+def test_an_instance_that_no_mig_device_shows_is_not_offered_either(node: NvmlNode, hardware: FakeMigHardware) -> None:
+    hardware.put(0, "3g.40gb", 4, compute=False)
+    node.program.start()
+    node.ready()
+    left = counters(node)[gpu_device_name(GPU.uuid)]
+    slices = [left[f"memory-slice-{number}"] for number in range(8)]
+    assert (slices, left["compute-slices"]) == ([*"11110000"], "4")
+    node.until(lambda: "MigTaken" in node_events(node), "an Event")
+    assert "MIG instances that no claim made" in http(node.program, "/readyz")[1]
+    hardware.gpus[0].instances.clear()
+    reread(node)
+    node.until(lambda: counters(node)[gpu_device_name(GPU.uuid)]["memory-slice-4"] == "1", "the slices back")
+
+
 def test_a_device_that_somebody_destroyed_under_its_claim_is_told_until_the_claim_goes(
     node: NvmlNode, hardware: FakeMigHardware
 ) -> None:

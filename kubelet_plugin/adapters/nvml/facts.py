@@ -23,7 +23,6 @@ from dracaena.kubelet_plugin.discovery.machine_facts import (
     GpuFacts,
     LeftOut,
     MachineFacts,
-    MigFacts,
     NvLinkFacts,
     PairLevel,
 )
@@ -98,11 +97,15 @@ class NvmlReader:
         version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion)
         self._forget_profiles_of_another(version)
         gpus = self._gpus()
-        mig_devices = [mig for gpu in gpus if gpu.facts.mig_enabled for mig in self._mig_devices(gpu)]
+        divided = [(self._mig_reader(gpu), gpu.facts.mig_profiles) for gpu in gpus if gpu.facts.mig_enabled]
+        mig_devices = [(reader, profiles, reader.read()) for reader, profiles in divided]
         return MachineFacts(
             gpus=tuple(gpu.facts for gpu in gpus),
             pair_levels=self._pair_levels(gpus),
-            mig_devices=tuple(mig_devices),
+            mig_devices=tuple(mig for _, _, found in mig_devices for mig in found),
+            empty_gpu_instances=tuple(
+                each for reader, profiles, found in mig_devices for each in reader.empty_gpu_instances(profiles, found)
+            ),
             driver_version=version,
             cuda_driver_version=self._cuda_driver_version(),
             confidential=self._confidential(),
@@ -231,8 +234,8 @@ class NvmlReader:
                 found.append(PairLevel(one.facts.uuid, other.facts.uuid, level))
         return tuple(found)
 
-    def _mig_devices(self, gpu: _AnsweringGpu) -> tuple[MigFacts, ...]:
-        return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
+    def _mig_reader(self, gpu: _AnsweringGpu) -> MigReader:
+        return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid)
 
     def _confidential(self) -> ConfidentialFacts:
         capabilities = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeCapabilities)

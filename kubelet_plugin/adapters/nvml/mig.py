@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from ctypes import byref, c_uint
 from typing import Any, Protocol
 
 import pynvml
 
+from dracaena.api.mig import EmptyGpuInstance
+from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.discovery.machine_facts import MigFacts
 
 _NO_DEVICE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """A number that no MIG device has right now: numbers have gaps."""
 _MIB = 1 << 20
+_MOST_INSTANCES = 64
+"""More than any GPU has: the driver writes as many handles as there are."""
 NAME_MARK = "MIG "
 """What precedes the profile in the names of MIG devices and of GPU instance profiles: `… MIG 1g.5gb`."""
 
@@ -23,6 +28,21 @@ class Ask(Protocol):
     def __call__(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
         """Return the answer of call(*arguments)."""
         ...
+
+
+def gpu_instances(ask: Ask, device: str, parent: Any, profile: MigProfile) -> Iterator[tuple[Any, Any]]:
+    """Yield handle and information (nvmlGpuInstanceInfo_t) of each GPU instance of a profile, in the driver's order.
+
+    The driver knows none outside of MIG mode, and says NOT_SUPPORTED there.
+    """
+    found, count = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)(), c_uint(_MOST_INSTANCES)
+    call = pynvml.nvmlDeviceGetGpuInstances
+    if ask(device, call, parent, profile.profile_id, found, byref(count)) is None:
+        return
+    for instance in found[: count.value]:
+        info = ask(device, pynvml.nvmlGpuInstanceGetInfo, instance)
+        if info is not None:
+            yield instance, info
 
 
 class MigReader:
@@ -39,6 +59,22 @@ class MigReader:
         count = self._ask(self._device, pynvml.nvmlDeviceGetMaxMigDeviceCount, self._parent) or 0
         found = (self._read(number, handle) for number, handle in self._handles(count))
         return tuple(facts for facts in found if facts is not None)
+
+    def empty_gpu_instances(
+        self, profiles: tuple[MigProfile, ...], devices: tuple[MigFacts, ...]
+    ) -> tuple[EmptyGpuInstance, ...]:
+        """Return the GPU instances of these profiles that have none of these MIG devices. Cost: a call a profile, and
+        one an instance.
+        """
+        shown = {device.gpu_instance_id for device in devices}
+        found = (
+            EmptyGpuInstance(
+                self._parent_uuid, int(info.id), profile.name, int(info.placement.start), int(info.placement.size)
+            )
+            for profile in profiles
+            for _instance, info in gpu_instances(self._ask, self._device, self._parent, profile)
+        )
+        return tuple(each for each in found if each.gpu_instance_id not in shown)
 
     def _handles(self, count: int) -> Iterator[tuple[int, Any]]:
         call = pynvml.nvmlDeviceGetMigDeviceHandleByIndex

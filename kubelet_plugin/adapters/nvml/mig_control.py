@@ -15,6 +15,7 @@ import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
+from dracaena.kubelet_plugin.adapters.nvml.mig import gpu_instances
 from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
 
@@ -75,12 +76,15 @@ class NvmlMigControl:
         return self._with(gpu, read)
 
     def instances(self, gpu: str, profiles: tuple[MigProfile, ...]) -> tuple[GpuInstance, ...]:
-        """Return the GPU instances of all profiles, by their start; none while the GPU is not in MIG mode."""
+        """Return the GPU instances of all profiles, by their start; none while the GPU is not in MIG mode.
+
+        In MIG mode every refusal is an error, NOT_SUPPORTED too: an instance that is overlooked belongs to nobody.
+        """
 
         def walk(handle: Any) -> Iterator[GpuInstance]:
-            for profile in profiles:
-                for instance in self._gpu_instances(handle, profile):
-                    info = self._call(pynvml.nvmlGpuInstanceGetInfo, instance)
+            enabled, _pending = self._call(pynvml.nvmlDeviceGetMigMode, handle)
+            for profile in profiles if enabled else ():
+                for instance, info in gpu_instances(self._ask, gpu, handle, profile):
                     placement = MigPlacement(int(info.placement.start), int(info.placement.size))
                     has_compute = bool(self._compute_instances(instance))
                     yield GpuInstance(int(info.id), profile.name, placement, has_compute=has_compute)
@@ -175,16 +179,6 @@ class NvmlMigControl:
         call = pynvml.nvmlDeviceGetMigDeviceHandleByIndex
         found = (self._ask(gpu, call, handle, number, expected=_NO_MIG_DEVICE) for number in range(count))
         yield from (device for device in found if device is not None)
-
-    def _gpu_instances(self, handle: Any, profile: MigProfile) -> list[Any]:
-        found, count = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)(), c_uint(_MOST_INSTANCES)
-        try:
-            self._call(pynvml.nvmlDeviceGetGpuInstances, handle, profile.profile_id, found, byref(count))
-        except MigRefusedError as error:
-            if error.reason == "NOT_SUPPORTED":  # not in MIG mode
-                return []
-            raise
-        return list(found[: count.value])
 
     def _compute_profile(self, instance: Any, kind: int) -> Any:
         """Return the profile of a kind of compute instances, None if this GPU instance does not offer it."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Gpu
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.mig_geometry import MigPlace, MigPlacement, MigProfile, consumption, counters
 from dracaena.kubelet_plugin.discovery.mig.instances import (
     GET_GPU,
@@ -61,6 +61,15 @@ class _RecordedState(msgspec.Struct, frozen=True):
     made: int = 0
     """Number of MIG devices created in this boot, so that no two get one UUID."""
     instances: tuple[_RecordedInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DividedGpu:
+    """A GPU in its current mode, with its MIG devices by numbers, and its GPU instances without one by start."""
+
+    gpu: Gpu
+    migs: tuple[MigDevice, ...] = ()
+    empty: tuple[EmptyGpuInstance, ...] = ()
 
 
 class RecordedMig:
@@ -157,12 +166,18 @@ class RecordedMig:
         """See LayoutControl. Raises PermanentError: recordings do not have it."""
         raise PermanentError(f"recorded GPU {gpu} has no PCI ID: choose a layout without device-filter")
 
-    def as_divided(self, gpu: Gpu) -> tuple[Gpu, tuple[MigDevice, ...]]:
-        """Return a recorded GPU that can be divided, in its current mode, and its MIG devices by numbers."""
+    def as_divided(self, gpu: Gpu) -> DividedGpu:
+        """Return a recorded GPU that can be divided as it is now."""
         state, by_name = self._load(gpu.uuid), {profile.name: profile for profile in gpu.mig_profiles}
         found = (_device(gpu, each, by_name[each.profile]) for each in state.instances if each.uuid)
         migs = tuple(sorted(found, key=lambda mig: mig.gpu_instance_id))
-        return replace(gpu, mig_enabled=state.enabled), migs
+        empty = (
+            EmptyGpuInstance(gpu.uuid, each.number, each.profile, each.start, each.size)
+            for each in state.instances
+            if not each.uuid
+        )
+        by_start = tuple(sorted(empty, key=lambda each: each.start))
+        return DividedGpu(replace(gpu, mig_enabled=state.enabled), migs, by_start)
 
     def _find(self, gpu: str, number: int) -> tuple[_RecordedState, _RecordedInstance]:
         state = self._load(gpu)

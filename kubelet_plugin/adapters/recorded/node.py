@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig import MigDevice
-from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig
+from dracaena.kubelet_plugin.adapters.recorded.mig import DividedGpu, RecordedMig
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.ports import DocumentStore, GpuGoneError
 
@@ -30,8 +29,14 @@ class RecordedNode:
     def read_all(self) -> Reading:
         """Return the machine with its current MIG devices and modes. Raises PermanentError for a broken file."""
         read = [self._mig.as_divided(gpu) if gpu.mig_profiles else self._as_recorded(gpu) for gpu in self._machine.gpus]
-        gpus, migs = tuple(gpu for gpu, _ in read), tuple(mig for _, found in read for mig in found)
-        return Reading(replace(self._machine, gpus=gpus, mig_devices=migs))
+        return Reading(
+            replace(
+                self._machine,
+                gpus=tuple(each.gpu for each in read),
+                mig_devices=tuple(mig for each in read for mig in each.migs),
+                empty_gpu_instances=tuple(instance for each in read for instance in each.empty),
+            )
+        )
 
     def doing(self) -> str:
         """Return nothing: files do not hang."""
@@ -40,8 +45,8 @@ class RecordedNode:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _as_recorded(self, gpu: Gpu) -> tuple[Gpu, tuple[MigDevice, ...]]:
-        return gpu, tuple(mig for mig in self._machine.mig_devices if mig.parent_uuid == gpu.uuid)
+    def _as_recorded(self, gpu: Gpu) -> DividedGpu:
+        return DividedGpu(gpu, tuple(mig for mig in self._machine.mig_devices if mig.parent_uuid == gpu.uuid))
 
     def _recorded(self, uuid: str) -> Gpu:
         gpu = self._gpus.get(uuid)

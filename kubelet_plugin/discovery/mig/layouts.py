@@ -137,11 +137,16 @@ def has_layout(machine: Machine, gpu: Gpu, layout: GpuLayout) -> bool:
     """Whether a GPU matches its layout, whoever divided it and wherever its instances are."""
     if bool(gpu.mig_enabled) != layout.enabled:
         return False
-    return Counter(profile for profile, _ in mig_instances(machine, gpu)) == Counter(layout.counts)
+    return Counter(profile for profile, _ in _complete_instances(machine, gpu)) == Counter(layout.counts)
 
 
-def mig_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
-    """Return profile and start of the GPU instances of a GPU, as far as they have MIG devices."""
+def gpu_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
+    """Return profile and start of the GPU instances of a GPU, including those without a MIG device."""
+    empty = {(each.profile, each.start) for each in machine.empty_gpu_instances if each.parent_uuid == gpu.uuid}
+    return _complete_instances(machine, gpu) | empty
+
+
+def _complete_instances(machine: Machine, gpu: Gpu) -> AbstractSet[tuple[str, int]]:
     migs = (mig for mig in machine.mig_devices if mig.parent_uuid == gpu.uuid)
     return {(_SHARED.sub("", mig.profile, count=1), mig.start) for mig in migs}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.mig_geometry import MEMORY_SLICE, MigPlace, MigPlacement, consumption, counters, places
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
@@ -69,21 +70,23 @@ def as_published(machine: Machine, divided: DividedGpus) -> Machine:
         return machine
     gpus = tuple(replace(gpu, mig_enabled=False) if gpu.uuid in divided.switched else gpu for gpu in machine.gpus)
     migs = tuple(mig for mig in machine.mig_devices if mig.parent_uuid not in divided.uuids)
-    return replace(machine, gpus=gpus, mig_devices=migs)
+    empty = tuple(each for each in machine.empty_gpu_instances if each.parent_uuid not in divided.uuids)
+    return replace(machine, gpus=gpus, mig_devices=migs, empty_gpu_instances=empty)
 
 
 def taken_by_others(
     machine: Machine, divided: DividedGpus, own: Collection[DeviceName]
 ) -> Mapping[str, Mapping[str, int]]:
-    """Return how much MIG devices that no claim made take of the counters of each divided GPU, by UUID.
+    """Return how much GPU instances that no claim made take of the counters of each divided GPU, by UUID.
 
-    `own` names the places of claims. A device of an unknown profile takes its memory slices.
+    `own` names the places of claims. An instance of an unknown profile takes its memory slices.
     """
     strangers: dict[str, set[tuple[str, MigPlacement]]] = {}
-    for mig in machine.mig_devices:
-        if mig.parent_uuid in divided.uuids and mig.device_name not in own:
-            profile = mig.profile.partition("c.")[2] or mig.profile
-            strangers.setdefault(mig.parent_uuid, set()).add((profile, MigPlacement(mig.start, mig.size)))
+    there: tuple[MigDevice | EmptyGpuInstance, ...] = (*machine.mig_devices, *machine.empty_gpu_instances)
+    for each in there:
+        if each.parent_uuid in divided.uuids and each.device_name not in own:
+            profile = each.profile.partition("c.")[2] or each.profile
+            strangers.setdefault(each.parent_uuid, set()).add((profile, MigPlacement(each.start, each.size)))
     return {gpu.uuid: _taken(gpu, strangers[gpu.uuid]) for gpu in machine.gpus if gpu.uuid in strangers}
 
 

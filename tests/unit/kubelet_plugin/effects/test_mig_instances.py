@@ -260,6 +260,25 @@ def test_an_instance_whose_profile_the_driver_does_not_tell_now_keeps_its_entry(
     assert node.hardware.layout(0) == []
 
 
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, pynvml.NVML_ERROR_TIMEOUT])
+@pytest.mark.parametrize("noted", [{"making": True}, {"making": True, "gpu_instance": 1}, None])
+def test_an_instance_that_the_driver_does_not_list_in_mig_mode_keeps_its_entry(
+    node: MigNode, noted: dict[str, Scalar] | None, code: int
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    if noted is not None:
+        journal.effect = replace(journal.effect, outcome=noted)
+    node.fake.refuse("nvmlDeviceGetGpuInstances", code)
+    with pytest.raises(TemporaryError, match="nvmlDeviceGetGpuInstances says"):
+        journal.undo(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+    node.fake.allow()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    assert not node.hardware.gpus[0].mode
+
+
 def test_an_instance_that_a_killed_plugin_made_is_not_forgotten_for_a_profile_that_is_not_told(node: MigNode) -> None:
     journal = Journal(instance(node, "1g.10gb", 0))
 

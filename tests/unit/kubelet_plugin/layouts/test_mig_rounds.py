@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.discovery.mig.layouts import Layouts, read_layouts
 from dracaena.kubelet_plugin.layouts.mig_rounds import MigLayouts
@@ -114,12 +114,18 @@ class Watched:
             for number, each in sorted(there.instances.items())
             for ci, uuid in each.compute.items()
         )
+        empty = tuple(
+            EmptyGpuInstance(gpu.uuid, number, each.profile.name, each.placement.start, each.placement.size)
+            for gpu, there in zip(hardware.machine.gpus, hardware.gpus, strict=True)
+            for number, each in sorted(there.instances.items())
+            if not each.compute
+        )
         modes = (there.mode for there in hardware.gpus)
         gpus = tuple(
             replace(gpu, mig_enabled=mode, mig_profiles=() if self.untold and not mode else gpu.mig_profiles)
             for gpu, mode in zip(hardware.machine.gpus, modes, strict=True)
         )
-        return replace(hardware.machine, gpus=gpus, mig_devices=migs)
+        return replace(hardware.machine, gpus=gpus, mig_devices=migs, empty_gpu_instances=empty)
 
     def read(self) -> None:
         self.layouts.take(self.machine())
@@ -446,9 +452,9 @@ def test_a_gpu_instance_without_a_compute_instance_blocks_without_withholding_un
         watched.settle()
         assert watched.state() == (state, reason)
         assert watched.withheld == set()
-    watched.node.fake.once["nvmlDeviceGetMigMode"] = IN_USE
+    watched.node.hardware.gpus[0].instances.clear()
     assert watched.state() == (state, reason), "nothing says that it is gone"
-    watched.node.hardware.gpus[0].instances.clear()  # no reading shows it
+    watched.read()
     assert watched.state()[0] is LayoutState.PENDING
     watched.settle()
     watched.look()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError, MadeByOthersError
+from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError
 from dracaena.kubelet_plugin.layouts.vgpu_changes import VgpuRefusedError
 from dracaena.kubelet_plugin.ports import WriteHangsError
 from support.killed_steps import StopError
@@ -68,9 +68,11 @@ def test_what_others_made_stays_and_so_does_the_gpu(node: VgpuLayoutNode) -> Non
     node.vgpus.create(T4, 231, UUID)
     function = node.gpu(H200).functions[3].address
     node.vgpus.set_type(function, 1414)
-    with pytest.raises(MadeByOthersError, match=rf"no layout made .{UUID}.*`echo 1 > /sys/bus/mdev/devices/{UUID}/rem"):
+    with pytest.raises(LayoutBlockedError, match=rf"layout made .{UUID}.*`echo 1 > /sys/bus/mdev/devices/{UUID}/rem"):
         node.bring(T4, T4_1B=1)
-    with pytest.raises(MadeByOthersError, match=f"`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type`"):
+    with pytest.raises(
+        LayoutBlockedError, match=f"`echo 0 > /sys/bus/pci/devices/{function}/nvidia/current_vgpu_type`"
+    ):
         node.bring(H200)
     assert (node.counts(T4), node.counts(H200)) == ({"T4-2Q": 2}, {"H200X-1-18C": 1})
     assert node.is_at_rest()
@@ -81,7 +83,7 @@ def test_a_function_that_somebody_gave_another_type_is_not_ours_any_more(node: V
     (function,) = node.there(H200)
     node.vgpus.set_type(function, 0)
     node.vgpus.set_type(function, 1428)
-    with pytest.raises(MadeByOthersError):
+    with pytest.raises(LayoutBlockedError):
         node.bring(H200)
     assert node.counts(H200) == {"H200X-141C": 1}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 
+from dracaena.api.mig import EmptyGpuInstance
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
@@ -109,3 +110,34 @@ def test_a_driver_that_knows_no_placements_gives_no_profiles() -> None:
     fake.refuse("nvmlDeviceGetGpuInstancePossiblePlacements_v2", NOT_SUPPORTED)
     with reader_of(fake) as reader:
         assert reader.read().gpus[0].mig_profiles == ()
+
+
+def test_a_gpu_instance_without_a_compute_instance_is_read_while_its_gpu_is_in_mig_mode() -> None:
+    hardware = FakeMigHardware(divisible_machine(2))
+    hardware.put(1, "1g.10gb", 0)
+    hardware.put(1, "3g.40gb", 4, compute=False)
+    hardware.put(1, "1g.10gb", 2, compute=False)
+    fake = FakeMigNvml(hardware)
+    uuid = hardware.machine.gpus[1].uuid
+    with reader_of(fake) as reader:
+        facts = reader.read()
+        assert [each.start for each in facts.mig_devices] == [0]
+        assert build_machine(facts, name="m").empty_gpu_instances == (
+            EmptyGpuInstance(uuid, 3, "1g.10gb", 2, 1),
+            EmptyGpuInstance(uuid, 2, "3g.40gb", 4, 4),
+        )
+        hardware.gpus[1].instances.clear()
+        assert reader.read().empty_gpu_instances == ()
+    with reader_of(fake, mig_profiles=False) as reader:
+        assert reader.read().empty_gpu_instances == ()
+
+
+def test_a_gpu_whose_instances_the_driver_does_not_list_now_is_not_read_as_free() -> None:
+    hardware = FakeMigHardware(divisible_machine(1))
+    hardware.put(0, "3g.40gb", 4, compute=False)
+    fake = FakeMigNvml(hardware)
+    with reader_of(fake) as reader:
+        fake.once["nvmlDeviceGetGpuInstances"] = pynvml.NVML_ERROR_TIMEOUT
+        assert [(out.call, out.may_pass) for out in reader.read().left_out if "Instances" in out.call] == [
+            ("nvmlDeviceGetGpuInstances", True)
+        ]

@@ -9,7 +9,7 @@ import pytest
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Machine
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.recorded.mig import access_minors
@@ -42,7 +42,7 @@ def test_an_undivided_machine_is_read_as_it_was_recorded(tmp_path: Path) -> None
 
 def test_what_is_made_is_read_by_the_next_process_and_is_gone_after_a_reboot(tmp_path: Path) -> None:
     number = make(node(tmp_path), "3g.20gb", 4)
-    make(node(tmp_path), "1g.5gb", 0, compute=False)  # no MIG device yet: the driver has no handle of it
+    make(node(tmp_path), "1g.5gb", 0, compute=False)  # no MIG device yet
     machine = node(tmp_path).read_all().machine
     machine.check()
     profile = next(each for each in IN_MODE.mig_profiles if each.name == "3g.20gb")
@@ -62,7 +62,8 @@ def test_what_is_made_is_read_by_the_next_process_and_is_gone_after_a_reboot(tmp
             access_minors=access_minors(IN_MODE.minor or 0, number, 0),
         ),
     )
-    assert replace(machine, mig_devices=()) == A100S
+    assert machine.empty_gpu_instances == (EmptyGpuInstance(IN_MODE.uuid, number + 1, "1g.5gb", 0, 1),)
+    assert replace(machine, mig_devices=(), empty_gpu_instances=()) == A100S
     assert node(tmp_path, boot="boot-2").read_all().machine == A100S
 
 

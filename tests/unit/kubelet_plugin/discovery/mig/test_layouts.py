@@ -11,9 +11,9 @@ from dracaena.api.mig import MigDevice
 from dracaena.kubelet_plugin.discovery.mig.layouts import (
     GpuLayout,
     asks_for_device_ids,
+    gpu_instances,
     gpu_layouts,
     has_layout,
-    mig_instances,
     mode_obstacle,
     read_layouts,
 )
@@ -179,7 +179,7 @@ def test_a_gpu_has_its_layout_whoever_made_it_and_wherever_its_instances_lie() -
     )
     gpus = (replace(gpu, mig_enabled=True), *NODE.gpus[1:])
     divided = replace(NODE, gpus=gpus, mig_devices=migs)
-    assert mig_instances(divided, gpu) == {("1g.10gb", 3), ("3g.40gb", 4)}
+    assert gpu_instances(divided, gpu) == {("1g.10gb", 3), ("3g.40gb", 4)}
     wanted = GpuLayout("mine", enabled=True, counts={"1g.10gb": 1, "3g.40gb": 1})
     assert has_layout(divided, gpus[0], wanted)
     assert not has_layout(divided, other, wanted)

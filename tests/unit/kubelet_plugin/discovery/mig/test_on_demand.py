@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus, taken_by_others, vanished
 from support.mig_geometries import A100_40GB, H100_80GB, divisible_machine
@@ -91,6 +91,17 @@ def test_devices_that_no_claim_made_take_of_their_gpu_what_they_are() -> None:
         other.uuid: {"memory-slice-0": 1, "memory-slice-1": 1},
     }
     assert gpu.mig_profiles == H100_80GB
+
+
+def test_an_instance_without_a_mig_device_takes_of_its_gpu_what_it_is_unless_a_claim_is_getting_it() -> None:
+    node = machine()
+    gpu = node.gpus[0]
+    empty = (EmptyGpuInstance(gpu.uuid, 1, "3g.40gb", 4, 4), EmptyGpuInstance(gpu.uuid, 2, "1g.10gb", 0, 1))
+    node = replace(node, empty_gpu_instances=empty)
+    divided = divided_gpus("all", node)
+    taken = taken_by_others(node, divided, {empty[1].device_name})
+    assert taken == {gpu.uuid: {**{f"memory-slice-{number}": 1 for number in (4, 5, 6, 7)}, "compute-slices": 3}}
+    assert as_published(node, divided).empty_gpu_instances == ()
 
 
 def test_a_device_has_vanished_once_its_gpu_tells_devices_and_none_has_its_uuid() -> None:
