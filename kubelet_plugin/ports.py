@@ -328,7 +328,7 @@ class PciDrivers(SysfsWrites, Protocol):
         ...
 
     def vfio_driver(self, address: str) -> VfioDriver:
-        """Return the VFIO driver that a function needs."""
+        """Return the VFIO driver that a function needs, and whether it is loaded."""
         ...
 
     def is_loaded(self, driver: str) -> bool:

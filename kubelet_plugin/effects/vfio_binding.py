@@ -170,12 +170,17 @@ class VfioBinding:
 
     def _check_targets(self, functions: Sequence[PciFunction]) -> None:
         for each in functions:
-            target = self._drivers.vfio_driver(str(each.address))
-            if not self._drivers.is_loaded(target.name):
-                raise TemporaryError(
-                    f"{each.address} needs kernel driver {target.name}, which is not loaded: run `modprobe "
-                    f"{target.module}` as root on the node, and have it loaded at boot (/etc/modules-load.d)"
-                )
+            self._target(str(each.address))
+
+    def _target(self, address: str) -> str:
+        """Return the VFIO driver that a function needs."""
+        target = self._drivers.vfio_driver(address)
+        if target.name is None:
+            raise TemporaryError(
+                f"{address} needs the driver of kernel module {target.module}, which is not loaded: run `modprobe "
+                f"{target.module}` as root on the node, and have it loaded at boot (/etc/modules-load.d)"
+            )
+        return target.name
 
     def _unbind_for_vfio(self, moving: Sequence[_Moving]) -> None:
         """Unbind all functions from their drivers; the GPUs first, all of them within one release of the GPU driver."""
@@ -212,7 +217,7 @@ class VfioBinding:
             self._write(gpu, path, text)
 
         self._refuse_while_open(now)
-        target = self._drivers.vfio_driver(address).name
+        target = self._target(address)
         write(f"bus/pci/devices/{address}/driver_override", f"{target}\n")
         if now.driver is not None:
             write(f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
@@ -222,7 +227,7 @@ class VfioBinding:
         if now.has_vfio_driver:
             return
         address = str(function.address)
-        target = self._drivers.vfio_driver(address).name
+        target = self._target(address)
         self._write(gpu, f"bus/pci/drivers/{target}/bind", f"{address}\n")
         self._expect(function.address, target)
 

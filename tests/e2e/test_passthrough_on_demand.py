@@ -49,7 +49,7 @@ def node(installed: Cluster, tmp_path: Path) -> Iterator[HandedNode]:
     for ordinal in range(len(MACHINE.gpus)):
         bus.adopt(str(gpu_address(MACHINE, ordinal)), GROUP if ordinal == LAST else 20 + ordinal)
     bus.add(SOUND, GROUP, driver=SOUND_DRIVER, ids=(NVIDIA, 0x22BA), pci_class=AUDIO_CLASS)
-    bus.load("vfio-pci")
+    bus.load("vfio_pci")
     put_gpu_driver(driver)
     put(driver, "usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
     options = ("--passthrough=onDemand", f"--passthrough-gpus={ADDRESS}", f"--driver-root={driver}")

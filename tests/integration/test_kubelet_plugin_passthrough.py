@@ -158,7 +158,7 @@ def kernel(world: World) -> Iterator[FakePciDrivers]:
     bus = FakePciBus(world.folder / "sys")
     for ordinal in range(len(RECORDED.gpus)):
         bus.adopt(str(gpu_address(RECORDED, ordinal)), 9 if ordinal == LAST else 20 + ordinal)
-    bus.load("vfio-pci")
+    bus.load("vfio_pci")
     drivers = FakePciDrivers(bus)
     with (
         patch("dracaena.kubelet_plugin.wiring.gpu_means.PciDriverFiles", lambda *_, **__: drivers),

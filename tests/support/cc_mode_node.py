@@ -38,7 +38,7 @@ class CcNode:
         self.bus = FakePciBus(folder / "sys")
         for number, address in enumerate(BOUND):
             self.bus.add(address, 40 + number, driver="nvidia")
-        self.bus.load("vfio-pci")
+        self.bus.load("vfio_pci")
         self.bus.rebind(GUEST, "vfio-pci")
         self.files = StepFolder(folder / "plugin", synced=False)
         self.user: str | None = None
@@ -73,7 +73,7 @@ class CcNode:
         """Cut the power and start the machine: the GPUs are reset, and those of VFIO are bound as at each boot."""
         for address, mode in self.hardware.after_a_reset().items():
             self.hardware.set(address, mode=mode, pending=None)
-        self.bus.boot("nvidia", "vfio-pci")
+        self.bus.boot("nvidia", "vfio_pci")
         self.bus.rebind(GUEST, "vfio-pci")
         self.start(boot=self.boot + 1)
 

@@ -26,6 +26,9 @@ IDS = {"nvidia": {NVIDIA}, "igb": {0x8086}, "snd_hda_intel": {NVIDIA}, "pcieport
 CLASSES = {"nvidia": 0x03, "snd_hda_intel": 0x04, "igb": 0x02, "pcieport": 0x06}
 """Base class of the devices that a driver takes by itself."""
 
+DRIVER_NAMES = {"vfio_pci": "vfio-pci", "pci_stub": "pci-stub"}
+"""Module → driver, where the source of the kernel gives the driver a name of its own; others have KBUILD_MODNAME."""
+
 PAGE_BYTES = 4096
 
 
@@ -49,11 +52,29 @@ class FakePciBus:
         for folder in ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups"):
             (root / folder).mkdir(parents=True, exist_ok=True)
 
-    def load(self, driver: str) -> None:
-        """Load a driver's module. It takes the devices that are its own and have no driver."""
-        (self.root / "bus/pci/drivers" / driver).mkdir(exist_ok=True)
+    def load(self, module: str) -> None:
+        """Load a module. Its driver takes the devices that are its own and have no driver."""
+        driver = DRIVER_NAMES.get(module, module)
+        folder = self.root / "bus/pci/drivers" / driver
+        folder.mkdir(exist_ok=True)
+        links = self.root / "module" / module / "drivers"
+        links.mkdir(parents=True, exist_ok=True)
+        if not (links / f"pci:{driver}").is_symlink():
+            (links / f"pci:{driver}").symlink_to(os.path.relpath(folder, links))
         for device in sorted((self.root / "bus/pci/devices").iterdir()):
             self._probe(device.name)
+
+    def unload(self, module: str) -> None:
+        """Unload a module whose driver has no device."""
+        driver = DRIVER_NAMES.get(module, module)
+        (self.root / "module" / module / "drivers" / f"pci:{driver}").unlink(missing_ok=True)
+        (self.root / "bus/pci/drivers" / driver).rmdir()
+
+    def driver_of_module(self, module: str) -> str | None:
+        """The driver that a loaded module has registered."""
+        for link in (self.root / "module" / module / "drivers").glob("pci:*"):
+            return link.name.removeprefix("pci:")
+        return None
 
     def close(self, address: str) -> None:
         """Close all handles of a device: an unbind that waited for them goes on."""

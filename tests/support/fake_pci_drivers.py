@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
-from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_driver
+from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_module
 from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
 from support.fake_pci import FakePciBus, UnbindHangsError
 from support.killed_steps import StopError
@@ -40,7 +40,8 @@ class FakePciDrivers:
         return None if text == "(null)" else text
 
     def vfio_driver(self, address: str) -> VfioDriver:
-        return best_vfio_driver((self.bus.device(address) / "modalias").read_text().strip(), self.aliases)
+        module = best_vfio_module((self.bus.device(address) / "modalias").read_text().strip(), self.aliases)
+        return VfioDriver(module, self.bus.driver_of_module(module))
 
     def is_loaded(self, driver: str) -> bool:
         return (self.bus.root / "bus/pci/drivers" / driver).is_dir()

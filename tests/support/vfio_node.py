@@ -64,7 +64,7 @@ class VfioNode:
             self.bus.add(
                 f"{address[:-1]}1", 40 + number, driver="snd_hda_intel", ids=(NVIDIA, 0x22BA), pci_class=AUDIO_CLASS
             )
-        self.bus.load("vfio-pci")
+        self.bus.load("vfio_pci")
         self.claims, self.boot = FakeClaims(), 1
         self.plant: Callable[[VfioBinding], Any] = lambda binding: binding
         self.moved = 0
@@ -120,7 +120,7 @@ class VfioNode:
     def reboot(self) -> None:
         """Cut the power: drivers are bound as they are by themselves, and there is no MIG device."""
         self.boot += 1
-        self.bus.boot("nvidia", "snd_hda_intel", "vfio-pci")
+        self.bus.boot("nvidia", "snd_hda_intel", "vfio_pci")
         for gpu in self.mig.hardware.gpus:
             gpu.instances.clear()
         self.restart()

@@ -19,9 +19,10 @@ from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.programs.child_process import kill
+from dracaena.kubelet_plugin.adapters.sysfs.files import names
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.vm.passthrough import PciBus
-from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_driver
+from dracaena.kubelet_plugin.discovery.vm.passthrough import VFIO_DRIVER, PciBus
+from dracaena.kubelet_plugin.discovery.vm.vfio_drivers import VfioDriver, best_vfio_module
 from dracaena.kubelet_plugin.ports import WriteHangsError
 
 WRITES: Final = "writes"
@@ -29,6 +30,8 @@ WRITES: Final = "writes"
 WRITE_S: Final = 10.0
 """Longest that one write may take. The NVIDIA driver releases a GPU within a second or two, and VFIO takes as long to
 reset it; kubelet allows a call 45 s."""
+_PCI_DRIVER: Final = "pci:"
+"""Before the names of a module's PCI drivers in /sys/module/<module>/drivers."""
 MOST_ALIAS_BYTES: Final = 16 << 20
 """Longest modules.alias that is read. Those of distributions have 1 to 2 MiB."""
 
@@ -76,7 +79,19 @@ class PciDriverFiles:
                 text = opened.read(MOST_ALIAS_BYTES)
         except OSError:
             text = ""
-        return best_vfio_driver(self._text(address, "modalias"), text.splitlines())
+        module = best_vfio_module(self._text(address, "modalias"), text.splitlines())
+        return VfioDriver(module, self._driver_of(module))
+
+    def _driver_of(self, module: str) -> str | None:
+        """Return the name of the VFIO driver that a module has registered, None if it has not.
+
+        The kernel links a module's drivers below the module. Where it does not, as for some drivers that are built in,
+        the driver has the name of the module, or that name with dashes.
+        """
+        linked = names(self._root / "module" / module / "drivers")
+        registered = [name.removeprefix(_PCI_DRIVER) for name in linked if name.startswith(_PCI_DRIVER)]
+        registered = [name for name in registered if VFIO_DRIVER.fullmatch(name) is not None]
+        return next(filter(self.is_loaded, [*registered, module, module.replace("_", "-")]), None)
 
     def is_loaded(self, driver: str) -> bool:
         """See PciDrivers."""

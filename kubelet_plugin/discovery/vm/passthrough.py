@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKi
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
 VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
-"""Names of vfio-pci and of its variants (nvgrace-gpu-vfio-pci): the module's name, with dashes or underscores."""
+"""Names of the drivers of vfio-pci and of its variants (nvgrace_gpu_vfio_pci), which have dashes or underscores."""
 
 NO_IOMMU: Final = "vfio-noiommu"
 """Name of a group that VFIO invents without an IOMMU (enable_unsafe_noiommu_mode): it protects nothing."""

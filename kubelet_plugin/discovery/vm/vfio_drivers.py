@@ -1,4 +1,4 @@
-"""Which VFIO driver a PCI function needs: the best match in modules.alias."""
+"""Which module of the kernel has the VFIO driver that a PCI function needs: the best match in modules.alias."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ _VFIO: Final = "vfio_pci:"
 
 @dataclass(frozen=True, slots=True)
 class VfioDriver:
-    """A driver with both of its names."""
+    """A driver with both of its names. The second does not follow from the first: module vfio_pci registers the driver
+    vfio-pci, and module nvgrace_gpu_vfio_pci one that is called as the module is.
+    """
 
     module: str
     """The name for modprobe: `nvgrace_gpu_vfio_pci`."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of its folder in /sys/bus/pci/drivers: `nvgrace-gpu-vfio-pci`."""
-        return self.module.replace("_", "-")
+    name: str | None
+    """The name of its folder in /sys/bus/pci/drivers; None: the module is not loaded."""
 
 
-def best_vfio_driver(modalias: str, lines: Iterable[str]) -> VfioDriver:
-    """Return the driver for a function: among the `vfio_pci:` lines of modules.alias that match its modalias, the one
-    with the fewest wildcards, in a tie the first by name. Without a match it is vfio-pci itself.
+def best_vfio_module(modalias: str, lines: Iterable[str]) -> str:
+    """Return the module for a function: among the `vfio_pci:` lines of modules.alias that match its modalias, the one
+    with the fewest wildcards, in a tie the first by name. Without a match it is vfio_pci itself.
     """
     wanted = _VFIO + modalias.removeprefix(_PCI)
     found = [(PLAIN_MODULE, "*" * len(wanted))]
@@ -39,4 +38,4 @@ def best_vfio_driver(modalias: str, lines: Iterable[str]) -> VfioDriver:
         match = _ALIAS.fullmatch(line.strip())
         if match is not None and fnmatchcase(wanted, match[1]):
             found.append((match[2], match[1]))
-    return VfioDriver(min(found, key=lambda each: (each[1].count("*"), each[0]))[0])
+    return min(found, key=lambda each: (each[1].count("*"), each[0]))[0]

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,25 @@ def test_while_the_process_of_an_earlier_write_is_there_nothing_else_is_written_
     assert (bus.root / OVERRIDE).read_text() == "(null)\n"
 
 
+@pytest.mark.parametrize(
+    ("module", "driver"),
+    [("vfio_pci", "vfio-pci"), ("nvgrace_gpu_vfio_pci", "nvgrace_gpu_vfio_pci"), ("mlx5_vfio_pci", "mlx5_vfio_pci")],
+)
+@pytest.mark.parametrize("links", [True, False], ids=["loaded", "built in"])
+def test_the_driver_of_a_module_is_the_one_that_the_kernel_has_registered(
+    bus: FakePciBus, module: str, driver: str, *, links: bool
+) -> None:
+    aliases = bus.root.parent / "modules" / platform.release() / "modules.alias"
+    aliases.parent.mkdir(parents=True)
+    aliases.write_text(f"alias vfio_pci:v000010DEd00002330sv*sd*bc*sc*i* {module}\n")
+    assert files(bus).vfio_driver(GPU).name is None
+    bus.load(module)
+    (bus.root / "module" / module / "drivers/pci:another").symlink_to("../../../bus/pci/drivers/nvidia")
+    if not links:
+        shutil.rmtree(bus.root / "module" / module)
+    assert files(bus).vfio_driver(GPU).name == driver
+
+
 def test_what_is_read_is_what_the_kernel_says(bus: FakePciBus) -> None:
     made = files(bus)
     assert made.override(GPU) is None
@@ -89,7 +109,7 @@ def test_what_is_read_is_what_the_kernel_says(bus: FakePciBus) -> None:
     aliases = bus.root.parent / "modules" / platform.release() / "modules.alias"
     aliases.parent.mkdir(parents=True)
     aliases.write_text("alias vfio_pci:v000010DEd00002330sv*sd*bc*sc*i* some_vfio_pci\n")
-    assert made.vfio_driver(GPU).name == "some-vfio-pci"
+    assert (made.vfio_driver(GPU).module, made.vfio_driver(GPU).name) == ("some_vfio_pci", None)
     assert [str(address) for address in made.read().functions] == [GPU]
     assert not made.has_iommufd()
     (bus.root / "class/misc/iommu").mkdir(parents=True)
