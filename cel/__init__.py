@@ -11,6 +11,7 @@ from dracaena.cel.device import AttributeValue, DeviceView, LanguageFeatures, Ve
 from dracaena.cel.errors import CompileError, ResultTypeError
 from dracaena.cel.footprint import Footprint
 from dracaena.cel.memo import SelectorMemo
+from dracaena.cel.optional_use import misused_optional
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Match, NoMatch, Outcome
 from dracaena.cel.selector import Selector, compile_derived_attribute, compile_selector
 
@@ -32,4 +33,5 @@ __all__ = [
     "Version",
     "compile_derived_attribute",
     "compile_selector",
+    "misused_optional",
 ]

@@ -52,8 +52,9 @@ class Checked:
     calls: dict[SyntaxNode, ResolvedCall]
     type_values: dict[SyntaxNode, TypeValue] = field(default_factory=dict)
     guesses: bool = False
-    """Whether types may be wrong: a call on a value of unknown type left a type parameter open, as in
-    `dyn(x).reverse()`. As in the reference, the next use then settles it merely by the order of overloads."""
+    """Whether types may be wrong. A call on a value of unknown type left a type parameter open, as in
+    `dyn(x).reverse()`: as in the reference, the next use then settles it merely by the order of overloads. Or the
+    receiver of `or` or `orValue` may be no optional."""
 
     def type_of(self, node: SyntaxNode) -> Type:
         """The type of a node; dyn if only the values can tell."""
@@ -266,6 +267,9 @@ class _Checker:
             return self._no_overload(node, function.name, arguments, is_member=is_member)
         self._calls[node] = ResolvedCall(function, tuple(chosen), namespaced)
         if result.is_open and any(map(_holds_dyn, arguments)):
+            self._guesses = True
+        # Kubernetes 1.36 returns a receiver that turns out to be no optional, whatever type the call has.
+        if function.name in ("or", "orValue") and is_member and _holds_dyn(arguments[0]):
             self._guesses = True
         return result
 

@@ -19,6 +19,7 @@ class LanguageFeatures:
     consumable_capacity: bool = True  # DRAConsumableCapacity: device.allowMultipleAllocations
     list_type_attributes: bool = False  # DRAListTypeAttributes: attributes that are lists, and includes()
     stored_lists: bool = False  # Kubernetes 1.37: stored lists are values even with that gate off
+    strict_optionals: bool = False  # Kubernetes 1.37: or() and orValue() on a value that is no optional are an error
 
     @property
     def has_lists(self) -> bool:

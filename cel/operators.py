@@ -123,12 +123,18 @@ def conditional(condition: Run, chosen: Run, otherwise: Run) -> Run:
     return choose
 
 
-def optional_or(optional: Run, otherwise: Run, *, unwraps: bool) -> Run:
-    """`or` and `orValue`, which evaluate their argument only if there is no value."""
+def optional_or(optional: Run, otherwise: Run, *, unwraps: bool, strict: bool) -> Run:
+    """`or` and `orValue`, which evaluate their argument only if there is no value.
+
+    A value that is no optional, which only a receiver of unknown type can give, is an error if `strict`, and else the
+    answer.
+    """
 
     def choose(state: EvaluationState) -> Any:
         value = optional(state)
         if type(value) is not OptionalValue:
+            if strict:
+                raise no_overload()
             return value
         if value.has_value:
             return value.value if unwraps else value

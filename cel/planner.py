@@ -70,18 +70,19 @@ class SelectorProgram:
     slots: int
 
 
-def plan(root: SyntaxNode, checked: Checked, text: str) -> SelectorProgram:
+def plan(root: SyntaxNode, checked: Checked, text: str, *, strict_optionals: bool = False) -> SelectorProgram:
     """The program of a checked tree. A literal whose conversion fails is a CompileError."""
-    planner = _Planner(checked, text)
+    planner = _Planner(checked, text, strict_optionals=strict_optionals)
     planned = planner.plan(root)
     return SelectorProgram(planned.run, planner.slots)
 
 
 class _Planner:
-    def __init__(self, checked: Checked, text: str) -> None:
+    def __init__(self, checked: Checked, text: str, *, strict_optionals: bool) -> None:
         self.slots = 0
         self._checked = checked
         self._text = text
+        self._strict_optionals = strict_optionals
         self._planned: dict[SyntaxNode, Planned] = {}
         self._locals: list[tuple[str, Planned]] = []
         self._folding = EvaluationState(_NO_DEVICE, 0, _FOLDING_LIMIT, work=_FOLDING_LIMIT)
@@ -214,7 +215,8 @@ class _Planner:
         arguments = tuple(map(self.plan, nodes))
         if node.function in ("or", "orValue") and len(arguments) == 2:
             unwraps = node.function == "orValue"
-            return _plain(operators.optional_or(arguments[0].run, arguments[1].run, unwraps=unwraps))
+            optional, otherwise = (argument.run for argument in arguments)
+            return _plain(operators.optional_or(optional, otherwise, unwraps=unwraps, strict=self._strict_optionals))
         static = tuple(map(self._static, nodes))
         pattern = arguments[1] if node.function in _PATTERNS and len(arguments) == 2 else None
         known_pattern = pattern is not None and pattern.constant

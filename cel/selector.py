@@ -86,6 +86,15 @@ class Selector:
             return Failed(error.message), state
         except RecursionError:
             return Failed(TOO_DEEP), state
+        except _FAULTS as error:
+            return Failed(f"{FAULT}: {type(error).__name__}: {error}"), state
+
+
+_FAULTS: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a mistake in this package raises. A selector that runs into one has no answer, as with any other failure, so it
+stops the pods that use it and no others."""
+
+FAULT: Final = "Dracaena's CEL evaluator failed, please report the expression"
 
 
 def compile_selector(expression: str, features: LanguageFeatures | None = None, *, new: bool = False) -> Selector:
@@ -109,7 +118,8 @@ def _compile(expression: str, features: LanguageFeatures, check_result: _ResultC
         environment = environment_of(features, new=new)
         checked = check(tree, environment, expression)
         check_result(checked.type_of(tree), tree, features, expression)
-        return Selector(expression, features, footprint_of(tree), plan(tree, checked, expression))
+        program = plan(tree, checked, expression, strict_optionals=features.strict_optionals)
+        return Selector(expression, features, footprint_of(tree), program)
     except RecursionError:
         raise CompileError(TOO_DEEP) from None
 

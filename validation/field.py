@@ -43,9 +43,9 @@ class Field:
         """Report that the API server refuses this value."""
         self._add(Severity.ERROR, message, expected, cel)
 
-    def warn(self, message: str, expected: str) -> None:
+    def warn(self, message: str, expected: str, cel: CelPosition | None = None) -> None:
         """Report that this value is accepted but is a mistake."""
-        self._add(Severity.WARNING, message, expected)
+        self._add(Severity.WARNING, message, expected, cel)
 
     def _add(self, severity: Severity, message: str, expected: str, cel: CelPosition | None = None) -> None:
         seen = show(self.value)

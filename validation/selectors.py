@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dracaena.api import limits
-from dracaena.cel import CompileError, Selector, compile_derived_attribute, compile_selector
+from dracaena.cel import CompileError, Selector, compile_derived_attribute, compile_selector, misused_optional
 from dracaena.validation.field import Field
 from dracaena.validation.findings import CelPosition
 
@@ -45,6 +45,8 @@ def check_derived(expression: Field) -> None:
     except CompileError as error:
         expected = "an expression that compiles and yields a value of an attribute"
         expression.error(f"CEL: {error.message}", expected, _position(error, text))
+        return
+    _warn_of_misused_optional(expression, text)
 
 
 def selector_in(expression: Any) -> Selector | None:
@@ -63,11 +65,20 @@ def _compiled(entry: Field) -> CompiledSelector | None:
     if expression is None or text is None:
         return None
     try:
-        return CompiledSelector(expression, compile_selector(text, new=True))
+        compiled = CompiledSelector(expression, compile_selector(text, new=True))
     except CompileError as error:
         expected = "an expression that compiles and yields true or false"
         expression.error(f"CEL: {error.message}", expected, _position(error, text))
         return None
+    _warn_of_misused_optional(expression, text)
+    return compiled
+
+
+def _warn_of_misused_optional(expression: Field, text: str) -> None:
+    mistake = misused_optional(text)
+    if mistake is not None:
+        expected = "an optional value, as in `.?name.orValue(…)`; without it the selector has no answer for any device"
+        expression.warn(f"CEL: {mistake.message}", expected, _position(mistake, text))
 
 
 def _short_text(expression: Field) -> str | None:

@@ -45,6 +45,7 @@ def _differences(case: dict[str, Any], version: KubernetesVersion) -> list[str]:
         consumable_capacity=bool(case["enableConsumableCapacity"]),
         list_type_attributes=bool(case["enableListTypeAttributes"]),
         stored_lists=Features.of(version).stored_lists,
+        strict_optionals=Features.of(version).strict_optionals,
     )
     try:
         selector = compile_selector(case["expression"], features, new=case["envType"] == "NewExpressions")

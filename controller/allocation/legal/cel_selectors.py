@@ -29,6 +29,7 @@ class CelSelectors:
                 consumable_capacity=features.consumable_capacity,
                 list_type_attributes=features.list_attributes,
                 stored_lists=features.stored_lists,
+                strict_optionals=features.strict_optionals,
             ),
             compiled=self._compiled,
         )

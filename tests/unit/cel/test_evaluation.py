@@ -169,3 +169,41 @@ def test_an_unprefixed_name_belongs_to_the_drivers_domain() -> None:
 def test_a_stored_list_is_a_value_with_the_gate_on_or_from_1_37_on(features: LanguageFeatures, wanted: bool) -> None:
     selector = compile_selector("1 in device.attributes['other.example.com'].ids", features)
     assert (selector.evaluate(DEVICE) == MATCH) is wanted
+
+
+OF_1_37 = LanguageFeatures(
+    consumable_capacity=True, list_type_attributes=True, stored_lists=True, strict_optionals=True
+)
+OWN = 'device.attributes["gpu.example.com"]'
+
+
+@pytest.mark.parametrize(
+    ("expression", "of_1_36"),
+    [
+        (f'{OWN}.model.orValue("x") == "A100"', MATCH),
+        (f"{OWN}.index.orValue(0) + 1 == 4", MATCH),
+        (f"{OWN}.whole.orValue(false)", MATCH),
+        (f"{OWN}.model.orValue(0) in [1]", NO_MATCH),
+        (f"{OWN}.model.or(optional.of(1)).orValue(2) == 3", NO_MATCH),
+        # The value is of another type than the call.
+        (f"{OWN}.model.orValue(0) > 0", Failed("no such overload")),
+        (f"-{OWN}.model.orValue(1) > 0", Failed("no such overload")),
+        (f'{OWN}.index.orValue("a").startsWith("A")', Failed("no such overload")),
+        (f"cel.bind(x, {OWN}.model.orValue(0), x > 0)", Failed("no such overload")),
+        (f"[{OWN}.model.orValue(0)].exists(x, x > 0)", Failed("no such overload")),
+        (f"(true ? {OWN}.model.orValue(0) : 1) > 0", Failed("no such overload")),
+    ],
+)
+def test_or_value_of_what_is_no_optional_is_that_value_until_1_37_refuses_it(expression: str, of_1_36: Outcome) -> None:
+    assert answer(expression) == of_1_36
+    assert answer(expression, features=OF_1_37) == Failed("no such overload")
+
+
+def test_a_mistake_in_the_evaluator_is_an_answer_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise KeyError("gone")
+
+    monkeypatch.setattr("dracaena.cel.operators.equal", broken)
+    outcome = answer(f"{OWN}.index == {OWN}.index")
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == "Dracaena's CEL evaluator failed, please report the expression: KeyError: 'gone'"

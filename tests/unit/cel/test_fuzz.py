@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from conformance.random_expressions import Generator
 
 from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Version, compile_selector
 from dracaena.cel.parser import parse
+from dracaena.cel.selector import FAULT
 from support.seeds import in_tiers
 
 NAMES = ("name", "b", "i", "v", "oth.example.com/x")
@@ -81,13 +83,15 @@ def test_no_selector_breaks_the_evaluator(selectors: int) -> None:
             {"memory": chance.choice(["1", "40Gi", "1e3", "-5", "0.5"])},
             allow_multiple_allocations=chance.random() < 0.5,
         )
+        features = replace(EVERYTHING, strict_optionals=chance.random() < 0.5)
         try:
-            selector = compile_selector(Generator(1_000_000 + seed).selector(), EVERYTHING)
+            selector = compile_selector(Generator(1_000_000 + seed).selector(), features)
         except CompileError:
             continue
         outcome, cost = selector.evaluate_with_cost(device, cost_limit=2_000)
         if isinstance(outcome, Failed):
             assert outcome.reason
+            assert FAULT not in outcome.reason, selector.expression
         # The step that goes beyond the limit is the last one, and no step costs as much again.
         assert cost < 4_000
         answers[type(outcome).__name__] = answers.get(type(outcome).__name__, 0) + 1

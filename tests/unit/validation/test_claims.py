@@ -9,6 +9,7 @@ import pytest
 
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Unsupported, read_claim
+from dracaena.validation import Severity, validate_object
 from support.api_documents import ABSENT, claim, edited, errors, template, warnings
 
 DEVICES = "spec.devices"
@@ -328,3 +329,22 @@ def test_the_fewest_devices_of_alternatives_count() -> None:
         )
         == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{EXACTLY}.selectors", [{"cel": {"expression": 'device.attributes["d"].name.orValue("") == "x"'}}]),
+        (f"{EXACTLY}.derivedAttributes", derived("a.b/c", 'device.attributes["d"].name.orValue("")')),
+    ],
+)
+def test_or_value_of_what_is_no_optional_is_a_warning_with_its_place(path: str, value: Any) -> None:
+    found = [
+        finding
+        for finding in validate_object(edited(claim(), path, value), "gpu.dracaena.dev")
+        if finding.cel is not None
+    ]
+    assert [finding.severity for finding in found] == [Severity.WARNING]
+    assert "'orValue' needs an optional value" in found[0].message
+    assert found[0].cel is not None
+    assert (found[0].cel.line, found[0].cel.column) == (1, 36)

@@ -37,6 +37,8 @@ class Features:
     """Steps of a range of capacity are counted in thousandths (DRAFractionalCapacityRange, on by default)."""
     stored_lists: bool = False
     """List attributes that are stored are read with DRAListTypeAttributes off."""
+    strict_optionals: bool = False
+    """`or` and `orValue` on a value that is no optional fail; in 1.36 they return that value."""
     all_means_used_up: bool = False
     """Mode All also covers shared devices whose capacity is used up, and so cannot be served until they have some."""
     unnamed_means_all: bool = False
@@ -56,5 +58,11 @@ class Features:
 
 V1_37: Final = (1, 37)
 
-RULES_OF_1_37: Final = ("fractional_capacity_range", "stored_lists", "all_means_used_up", "unnamed_means_all")
+RULES_OF_1_37: Final = (
+    "fractional_capacity_range",
+    "stored_lists",
+    "strict_optionals",
+    "all_means_used_up",
+    "unnamed_means_all",
+)
 """Fields of Features."""
