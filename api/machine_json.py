@@ -145,7 +145,8 @@ def _mig(document: dict[str, Any], path: str) -> MigDevice:
     if not DNS_LABEL.fullmatch(mig.device_name):
         raise MachineJsonError(f"not a recorded machine: {mig.profile!r} is not a profile - at `{path}.profile`")
     numbers = (mig.gpu_instance_id, mig.compute_instance_id, mig.start, mig.size, *(mig.access_minors or ()))
-    if min(*numbers, mig.memory_bytes or 0, mig.multiprocessors or 0) < 0:
+    counts = () if mig.attributes is None else asdict(mig.attributes).values()
+    if min(*numbers, *counts, mig.memory_bytes or 0, mig.multiprocessors or 0) < 0:
         raise MachineJsonError(f"not a recorded machine: a number is negative - at `{path}`")
     return mig
 

@@ -18,6 +18,21 @@ _RESOURCE_PROFILE: Final = re.compile(RESOURCE_PROFILE)
 
 
 @dataclass(frozen=True, slots=True)
+class MigAttributes:
+    """What a MIG device has of its GPU, beside memory and multiprocessors, as nvmlDeviceGetAttributes counts it."""
+
+    gpu_slices: int
+    """Sevenths of the GPU that its GPU instance has, ..."""
+    compute_slices: int
+    """... and its compute instance."""
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+
+
+@dataclass(frozen=True, slots=True)
 class MigDevice:
     """One existing MIG device: a compute instance within a GPU instance of its parent."""
 
@@ -37,6 +52,7 @@ class MigDevice:
     access_minors: tuple[int, int] | None = None
     """Numbers of the files /dev/nvidia-caps/nvidia-cap<n> that give access to the GPU instance and the compute
     instance. They change with a reboot. None: unknown, so no container can be given the device."""
+    attributes: MigAttributes | None = None
 
     @property
     def device_name(self) -> DeviceName:

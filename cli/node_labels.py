@@ -179,8 +179,8 @@ def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Calla
 
     if machine is None:
         return {}
-    first = machine.gpus[0].pci_bus_id if machine.gpus else None
-    return node_labels(machine, _facts(arguments, first, now_s), arguments.driver_name)
+    addresses = [gpu.pci_bus_id or "" for gpu in machine.gpus if gpu.pci_bus_id not in machine.vgpu_parents]
+    return node_labels(machine, _facts(arguments, addresses, now_s), arguments.driver_name)
 
 
 def _permission(arguments: argparse.Namespace) -> Permission | None:
@@ -194,18 +194,20 @@ def _permission(arguments: argparse.Namespace) -> Permission | None:
     return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
 
 
-def _facts(arguments: argparse.Namespace, address: str | None, now_s: Callable[[], float]) -> LabelFacts:
-    """Return the facts about this node; none with a recorded machine, for that is another machine."""
-    from dracaena.kubelet_plugin.discovery.publish.node_labels import MODES, UNKNOWN, LabelFacts
+def _facts(arguments: argparse.Namespace, addresses: Sequence[str], now_s: Callable[[], float]) -> LabelFacts:
+    """Return the facts about this node; none with a recorded machine, for that is another machine. `addresses`: of the
+    GPUs; empty where unknown."""
+    from dracaena.kubelet_plugin.discovery.publish.node_labels import UNKNOWN, LabelFacts, gpu_mode
 
     timestamp_s = None if arguments.no_timestamp else int(now_s())
     if not arguments.nvml:
         return LabelFacts(mig_strategy=arguments.mig_strategy, timestamp_s=timestamp_s)
-    device_class = _text(Path("/sys/bus/pci/devices") / address / "class") if address is not None else ""
+    classes = [_text(Path("/sys/bus/pci/devices") / address / "class") if address else "" for address in addresses]
     return LabelFacts(
         machine_type=_text(Path(arguments.machine_type_file)) or UNKNOWN,
-        mode=MODES.get(device_class[:6], UNKNOWN),
+        mode=gpu_mode(classes),
         mig_strategy=arguments.mig_strategy,
+        is_from_driver=True,
         timestamp_s=timestamp_s,
     )
 

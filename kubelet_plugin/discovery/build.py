@@ -168,6 +168,7 @@ def _mig_device(facts: MigFacts) -> MigDevice | None:
         memory_bytes=facts.memory_bytes,
         multiprocessors=facts.multiprocessors,
         access_minors=facts.access_minors,
+        attributes=facts.attributes,
     )
     return mig if len(mig.device_name) <= DNS_LABEL_BYTES else None
 

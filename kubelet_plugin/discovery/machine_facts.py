@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dracaena.api.mig import EmptyGpuInstance
+from dracaena.api.mig import EmptyGpuInstance, MigAttributes
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.vgpu import Vgpu
@@ -109,6 +109,7 @@ class MigFacts:
     multiprocessors: int | None = None
     access_minors: tuple[int, int] | None = None
     """Of /dev/nvidia-caps/nvidia-cap<n>: for the GPU instance, for the compute instance."""
+    attributes: MigAttributes | None = None
 
 
 @dataclass(frozen=True, slots=True)

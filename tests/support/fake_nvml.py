@@ -6,6 +6,7 @@ It stands for any dracaena.api.machine.Machine. A field that the machine does no
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import threading
 import uuid
@@ -357,6 +358,11 @@ class FakeNvml:
             return int(NOT_SUPPORTED)
         attributes._obj.memorySizeMB = mig.memory_mib
         attributes._obj.multiprocessorCount = mig.multiprocessors
+        slices = re.search(r"(?:(\d)c\.)?(\d)g\.", mig.name)
+        if slices is not None:
+            attributes._obj.gpuInstanceSliceCount = int(slices[2])
+            attributes._obj.computeInstanceSliceCount = int(slices[1] or slices[2])
+        attributes._obj.sharedCopyEngineCount = 1
         return int(OK)
 
     def _nvmlDeviceGetGpuInstanceById(self, handle: Any, number: int, instance: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from dracaena.api.mig import EmptyGpuInstance
+from dracaena.api.mig import EmptyGpuInstance, MigAttributes
 from dracaena.api.mig_geometry import MigProfile
 from dracaena.kubelet_plugin.discovery.machine_facts import MigFacts
 
@@ -102,11 +102,24 @@ class MigReader:
             size=int(info.placement.size) if info is not None else None,
             memory_bytes=int(attributes.memorySizeMB) * _MIB if attributes is not None else None,
             multiprocessors=int(attributes.multiprocessorCount) if attributes is not None else None,
+            attributes=_attributes(attributes) if attributes is not None else None,
         )
 
     def _gpu_instance_info(self, device: str, gpu_instance: int) -> Any:
         instance = self._ask(device, pynvml.nvmlDeviceGetGpuInstanceById, self._parent, gpu_instance)
         return self._ask(device, pynvml.nvmlGpuInstanceGetInfo, instance) if instance is not None else None
+
+
+def _attributes(told: Any) -> MigAttributes:
+    return MigAttributes(
+        gpu_slices=int(told.gpuInstanceSliceCount),
+        compute_slices=int(told.computeInstanceSliceCount),
+        copy_engines=int(told.sharedCopyEngineCount),
+        decoders=int(told.sharedDecoderCount),
+        encoders=int(told.sharedEncoderCount),
+        jpeg_engines=int(told.sharedJpegCount),
+        ofa_engines=int(told.sharedOfaCount),
+    )
 
 
 def _profile(name: str | None) -> str | None:

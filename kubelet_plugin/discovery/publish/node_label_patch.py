@@ -19,7 +19,8 @@ NVIDIA_LABELS: Final = (
     r"^nvidia\.com/(cuda\.(driver|driver-version|runtime|runtime-version)\.(major|minor|rev|revision|full)"
     r"|gfd\.timestamp|mig\.(capable|strategy)|mps\.capable"
     r"|gpu\.(machine|mode|family|clique|compute\.major|compute\.minor)"
-    r"|(gpu|mig-[0-9a-z.-]+)\.(product|count|memory|replicas|sharing-strategy|multiprocessors|slices\.gi|slices\.ci))$"
+    r"|(gpu|mig-[0-9a-z.-]+)\.(product|count|memory|replicas|sharing-strategy|multiprocessors|slices\.(gi|ci)"
+    r"|engines\.(copy|decoder|encoder|jpeg|ofa)))$"
 )
 """Names of GPU feature discovery that node_labels() may set, as a regular expression for both RE2 and Python: the
 chart's admission policy has the same. It excludes labels that control other programs, such as `nvidia.com/gpu.deploy.*`

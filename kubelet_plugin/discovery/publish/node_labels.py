@@ -16,7 +16,7 @@ from typing import Final, Literal
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig import MigDevice
+from dracaena.api.mig import MigDevice, profile_in_resource
 from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 
@@ -26,9 +26,9 @@ MigStrategy = Literal["none", "single", "mixed"]
 MIG_STRATEGIES: Final[tuple[MigStrategy, ...]] = ("none", "single", "mixed")
 """`--mig-strategy` of GPU feature discovery: whether MIG devices are labelled as the GPUs, or besides them."""
 
-MODES: Final[Mapping[str, str]] = {"0x0300": "graphics", "0x0302": "compute"}
-"""First digits of a PCI class, as sysfs writes it → `gpu.mode`."""
 UNKNOWN: Final = "unknown"
+_MODES: Final[Mapping[str, str]] = {"0x0300": "graphics", "0x0302": "compute"}
+"""First digits of a PCI class, as sysfs writes it → `gpu.mode`."""
 
 _OF_NO_LABEL: Final = frozenset(
     {
@@ -71,8 +71,11 @@ class LabelFacts:
     machine_type: str = UNKNOWN
     """Product name of the node's firmware."""
     mode: str = UNKNOWN
-    """One of MODES, of the first GPU."""
+    """From gpu_mode()."""
     mig_strategy: MigStrategy = "none"
+    is_from_driver: bool = False
+    """Whether the machine was read from the driver: then a GPU without MIG mode cannot be divided. A recording may lack
+    it for other reasons."""
     timestamp_s: int | None = None
     """Seconds since 1970; None: no timestamp."""
 
@@ -110,6 +113,12 @@ def _of_containers(machine: Machine) -> Machine:
     )
 
 
+def gpu_mode(classes: Iterable[str]) -> str:
+    """Return `gpu.mode` for the PCI classes of all GPUs, as sysfs writes them: unknown if they differ."""
+    modes = {_MODES.get(each[:6], UNKNOWN) for each in classes}
+    return modes.pop() if len(modes) == 1 else UNKNOWN
+
+
 def open_questions(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Return the questions that may still be answered, and then may change the labels."""
     return tuple(each for each in left_out if each.may_pass and each.call not in _OF_NO_LABEL)
@@ -144,38 +153,37 @@ def _gpus(machine: Machine, facts: LabelFacts) -> dict[str, str]:
     labels = {
         "gpu.machine": label_value(facts.machine_type) or UNKNOWN,
         "gpu.mode": facts.mode,
-        **_mig_capable(machine),
+        **_mig_capable(machine, is_from_driver=facts.is_from_driver),
         # `true` makes NVIDIA's own MPS daemon run there.
         "mps.capable": "false",
+        **_whole(machine.gpus),
     }
-    if facts.mig_strategy != "none":
-        labels["mig.strategy"] = facts.mig_strategy
-    divided = [gpu for gpu in machine.gpus if gpu.mig_enabled]
-    if facts.mig_strategy == "single" and divided:
-        return _prefixed({**labels, **_single(machine)})
-    whole = [gpu for gpu in machine.gpus if not (facts.mig_strategy == "mixed" and gpu.mig_enabled)]
-    labels |= {**_model(_majority(whole or machine.gpus)), **_counted(len(whole))}
     cliques = {gpu.fabric_clique for gpu in machine.gpus if gpu.fabric_clique is not None}
     if len(cliques) == 1:
         labels["gpu.clique"] = cliques.pop()
-    if facts.mig_strategy == "mixed":
-        labels |= _mixed(machine)
-    return _prefixed(labels)
+    if facts.mig_strategy == "none":
+        return _prefixed(labels)
+    parts = _single(machine) if facts.mig_strategy == "single" else _mixed(machine)
+    return _prefixed({**labels, "mig.strategy": facts.mig_strategy, **parts})
 
 
-def _mig_capable(machine: Machine) -> dict[str, str]:
-    """Return nothing if it is not known whether the GPUs can be divided: a recording may lack what NVML would say."""
+def _mig_capable(machine: Machine, *, is_from_driver: bool) -> dict[str, str]:
+    """Return nothing if it is not known whether the GPUs can be divided."""
     if any(gpu.mig_enabled is not None for gpu in machine.gpus):
         return {"mig.capable": "true"}
-    if any(gpu.cuda_compute_capability is None or gpu.cuda_compute_capability in _WITH_MIG for gpu in machine.gpus):
+    capabilities = {gpu.cuda_compute_capability for gpu in machine.gpus}
+    if not is_from_driver and (None in capabilities or capabilities & _WITH_MIG):
         return {}
     return {"mig.capable": "false"}
 
 
-def _majority(gpus: Sequence[Gpu]) -> Gpu:
-    """Return a GPU of the most frequent model, in a tie of the first: one label can only name one model."""
+def _whole(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the labels of GPUs, which can name one model only: the most frequent of those with a GPU that is not
+    divided, in a tie the first. All GPUs of the model are counted, divided or not."""
     counts = Counter(gpu.product_name for gpu in gpus)
-    return max(gpus, key=lambda gpu: counts[gpu.product_name])
+    undivided = [gpu for gpu in gpus if not gpu.mig_enabled]
+    named = max(undivided or gpus, key=lambda gpu: counts[gpu.product_name])
+    return {**_model(named), **_counted("gpu", counts[named.product_name], replicas=1 if undivided else 0)}
 
 
 def _model(gpu: Gpu) -> dict[str, str]:
@@ -197,48 +205,64 @@ def _family(major: int, minor: int) -> str:
     return next(known, "undefined") if major < 14 else "undefined"
 
 
-def _counted(count: int, prefix: str = "gpu") -> dict[str, str]:
-    """Return how many there are. Our shares do not count as replicas: they cannot be requested by count."""
-    return {f"{prefix}.count": str(count), f"{prefix}.replicas": "1", f"{prefix}.sharing-strategy": "none"}
+def _counted(prefix: str, count: int, *, replicas: int = 1) -> dict[str, str]:
+    """Return how many there are. Our shares do not count as replicas: they cannot be requested by count. A GPU that is
+    divided has none."""
+    return {
+        f"{prefix}.count": str(count),
+        f"{prefix}.replicas": str(replicas),
+        f"{prefix}.sharing-strategy": "none",
+    }
 
 
 def _single(machine: Machine) -> dict[str, str]:
-    """Return the labels that describe MIG devices as GPUs; all GPUs must be divided, and into one profile."""
-    profiles = {mig.profile for mig in machine.mig_devices}
-    model = _model(_majority(machine.gpus))
-    product = model.get("gpu.product", UNKNOWN)
-    if len(profiles) != 1 or not all(gpu.mig_enabled for gpu in machine.gpus):
-        invalid = {"gpu.product": _cut(f"{product}-MIG-INVALID"), "gpu.memory": "0"}
-        return {**model, **invalid, "gpu.count": "0", "gpu.replicas": "0", "gpu.sharing-strategy": ""}
-    first = machine.mig_devices[0]
-    named = {"gpu.product": _cut(f"{product}-MIG-{label_value(first.profile.replace('+', '.'))}")}
-    return {**model, **named, **_counted(len(machine.mig_devices)), **_part("gpu", first)}
+    """Return the labels that describe MIG devices as GPUs, in place of those of the GPUs; nothing without a divided
+    GPU. All GPUs must be divided, all into devices of one profile."""
+    divided = [gpu for gpu in machine.gpus if gpu.mig_enabled]
+    if not divided:
+        return {}
+    is_whole = len(divided) == len(machine.gpus) == len({mig.parent_uuid for mig in machine.mig_devices})
+    if not is_whole or len({mig.profile for mig in machine.mig_devices}) != 1:
+        invalid = {"gpu.product": _product_of_part(divided[0], "INVALID"), "gpu.memory": "0"}
+        return {**invalid, "gpu.count": "0", "gpu.replicas": "0", "gpu.sharing-strategy": ""}
+    return _parts("gpu", machine, machine.mig_devices)
 
 
 def _mixed(machine: Machine) -> dict[str, str]:
-    """Return the labels that describe MIG devices besides GPUs, by profile."""
-    products = {gpu.uuid: label_value(gpu.product_name or "") or UNKNOWN for gpu in machine.gpus}
+    """Return the labels that describe MIG devices beside GPUs, by profile."""
     labels: dict[str, str] = {}
     for profile in sorted({mig.profile for mig in machine.mig_devices}):
         devices = [mig for mig in machine.mig_devices if mig.profile == profile]
-        name = profile.replace("+", ".")
-        product = _cut(f"{products[devices[0].parent_uuid]}-MIG-{name}")
-        labels |= {f"mig-{name}.product": product, **_counted(len(devices), f"mig-{name}")}
-        labels |= _part(f"mig-{name}", devices[0])
+        labels |= _parts(f"mig-{profile_in_resource(profile)}", machine, devices)
     return labels
+
+
+def _parts(prefix: str, machine: Machine, devices: Sequence[MigDevice]) -> dict[str, str]:
+    """Return the labels of MIG devices of one profile."""
+    first = devices[0]
+    parent = next(gpu for gpu in machine.gpus if gpu.uuid == first.parent_uuid)
+    product = _product_of_part(parent, label_value(profile_in_resource(first.profile)))
+    return {f"{prefix}.product": product, **_counted(prefix, len(devices)), **_part(prefix, first)}
+
+
+def _product_of_part(parent: Gpu, profile: str) -> str:
+    return _cut(f"{label_value(parent.product_name or '') or UNKNOWN}-MIG-{profile}")
 
 
 def _part(prefix: str, mig: MigDevice) -> dict[str, str]:
-    """Return the labels of one MIG device. Its engines are not read."""
+    """Return what one MIG device has."""
     labels = {}
     if mig.memory_bytes is not None:
-        labels[f"{prefix}.memory"] = str(mig.memory_bytes // _MIB)
+        labels["memory"] = mig.memory_bytes // _MIB
     if mig.multiprocessors is not None:
-        labels[f"{prefix}.multiprocessors"] = str(mig.multiprocessors)
-    if slices := _PROFILE.match(mig.profile):
-        labels[f"{prefix}.slices.gi"] = slices["gpu"]
-        labels[f"{prefix}.slices.ci"] = slices["compute"] or slices["gpu"]
-    return labels
+        labels["multiprocessors"] = mig.multiprocessors
+    if (has := mig.attributes) is not None:
+        labels |= {"slices.gi": has.gpu_slices, "slices.ci": has.compute_slices, "engines.copy": has.copy_engines}
+        labels |= {"engines.decoder": has.decoders, "engines.encoder": has.encoders}
+        labels |= {"engines.jpeg": has.jpeg_engines, "engines.ofa": has.ofa_engines}
+    elif slices := _PROFILE.match(mig.profile):
+        labels |= {"slices.gi": int(slices["gpu"]), "slices.ci": int(slices["compute"] or slices["gpu"])}
+    return {f"{prefix}.{name}": str(value) for name, value in labels.items()}
 
 
 def _own(machine: Machine, driver: str) -> dict[str, str]:

@@ -28,10 +28,11 @@ NAMES = re.compile(
     r"cuda\.driver\.(major|minor|rev)|cuda\.runtime\.(major|minor)|cuda\.driver-version\.(major|minor|revision|full)|"
     r"cuda\.runtime-version\.(major|minor|full)|gfd\.timestamp|mig\.(capable|strategy)|mps\.capable|"
     r"gpu\.(machine|count|product|replicas|sharing-strategy|memory|family|compute\.(major|minor)|mode|clique|"
-    r"multiprocessors|slices\.(gi|ci))|"
-    r"mig-[\w.]+\.(product|count|replicas|sharing-strategy|memory|multiprocessors|slices\.(gi|ci)))"
+    r"multiprocessors|slices\.(gi|ci)|engines\.(copy|decoder|encoder|jpeg|ofa))|"
+    r"mig-[\w.]+\.(product|count|replicas|sharing-strategy|memory|multiprocessors|slices\.(gi|ci)|"
+    r"engines\.(copy|decoder|encoder|jpeg|ofa)))"
 )
-"""Of GPU feature discovery 0.20, without engines and vgpu, which are not read."""
+"""Of GPU feature discovery 0.20, without vgpu, which is not read."""
 VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 RECORDED = {
@@ -185,7 +186,8 @@ def test_mig_devices_stand_beside_gpus_in_strategy_mixed() -> None:
     migs = (mig(0, 0, "1c.3g.20gb"), mig(0, 1, "1g.5gb"), mig(0, 2, "1g.5gb"))
     machine = machine_of(gpu(0, mig_enabled=True), gpu(1, mig_enabled=False), migs=migs)
     labels = node_labels(machine, LabelFacts(mig_strategy="mixed"), DRIVER)
-    assert of_gpu(labels, "gpu")["count"] == "1"
+    whole = of_gpu(labels, "gpu")
+    assert (whole["count"], whole["replicas"]) == ("2", "1"), "GPUs of the model, divided or not"
     assert of_gpu(labels, "mig-1g.5gb")["count"] == "2"
     part = of_gpu(labels, "mig-1c.3g.20gb")
     assert (part["slices.gi"], part["slices.ci"]) == ("3", "1")
@@ -196,7 +198,7 @@ def test_of_several_models_the_one_that_there_is_most_of_is_named() -> None:
     other = gpu(0, product_name="NVIDIA L40S", cuda_compute_capability="8.9")
     labels = node_labels(machine_of(other, gpu(1), gpu(2)), LabelFacts(), DRIVER)
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
-    assert labels["nvidia.com/gpu.count"] == "3"
+    assert labels["nvidia.com/gpu.count"] == "2", "of that model"
 
 
 def test_a_node_without_gpus_has_no_labels_so_that_the_old_ones_go() -> None:
