@@ -108,8 +108,6 @@ class ClaimRecord:
     """Whether the take-back needs no proof: the pod cannot be on its way, as it cannot get another of its claims."""
     taken_from: frozenset[str] = frozenset()
     """UIDs of the pods with a reservation when the take-back was decided. A later reservation keeps the claim."""
-    blocked_pods: frozenset[str] = frozenset()
-    """Keys of the pods whose turn came while no decision could use this claim. They are tried again when one can."""
     stale_binds: tuple[Doubt, ...] = ()
     """Pods that may still be bound to the node of an allocation that no longer exists, whether or not they had a
     reservation; `since_s` is when the allocation was shown to be gone. Such a bind adds its reservation to whatever
@@ -356,6 +354,22 @@ def is_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:
     if had is None or has is None or had.allocation_timestamp != has.allocation_timestamp:
         return False
     return had.devices.results == has.devices.results and had.node_selector == has.node_selector
+
+
+def means_the_same(before: ResourceClaim, now: ResourceClaim) -> bool:
+    """Return whether two states of a claim differ in nothing that a decision or a next step reads: at most in the
+    version and in finalizers. Of labels and most annotations nothing is kept (cache.claims)."""
+    had, has = before.metadata, now.metadata
+    if (had.uid, had.deletion_timestamp, had.annotations, had.owner_references, before.problem) != (
+        has.uid,
+        has.deletion_timestamp,
+        has.annotations,
+        has.owner_references,
+        now.problem,
+    ):
+        return False
+    is_same_spec = before.spec is now.spec or before.spec == now.spec
+    return is_same_spec and (before.status is now.status or before.status == now.status)
 
 
 def users_of(claim: ResourceClaim) -> tuple[PodIdentity, ...]:

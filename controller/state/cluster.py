@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import repeat
+from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -28,6 +29,7 @@ from dracaena.controller.lifecycle.claim_record import (
     Doubt,
     expected_places,
     is_same_allocation,
+    means_the_same,
 )
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
@@ -46,6 +48,10 @@ from dracaena.controller.state.scheduler_progress import SchedulerProgress
 from dracaena.controller.state.upkeep import TakenBack, Upkeep, UpkeepRules
 from dracaena.process.clock import Clock
 
+FEW_PODS: Final = 8
+"""So many pods of one claim are woken by the event itself. More of them wait until the claim's turn comes in the queue,
+where all events until then count once."""
+
 log = structlog.get_logger()
 
 Collided = Callable[[ResourceClaim, Sequence[Collision]], None]
@@ -60,7 +66,7 @@ class Wakers:
     decide_again: Callable[[str], None]
     """Called in the order of turns, with the key of each pod that fits nowhere and that a change may help."""
     tend: Callable[[str], None]
-    """Called with the key of each claim that may need its next step."""
+    """Called with the key of each claim that may need its next step, or whose many pods need a decision."""
     fault: Callable[[ClaimRecord, NotAllowedError], None]
     """Called when an event is not allowed."""
 
@@ -89,6 +95,8 @@ class ClusterState:
         self.lock = threading.Lock()
         self.inventory = Inventory(driver, allowed_drivers)
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
+        self._users_to_wake: set[str] = set()
+        """Claims whose many pods need a decision."""
         self.progress = SchedulerProgress(began_s)
         self.groups = GroupTurns(self.inventory, self.records)
         self.upkeep = Upkeep(driver, self.records, self.progress, self.groups, rules, self._rivals_of)
@@ -117,24 +125,26 @@ class ClusterState:
             return ()
         collisions = self.collisions_of(claim)
         for collision in collisions:
-            self.wake_all(self.records.naming(collision.rival.key))
+            self.wake_users_of(collision.rival.key)
         return collisions
 
     def record_changed(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
         """Keep the books in step with the records, and wake the pods that a change may help."""
         subject = after or before
         assert subject is not None
+        if before is not None and after is not None and _is_quiet(before, after):
+            return
         holds = after.held(self.driver) if after is not None else (frozenset(), frozenset())
         freed = self.inventory.hold(claim_holder(subject.shown), *holds)
         with_room = self.accounting.claim_changed(subject.key, expected_places(before), expected_places(after))
         self.decisions.resources_freed(with_room)
         self.decisions.placement_changed(self.inventory.placed.changes())
-        if before is None or after is None or before.shown is not after.shown:
-            self.wake_all(self.records.naming(subject.key))
+        if before is None or after is None or not means_the_same(before.shown, after.shown):
+            self.wake_users_of(subject.key)
         elif before.phase is Phase.KEPT and after.phase is Phase.FREE:
-            self.wake_all(self.records.naming(subject.key))  # only now does its pod learn how long it waits
+            self.wake_users_of(subject.key)  # only now does its pod learn how long it waits
         elif _may_be_decided_now(before, after):
-            self.wake_all(sorted(before.blocked_pods))
+            self._wake_of_claim(subject.key, self.records.blocked_pods(subject.key))
         if freed:
             self.decisions.devices_freed(self._nodes_of(freed), subject.shown.metadata.namespace)
         if after is not None and after.is_tended and _is_new_for_tending(before, after):
@@ -154,6 +164,25 @@ class ClusterState:
         for key in keys:
             self._wakers.decide(key)
 
+    def wake_users_of(self, claim_key: str) -> None:
+        """Ask for a decision about each pod that names a claim. Cost: O(1), however many they are."""
+        is_few = self.records.naming_count(claim_key) <= FEW_PODS
+        self._wake_of_claim(claim_key, self.records.naming(claim_key) if is_few else None)
+
+    def wake_many(self, claim_key: str) -> None:
+        """Now that it is a claim's turn, ask for the decisions about its pods that were put off until then: in the lane
+        of those that are tried again, so that they do not come before all others. Cost: O(pods that name it)."""
+        if claim_key in self._users_to_wake:
+            self._users_to_wake.discard(claim_key)
+            self._ask_all_again(self.records.naming(claim_key))
+
+    def _wake_of_claim(self, claim_key: str, pods: Sequence[str] | None) -> None:
+        if pods is not None and len(pods) <= FEW_PODS:
+            self.wake_all(pods)
+        else:
+            self._users_to_wake.add(claim_key)
+            self._wakers.tend(claim_key)
+
     def tend_claims_of(self, pods: Iterable[Pod | None]) -> None:
         """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""
         keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in self.records.named_by(pod))
@@ -167,7 +196,7 @@ class ClusterState:
         on that, and a device must not be bound twice meanwhile."""
         for claim in filter(None, (self._shown(named.key or "") for named in self.records.named_by(pod))):
             for rival in self._rivals_of(claim):
-                self.wake_all(self.records.naming(rival.key))
+                self.wake_users_of(rival.key)
 
     def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
         """Return the nodes that freed devices are on; None: any, as other drivers' devices may be usable anywhere."""
@@ -201,12 +230,18 @@ def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
     """Whether a change may call for another step. The end of a write or of doubts does not count: its cause knows when
     to go on, and otherwise there would be no pause after a failed write."""
-    if before is None or before.shown is not after.shown:
+    if before is None or not means_the_same(before.shown, after.shown):
         return True
     if TENDING & {before.phase, after.phase}:
         return False
     has_new_doubts = not {*after.doubts, *after.stale_binds} <= {*before.doubts, *before.stale_binds}
     return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)
+
+
+def _is_quiet(before: ClaimRecord, after: ClaimRecord) -> bool:
+    """Whether only the version of what the server shows has changed."""
+    is_same = means_the_same(before.shown, after.shown)
+    return is_same and replace(before, shown=after.shown, guard=after.guard) == after
 
 
 def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
@@ -299,7 +334,7 @@ class Cluster:
         """Return what has no effect in a pod and its claims (Allocator.ignored); nothing when that takes long."""
         is_over = TurnDeadline(self._clock).begin_turn()
         with self._lock:
-            others = {one.key for one in claims if {*self._state.records.naming(one.key)} - {pod.key}}
+            others = {one.key for one in claims if self._state.records.is_shared(one.key, pod.key)}
             return self._state.allocator.ignored(self._state.inventory, pod, claims, others=others, is_over=is_over)
 
     def serve(self, features: Features) -> None:
@@ -357,8 +392,9 @@ class Cluster:
                 self._state.records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
 
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
-        """Return the next step for a claim (Upkeep.next_step)."""
+        """Return the next step for a claim (Upkeep.next_step), and wake its pods if they are to be woken."""
         with self._lock:
+            self._state.wake_many(claim_key)
             return self._state.upkeep.next_step(claim_key, self._clock.monotonic(), self._clock.now())
 
     def write_ended(self, record: ClaimRecord, event: RecordEvent) -> None:

@@ -26,7 +26,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
-from dracaena.controller.lifecycle.claim_record import ClaimShare
+from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_same
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
@@ -93,6 +93,7 @@ class Decisions:
         refusal, changes wake the pod as if it fitted nowhere.
         """
         with within(deadline) as is_over:
+            claims = self._newest(claims)
             if pod.spec.node_name:
                 self._records.prove_for_bound((claim.key for claim in claims), now_s)
             busy = [claim.key for claim in claims if not self._is_open(claim, pod)]
@@ -291,7 +292,7 @@ class Decisions:
         (claim,) = claims
         if claim.status.allocation is not None or self._records.is_kept(claim.key):
             return None
-        if self._records.naming(claim.key) != (pod.key,):
+        if self._records.is_shared(claim.key, pod.key):
             return None
         if not self._inventory.resources.has_lower(pod.spec.priority):
             return None
@@ -374,6 +375,14 @@ class Decisions:
             return placement_of(self._inventory, pod, effort)
         return None
 
+    def _newest(self, claims: Iterable[ResourceClaim]) -> tuple[ResourceClaim, ...]:
+        """Return claims in their newest versions, where these mean the same: such a change wakes nobody."""
+        records = ((claim, self._records.claim(claim.key)) for claim in claims)
+        return tuple(
+            record.shown if record is not None and means_the_same(claim, record.shown) else claim
+            for claim, record in records
+        )
+
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
         """Whether a decision for a pod may use this state of a claim. A pod on a node gets the claim there and nowhere
         else, and does not wait for pods that may still come to that node."""
@@ -389,7 +398,7 @@ class Decisions:
         try:
             rules = self._rules(pod, self._allocator.effort)
             labels = {} if rules is None else rules.labels
-            shared = any(len(self._records.naming(claim.key)) > 1 for claim in claims)
+            shared = any(self._records.naming_count(claim.key) > 1 for claim in claims)
             return shape(pod, claims, labels=labels, apart=apart, shared=shared, effort=self._allocator.effort)
         except OverdueError:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why

@@ -3,9 +3,12 @@ imply for nodes: where each pod counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import PodClaim, group_of, is_for_group, pod_claims
@@ -46,8 +49,10 @@ class Records:
         self._pods: dict[str, Pod] = {}  # those that name claims
         self._named_by: dict[str, tuple[PodClaim, ...]] = {}  # of these without a node → their claims
         self._unbound: dict[str, PodRecord] = {}  # those without a node, also without claims
-        self._naming: dict[str, set[str]] = {}  # claim → pods
+        self._naming: dict[str, dict[str, None]] = {}  # claim → pods, in the order in which they were shown
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
+        self._bound_nodes: dict[str, Counter[str]] = {}  # claim → these nodes → how many of the pods are there
+        self._blocked: dict[str, dict[str, None]] = {}  # claim that not every pod's decision may use → pods that asked
         self._groups: dict[str, dict[str, bool]] = {}  # PodGroup → its pods that name claims → whether it is bound
         self._last_named_s: dict[str, float] = {}  # claim that no pod names → when the last one went
 
@@ -118,8 +123,26 @@ class Records:
         return any(self.is_kept(claim.key or "") for claim in self.named_by(pod))
 
     def naming(self, claim_key: str) -> tuple[str, ...]:
-        """Return the keys of the pods that name a claim, sorted."""
-        return tuple(sorted(self._naming.get(claim_key, ())))
+        """Return the keys of the pods that name a claim, in the order in which they were shown. Cost: O(pods), so do
+        not ask it for each of them."""
+        return tuple(self._naming.get(claim_key, ()))
+
+    def naming_count(self, claim_key: str) -> int:
+        """Return how many pods name a claim."""
+        return len(self._naming.get(claim_key, ()))
+
+    def is_shared(self, claim_key: str, pod_key: str) -> bool:
+        """Return whether a pod other than this one names a claim."""
+        pods = self._naming.get(claim_key, {})
+        return len(pods) > (pod_key in pods)
+
+    def is_bound_user(self, claim_key: str, pod: PodIdentity) -> bool:
+        """Return whether a pod that names a claim is on a node and has not ended."""
+        return pod.key in self._bound.get(claim_key, {}) and self._pods[pod.key].metadata.uid == pod.uid
+
+    def has_bound(self, claim_key: str) -> bool:
+        """Return whether some pod that names a claim is on a node and has not ended."""
+        return bool(self._bound.get(claim_key))
 
     def pods_of(self, claim_key: str) -> Naming:
         """Return the pods that name a claim."""
@@ -132,8 +155,8 @@ class Records:
         )
 
     def nodes_of(self, claim_key: str) -> frozenset[str]:
-        """Return the nodes of the pods that name a claim. Cost: one step per pod on a node."""
-        return frozenset(self._bound.get(claim_key, {}).values())
+        """Return the nodes of the pods that name a claim. Cost: one step per node."""
+        return frozenset(self._bound_nodes.get(claim_key, ()))
 
     def deciding_for(self, pod_key: str) -> tuple[ClaimRecord, ...]:
         """Return the records of a pod's claims that are being decided or written for it."""
@@ -163,12 +186,15 @@ class Records:
             return True
         if version_of(claim) <= record.version and record.version:
             return False
+        is_news = not claim_record.means_the_same(record.shown, claim)
+        if not is_news:  # what one author changes many times a second must not cost a look at all pods of the claim
+            claim = msgspec.structs.replace(claim, spec=record.shown.spec, status=record.shown.status)
         try:
-            changed = claim_record.show(self._settled(record, now_s), claim, now_s)
+            changed = claim_record.show(self._settled(record, now_s) if is_news else record, claim, now_s)
         except NotAllowedError as error:
             self._fault(record, error)
             changed = claim_record.heal(record, claim, now_s)
-        changed = self._settled(changed, now_s)
+        changed = self._settled(changed, now_s) if is_news else changed
         if claim_record.has_lost(record, changed, self._driver):
             unbound = (PodIdentity(pod.key, pod.uid) for pod in self.pods_of(claim.key).unbound)
             changed = claim_record.doubt_stale_binds(changed, unbound, now_s)
@@ -181,6 +207,7 @@ class Records:
         if record is None or uid not in ("", record.uid):
             return
         del self._claims[key]
+        self._blocked.pop(key, None)
         self._last_named_s.pop(key, None)
         self._changed(record, None)
 
@@ -203,10 +230,7 @@ class Records:
                 self._named_by[key] = named
             for claim in named:
                 if claim.key is not None:
-                    self._naming.setdefault(claim.key, set()).add(key)
-                    self._last_named_s.pop(claim.key, None)
-                    if new.spec.node_name and new.status.phase not in ENDED:
-                        self._bound.setdefault(claim.key, {})[key] = new.spec.node_name
+                    self._name(claim.key, new)
         before = self._unbound.get(key)
         if before is not None and (new is None or before.uid != new.metadata.uid):
             del self._unbound[key]
@@ -262,7 +286,12 @@ class Records:
         """Remember a pod that needs a claim that no decision may use now."""
         record = self._claims.get(claim_key)
         if record is not None and not record.is_open_to_all:
-            self._put(record, replace(record, blocked_pods=record.blocked_pods | {pod_key}))
+            self._blocked.setdefault(claim_key, {})[pod_key] = None
+
+    def blocked_pods(self, claim_key: str) -> tuple[str, ...]:
+        """Return the pods whose turn came while no decision could use a claim, or none of theirs. They are to be tried
+        again when one can, and are forgotten once any pod's decision may use it."""
+        return tuple(self._blocked.get(claim_key, ()))
 
     def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
         """Begin to take an allocation back, without a proof if `at_once`; an empty reason cancels the take-back."""
@@ -340,10 +369,10 @@ class Records:
     def _put(self, before: ClaimRecord | None, after: ClaimRecord) -> None:
         if after is before:
             return
-        if after.blocked_pods and after.is_open_to_all:
-            after = replace(after, blocked_pods=frozenset())
         self._claims[after.key] = after
         self._changed(before, after)
+        if after.is_open_to_all:
+            self._blocked.pop(after.key, None)
 
     def _settled(self, record: ClaimRecord, now_s: float) -> ClaimRecord:
         doubts = {*record.doubts, *record.stale_binds}
@@ -383,12 +412,24 @@ class Records:
         if group is not None and new is not None:
             self._groups.setdefault(group, {})[new.key] = bool(new.spec.node_name)
 
+    def _name(self, claim_key: str, pod: Pod) -> None:
+        known, node = self._naming.setdefault(claim_key, {}), pod.spec.node_name
+        is_first_entry = pod.key not in known  # a pod may name a claim twice
+        known[pod.key] = None
+        self._last_named_s.pop(claim_key, None)
+        if node and pod.status.phase not in ENDED and is_first_entry:
+            self._bound.setdefault(claim_key, {})[pod.key] = node
+            self._bound_nodes.setdefault(claim_key, Counter())[node] += 1
+
     def _unname(self, claim_key: str | None, pod_key: str, now_s: float) -> None:
-        pods, bound = self._naming.get(claim_key or "", set()), self._bound.get(claim_key or "", {})
-        pods.discard(pod_key)
-        bound.pop(pod_key, None)
+        pods, bound = self._naming.get(claim_key or "", {}), self._bound.get(claim_key or "", {})
+        pods.pop(pod_key, None)
+        node = bound.pop(pod_key, None)
+        if node is not None:
+            self._bound_nodes[claim_key or ""] -= Counter((node,))
         if not bound:
             self._bound.pop(claim_key or "", None)
+            self._bound_nodes.pop(claim_key or "", None)
         if claim_key is not None and not pods:
             self._naming.pop(claim_key, None)
             if claim_key in self._claims:

@@ -11,7 +11,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_for_group
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import tending
-from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, means_the_same, users_of
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
 from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.lifecycle.phases import SHOWN, Phase, RecordEvent
@@ -165,7 +165,7 @@ class Upkeep:
         nothing has to be proven unless another pod that shares the claim may be on its way.
         """
         found = ((claim, self._records.claim(claim.key)) for claim in claims)
-        begun = tuple(record for claim, record in found if record is not None and record.shown is claim)
+        begun = tuple(record for claim, record in found if record is not None and means_the_same(record.shown, claim))
         begun = tuple(record for record in begun if not record.ending and record.phase in SHOWN)
         for record in begun:
             self._records.end(record.key, "half-written", at_once=at_once and not record.doubts)
@@ -296,12 +296,12 @@ class Upkeep:
 
     def _party(self, claim: ResourceClaim) -> Party:
         allocation = claim.status.allocation
-        bound = {pod.uid for pod in self._records.pods_of(claim.key).bound}
+        is_bound = any(self._records.is_bound_user(claim.key, user) for user in users_of(claim))
         return Party(
             claim.metadata.uid,
             (allocation.allocation_timestamp or "") if allocation is not None else "",
             is_ours=our_decision(claim, self._driver) is not None,
-            is_used=(bool(bound) and is_for_group(claim))
-            or any(user.uid in bound for user in claim.status.reserved_for)
+            is_used=is_bound
+            or (is_for_group(claim) and self._records.has_bound(claim.key))
             or len(claim.status.reserved_for) > 1,
         )

@@ -400,7 +400,7 @@ def test_a_pod_that_leaves_its_line_lets_the_next_try() -> None:
 def test_a_pod_that_wakes_while_its_claim_is_written_lets_the_next_try() -> None:
     bench = ready()
     bench.let_wait("a", "b", count=8)
-    changed = claim("of-a", request(count=8), resource_version="2")
+    changed = claim("of-a", request(count=8), resource_version="2", deletion_timestamp="2026-01-01T00:00:00Z")
     first = bench.cluster.pod("default/a")
     assert first is not None
     assert decide(bench.cluster, first, changed) == InProgress("default/of-a")

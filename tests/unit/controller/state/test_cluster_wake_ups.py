@@ -154,7 +154,7 @@ def test_a_pod_that_shares_a_claim_gets_its_own_although_the_watch_was_faster_th
 def test_a_pod_that_shares_a_claim_gets_it_when_it_was_taken_back_from_the_other() -> None:
     bench = Bench(n=TWO)
     bench.add(pod("a", "shared", "x"), claim("shared"), claim("x"))
-    came: list[frozenset[str]] = []
+    came: list[tuple[str, ...]] = []
 
     def disturb(verb: str, key: str) -> None:
         if (verb, key) == ("allocate", "default/x"):
@@ -163,7 +163,7 @@ def test_a_pod_that_shares_a_claim_gets_it_when_it_was_taken_back_from_the_other
             bench.add(pod("b", "shared"))
             while bench.queue._ready:
                 bench.step()
-            came.append(bench.record("shared").blocked_pods)
+            came.append(bench.cluster._state.records.blocked_pods("default/shared"))
 
     bench.api.before = disturb
     bench.pass_time(4)

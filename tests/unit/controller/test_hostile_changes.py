@@ -1,0 +1,123 @@
+"""What changes cost that one tenant makes over and over, counted in work: never in seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.state.cluster import FEW_PODS
+from dracaena.controller.state.records import Records
+from support.allocation import blocks, claim, machine, pod, request
+from support.reconciling import Bench
+
+EIGHT = machine("eight", blocks(4, 4, inside="PIX", outside="SYS"))
+PODS = 60
+
+Item = TypeVar("Item", Pod, ResourceClaim)
+
+
+class Crowd(Bench):
+    """Pods of one namespace that name one claim, which no node can serve, and what each of them was looked at for."""
+
+    def __init__(self, pods: int = PODS) -> None:
+        super().__init__(**{f"n{number}": EIGHT for number in range(4)})
+        self.planned: Counter[str] = Counter()
+        plan = self.reconciler.plan
+
+        def counted(key: str) -> object:
+            self.planned[key] += 1
+            return plan(key)
+
+        self.reconciler.plan = counted  # type: ignore[method-assign, assignment]
+        self.add(of("tenant", claim("s", request(count=9))))
+        for number in range(pods):
+            self.add(of("tenant", pod(f"p{number:03}", "s")))
+        self.run()
+        self.planned.clear()
+
+    def patch(self, annotations: dict[str, str] | None = None) -> None:
+        """Let the tenant change labels of its claim, of which nothing is kept, and perhaps annotations."""
+        known = self.api.claims["tenant/s"]
+        metadata = msgspec.structs.replace(known.metadata, annotations=annotations or {})
+        self.api.put(msgspec.structs.replace(known, metadata=metadata))
+
+
+def of(namespace: str, item: Item) -> Item:
+    """The object in a namespace."""
+    metadata = msgspec.structs.replace(
+        item.metadata, namespace=namespace, uid=f"{namespace}-{item.metadata.uid}", creation_timestamp="2026-01-01"
+    )
+    return msgspec.structs.replace(item, metadata=metadata)
+
+
+def looks_at_all_pods(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the claims of which all pods are looked at from now on."""
+    looks: list[str] = []
+
+    def noted(look: Callable[[Records, str], Any]) -> Callable[[Records, str], Any]:
+        def looking(records: Records, claim_key: str) -> Any:
+            looks.append(claim_key)
+            return look(records, claim_key)
+
+        return looking
+
+    for name in ("naming", "pods_of"):
+        monkeypatch.setattr(Records, name, noted(getattr(Records, name)))
+    return looks
+
+
+def test_a_change_that_says_nothing_new_wakes_nobody_however_many_pods_name_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = Crowd()
+    looks = looks_at_all_pods(monkeypatch)
+    for _ in range(50):
+        crowd.patch()
+        crowd.run()
+    assert not crowd.planned
+    assert not looks
+
+
+def test_what_a_tenant_changes_many_times_before_its_turn_wakes_its_pods_once() -> None:
+    crowd = Crowd()
+    for number in range(50):
+        crowd.patch({EXTENDED_RESOURCE_ANNOTATION: "x"} if number % 2 else {})
+    crowd.run()
+    assert set(crowd.planned.values()) == {1}
+    assert len(crowd.planned) == PODS
+
+
+def test_a_pod_of_others_comes_before_the_pods_that_a_claim_wakes() -> None:
+    crowd = Crowd()
+    crowd.patch({EXTENDED_RESOURCE_ANNOTATION: "x"})
+    crowd.step()  # the claim has its turn
+    crowd.add(claim("honest", request()), pod("honest", "honest", creationTimestamp="2026-02-01"))
+    steps = 0
+    while crowd.held("honest") is None:
+        crowd.step()
+        steps += 1
+    assert steps <= 2
+
+
+def test_few_pods_of_a_claim_are_woken_by_the_event_itself() -> None:
+    crowd = Crowd(FEW_PODS)
+    crowd.patch({EXTENDED_RESOURCE_ANNOTATION: "x"})
+    assert len(crowd.queue._by_turn) >= FEW_PODS
+
+
+def test_a_decision_looks_at_none_of_the_other_pods_of_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all of them together would cost the square of their number."""
+    crowd = Crowd()
+    looks = looks_at_all_pods(monkeypatch)
+    for key in list(crowd.api.pods):
+        crowd.queue.add(key)
+    crowd.run()
+    assert len(crowd.planned) == PODS
+    assert not looks
