@@ -49,8 +49,11 @@ _TYPE_NAMES: Final = {
 
 @cache
 def environment_of(features: LanguageFeatures, *, new: bool) -> Environment:
-    """The environment for selectors; for `new` expressions only with what the feature gates allow."""
-    attribute = types.DYN if features.list_type_attributes else types.ANY
+    """The environment for selectors; for `new` expressions only with what the feature gates allow.
+
+    In a stored expression an attribute may be a list: it was written while the gate for that was on, or does not care.
+    """
+    attribute = types.DYN if features.list_type_attributes or not new else types.ANY
     fields = {
         "driver": types.STRING,
         "attributes": map_of(types.STRING, map_of(types.STRING, attribute)),

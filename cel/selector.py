@@ -117,30 +117,29 @@ def _compile(expression: str, features: LanguageFeatures, check_result: _ResultC
         tree = parse(expression)
         environment = environment_of(features, new=new)
         checked = check(tree, environment, expression)
-        check_result(checked.type_of(tree), tree, features, expression)
+        check_result(checked.type_of(tree), tree, features.list_type_attributes or not new, expression)
         program = plan(tree, checked, expression, strict_optionals=features.strict_optionals)
         return Selector(expression, features, footprint_of(tree), program)
     except RecursionError:
         raise CompileError(TOO_DEEP) from None
 
 
-def _check_result(result: types.Type, tree: SyntaxNode, features: LanguageFeatures, expression: str) -> None:
-    allowed = [types.BOOL, types.ANY]
-    if features.list_type_attributes:
-        allowed.append(types.DYN)
+def _check_result(result: types.Type, tree: SyntaxNode, lists: bool, expression: str) -> None:  # noqa: FBT001
+    allowed = [types.BOOL, types.ANY, *([types.DYN] if lists else [])]
     if result not in allowed:
         message = f"must evaluate to bool or the unknown type, not {result}"
         raise compile_error(expression, [Diagnostic(tree.position, message)], ResultTypeError)
 
 
-_ResultCheck = Callable[[types.Type, SyntaxNode, LanguageFeatures, str], None]
+_ResultCheck = Callable[[types.Type, SyntaxNode, bool, str], None]
+"""Of the type of a tree; the third says whether attributes may be lists."""
 
 _SCALARS: Final = (types.BOOL, types.INT, types.STRING, types.ANY, types.DYN, types.SEMVER)
 _VALUES: Final = (*_SCALARS, *map(types.list_of, _SCALARS))
 """Types that a derived attribute may have."""
 
 
-def _check_attribute(result: types.Type, tree: SyntaxNode, features: LanguageFeatures, expression: str) -> None:
+def _check_attribute(result: types.Type, tree: SyntaxNode, _lists: bool, expression: str) -> None:  # noqa: FBT001
     if result not in _VALUES:
         scalars = "a primitive scalar (string, integer, boolean, semver)"
         message = f"must evaluate to {scalars} or a list of these scalars, not {result}"

@@ -78,15 +78,18 @@ def test_an_attribute_alone_may_be_a_selector() -> None:
     compile_selector("device.attributes['x'].y", LISTS)
 
 
-def test_dyn_may_be_a_selector_only_with_list_attributes() -> None:
-    compile_selector("dyn(true)", LISTS)
-    assert message_of("dyn(true)", DEFAULT) == "must evaluate to bool or the unknown type, not dyn"
+def test_dyn_may_be_a_new_selector_only_with_list_attributes() -> None:
+    compile_selector("dyn(true)", LISTS, new=True)
+    compile_selector("dyn(true)", DEFAULT)
+    assert message_of("dyn(true)", DEFAULT, new=True) == "must evaluate to bool or the unknown type, not dyn"
 
 
-def test_without_list_attributes_no_macro_walks_over_an_attribute() -> None:
+def test_without_list_attributes_no_macro_of_a_new_expression_walks_over_an_attribute() -> None:
     expression = "device.attributes['x'].y.exists(z, z == 1)"
-    compile_selector(expression, LISTS)
-    assert message_of(expression, DEFAULT).startswith("expression of type 'any' cannot be range of a comprehension")
+    compile_selector(expression, LISTS, new=True)
+    compile_selector(expression, DEFAULT)
+    message = message_of(expression, DEFAULT, new=True)
+    assert message.startswith("expression of type 'any' cannot be range of a comprehension")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from conformance.cel import device_of
+from conformance.random_expressions import DOCUMENT, Generator
 
-from dracaena.cel import MATCH, NO_MATCH, DeviceView, Failed, LanguageFeatures, Outcome, Version, compile_selector
+from dracaena.cel import (
+    MATCH,
+    NO_MATCH,
+    CompileError,
+    DeviceView,
+    Failed,
+    LanguageFeatures,
+    Outcome,
+    Version,
+    compile_selector,
+)
 
 EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 DEVICE = DeviceView.of_names(
@@ -207,3 +219,34 @@ def test_a_mistake_in_the_evaluator_is_an_answer_with_a_reason(monkeypatch: pyte
     outcome = answer(f"{OWN}.index == {OWN}.index")
     assert isinstance(outcome, Failed)
     assert outcome.reason == "Dracaena's CEL evaluator failed, please report the expression: KeyError: 'gone'"
+
+
+LISTS_OF_1_37 = LanguageFeatures(stored_lists=True, strict_optionals=True)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "device.attributes['other.example.com'].ids.exists(id, id == 2)",
+        "device.attributes['other.example.com'].ids.map(id, id + 1) == [2, 3]",
+        "'%s'.format([device.attributes['other.example.com'].ids]) == '[1, 2]'",
+        "1 in device.attributes['other.example.com'].ids",
+    ],
+)
+def test_a_stored_expression_may_walk_a_list_though_nobody_says_that_the_gate_is_on(expression: str) -> None:
+    assert answer(expression, features=LISTS_OF_1_37) == MATCH
+
+
+def test_the_gate_for_lists_changes_no_answer_of_an_expression_that_compiles_without_it() -> None:
+    device = device_of(DOCUMENT)
+    compared = 0
+    for seed in range(4_000_000, 4_001_000):
+        expression = Generator(seed).selector()
+        try:
+            selector = compile_selector(expression, LISTS_OF_1_37, new=True)
+        except CompileError:
+            continue
+        compared += 1
+        stored = compile_selector(expression, LISTS_OF_1_37)
+        assert stored.evaluate_with_cost(device) == selector.evaluate_with_cost(device), expression
+    assert compared > 600
