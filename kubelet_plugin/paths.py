@@ -14,6 +14,8 @@ from dracaena.kubelet_plugin.prepare.reports.device_metadata import HOST_FOLDER
 MAX_SOCKET_PATH_BYTES = 107
 """sizeof(sun_path) is 108 with its closing NUL (unix(7))."""
 
+LAST_ASKING = "release-labels"
+"""File with the labels, as last seen, that ask us to release the driver; a JSON map. No file: none does."""
 
 _LOCK_NAME = re.compile("instance(-(?P<pod_uid>[A-Za-z0-9-]+))?[.]lock")
 
@@ -38,6 +40,8 @@ class PluginPaths:
     """Lock file, with a shared lock while an instance has the GPU driver open."""
     release_request: Path
     """While this file is there, no instance opens the GPU driver."""
+    release_labels: Path
+    """While a label of the node asks us to release the GPU driver, this file says which."""
     checkpoints: Path
     """Folder."""
     metadata: Path
@@ -65,6 +69,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         writer_lock=data / "publish.lock",
         gpu_driver_lock=data / "driver-in-use.lock",
         release_request=data / "release-driver",
+        release_labels=data / LAST_ASKING,
         checkpoints=data / "claims",
         metadata=data / HOST_FOLDER,
         podlist=root / "pod-resources",

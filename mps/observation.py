@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import V2, V3, ComputeMode, MpsProcess, Role, SeenGpu
-from dracaena.mps.ports import ComputeModes, ControlError, ControlSilentError, DaemonGoneError, MpsControl, MpsFiles
+from dracaena.mps.ports import (
+    ComputeModes,
+    ControlError,
+    ControlSilentError,
+    DaemonGoneError,
+    DriverReleasedError,
+    MpsControl,
+    MpsFiles,
+)
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ClientSeen, ControlAnswerError, ControlCommand, ServerSeen, ShareLimits
 from dracaena.mps.protocol.v3 import server_name
@@ -66,11 +74,12 @@ class Observer:
         of_node = tuple(by_folder.pop("", ()))
         named = {gpu for gpu in map(v3.gpu_of, by_folder) if gpu is not None}
         gpus = sorted({*wanted, *journal, *folders, *named})
-        modes = self._modes.read([gpu for gpu in gpus if gpu in journal or gpu in wanted])
+        modes, released = self._read_modes([gpu for gpu in gpus if gpu in journal or gpu in wanted])
         look = NodeLook(
             {
                 gpu: _bare(modes.get(gpu), SeenGpu(
                     None,
+                    released=released and gpu in modes,
                     journal=journal.get(gpu),
                     processes=tuple(by_folder.get(server_name(gpu), ())),
                     folder=gpu in folders,
@@ -80,6 +89,13 @@ class Observer:
             node_processes=of_node,
         )  # fmt: skip
         return self._ask_node(look) if protocol == V3 else self._ask_each(look, paused) if protocol == V2 else look
+
+    def _read_modes(self, gpus: Sequence[str]) -> tuple[Mapping[str, ComputeMode | str], bool]:
+        """Return modes as ComputeModes.read() does, and whether the driver was not asked because it is released."""
+        try:
+            return self._modes.read(gpus), False
+        except DriverReleasedError as error:
+            return dict.fromkeys(gpus, str(error)), True
 
     def _ask_node(self, look: NodeLook) -> NodeLook:
         if not any(process.role is Role.CONTROL for process in look.node_processes):

@@ -77,11 +77,22 @@ class MpsProcessTable(Protocol):
         ...
 
 
+class DriverReleasedError(TemporaryError):
+    """Somebody on this node has asked that the GPU driver be left alone. The text says who."""
+
+
 class ComputeModes(Protocol):
-    """The compute modes of this node's GPUs."""
+    """The compute modes of this node's GPUs, which the GPU driver is asked for."""
+
+    def refusal(self) -> str | None:
+        """Return who has asked that the driver be left alone, None if nobody has. Costs a look for a file."""
+        ...
 
     def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
-        """Return each GPU's mode, or a text why it cannot be read. Never raises."""
+        """Return each GPU's mode, or a text why it cannot be read. Without GPUs the driver is not opened.
+
+        Raises DriverReleasedError and nothing else.
+        """
         ...
 
     def set(self, gpu: str, mode: ComputeMode) -> None:

@@ -11,7 +11,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import LOCK
 from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
+from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.shared_folder import SharedFolder
@@ -64,7 +67,7 @@ class MpsProgram:
         ports = MpsPorts(
             ControlProgram(settings.driver_root_mount, settings.root),
             ProcProcessTable(places.pipes),
-            modes or _nvml_modes(settings.driver_root_mount),
+            modes or _nvml_modes(settings),
             self._files,
         )
         self._supervisor = Supervisor(
@@ -142,11 +145,22 @@ class MpsProgram:
             self._clock.sleep_until_set(self._stopping, self._settings.poll_s)
 
 
-def _nvml_modes(driver_root: str) -> ComputeModes:
+def _nvml_modes(settings: MpsSettings) -> ComputeModes:
     from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, load_library
     from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 
-    return NvmlComputeModes(NvmlLibrary(lambda: load_library(driver_root)))
+    permission = _permission(settings)
+    library = NvmlLibrary(lambda: load_library(settings.driver_root_mount), permission=permission)
+    return NvmlComputeModes(library, permission)
+
+
+def _permission(settings: MpsSettings) -> GpuDriverPermission | None:
+    """Return what keeps the driver closed while somebody else needs it; None if no plugin has ever run here."""
+    paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
+    if not paths.release_request.parent.is_dir():
+        log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
+        return None
+    return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request), paths.release_labels)
 
 
 def run(settings: MpsSettings) -> int:

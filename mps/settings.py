@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dracaena.process.settings import WEB_CONFIG_HELP, TextForm, option
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.process.settings import DRIVER_NAME, WEB_CONFIG_HELP, TextForm, option
 
 ROOT = TextForm(r"/[A-Za-z0-9_./-]*[A-Za-z0-9_-]", "an absolute path of letters, digits and . _ - /")
 
@@ -24,6 +25,12 @@ class MpsSettings:
     driver_root_mount: str = option(
         "/", help="where this process sees the root folder of the NVIDIA driver installation"
     )
+    driver_name: str = option(
+        DEFAULT_DRIVER_NAME,
+        help="DRA driver of this node's plugin, whose folder says when the GPU driver must be released",
+        form=DRIVER_NAME,
+    )
+    kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder, which contains that of the plugin")
     protocol: str = option(
         AUTO, help="protocol of nvidia-cuda-mps-control; auto: 3 if the driver has it (R615), else 2",
         choices=(AUTO, "2", "3"),

@@ -200,6 +200,10 @@ class Supervisor:
             return 0
         if not wanted.gpus and self._protocol:
             return self._protocol  # checked again with the first share: the driver may have been updated
+        released = self._ports.modes.refusal()
+        if released is not None:
+            self._probe_trouble = released
+            return 0
         if self._forced:
             return self._forced
         try:

@@ -36,7 +36,7 @@ OF_THE_CHART = {
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir", "mps-root"}
     | {"mig-layouts-file", "mig-layout-condition", "vgpu-layouts-file", "vgpu-layout-condition"},
-    "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
+    "mps": _OF_EACH - {"kubeconfig"} | {"root", "kubelet-root", "driver-root-mount"},
     "exporter": _OF_EACH - {"kubeconfig"} | {"node-name", "kubelet-root", "driver-root-mount", "collectors"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""

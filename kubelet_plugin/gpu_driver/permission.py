@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 
@@ -9,16 +11,20 @@ from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedE
 class GpuDriverPermission:
     """Implements Permission of dracaena.kubelet_plugin.adapters.nvml.library by the files of the plugin's folder.
 
-    Labels of the node are not seen here: the chart keeps such programs off nodes that have them.
+    Labels of the node are seen only through `labels`, the file in which the plugin remembers those that ask for the
+    driver. Programs without it are kept off nodes that have such labels by the chart.
     """
 
-    def __init__(self, use: GpuDriverUse) -> None:
+    def __init__(self, use: GpuDriverUse, labels: Path | None = None) -> None:
         self._use = use
+        self._labels = labels
 
     def refusal(self) -> str | None:
         """See Permission."""
         if self._use.is_lent():
             return "the NVIDIA driver is closed for a while, because a GPU is leaving it"
+        if self._labels is not None and self._labels.exists():
+            return f"the NVIDIA driver is released, as requested by labels of this node ({self._labels} has them)"
         asked = self._use.asked()
         return None if asked is None else f"the NVIDIA driver is released, as requested on this node: {asked}"
 

@@ -20,6 +20,7 @@ from dracaena.kube.events import EventType
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.gpu_driver.release import asking_labels
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.paths import LAST_ASKING
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import Clock
@@ -27,9 +28,6 @@ from dracaena.process.settings import Layers
 
 LAST_SECTION = "settings-section"
 """File with the label as last seen, for a start while the API server is away."""
-
-LAST_ASKING = "release-labels"
-"""File with the labels, as last seen, that ask us to release the driver; a JSON map."""
 
 Tell = Callable[[EventType, str, str], None]
 """Writes an Event on this node: type, reason, text."""

@@ -1,4 +1,6 @@
-"""Compute modes by NVML, which is only open during a call, so that we never block a driver update."""
+"""Compute modes by NVML, which is only open during a call, so that we never block a driver update, and is not opened
+while somebody has asked for the driver to be released.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ from collections.abc import Collection, Mapping
 import pynvml
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError
+from dracaena.kubelet_plugin.adapters.nvml.library import Always, NvmlLibrary, Permission, error_name, gpu_handle
+from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.ports import DriverReleasedError
 
 _WORDS = {
     "GPU_IS_LOST": "it has fallen off the bus; look at `dmesg | grep -i nvrm`, a reset or restart brings it back",
@@ -22,14 +25,24 @@ _WORDS = {
 class NvmlComputeModes:
     """Implements dracaena.mps.ports.ComputeModes. Used by one thread."""
 
-    def __init__(self, library: NvmlLibrary) -> None:
+    def __init__(self, library: NvmlLibrary, permission: Permission | None = None) -> None:
+        """`permission` is that of the library."""
         self._library = library
+        self._permission = permission or Always()
+
+    def refusal(self) -> str | None:
+        """See ComputeModes."""
+        return self._permission.refusal()
 
     def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
         """See ComputeModes."""
+        if not gpus:
+            return {}
         try:
             self._library.open()
-        except GpuDriverTroubleError as error:
+        except GpuDriverReleasedError as error:
+            raise DriverReleasedError(str(error)) from error
+        except TemporaryError as error:
             return dict.fromkeys(sorted(gpus), str(error))
         try:
             return {gpu: _mode(gpu) for gpu in sorted(gpus)}

@@ -59,7 +59,7 @@ def what_happened(
     if not before_pid:
         return None
     lost = f"{clients_before} client(s) lost the GPU"
-    if seen.mode is None:
+    if seen.mode is None and not seen.released:
         return MpsFaultKind.GPU_LOST, f"the GPU does not answer ({seen.trouble}); {lost}"
     if seen.server is not None and seen.server.pid == before_pid:
         if seen.server.state is ServerState.FAULT:

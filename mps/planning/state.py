@@ -72,6 +72,8 @@ class SeenGpu:
     mode: ComputeMode | None
     """None: the driver does not report it; `trouble` says why."""
     trouble: str = ""
+    released: bool = False
+    """Whether the driver was not asked, because it is released: `trouble` says by whom, and nothing is known."""
     journal: ModeJournal | None = None
     daemon: bool = False
     """Whether the daemon that serves this GPU answers; with protocol 3 that is the node's."""

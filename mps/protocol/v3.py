@@ -25,6 +25,7 @@ DEFAULT_NAMESPACE = "default"
 _NAME = re.compile(r"[a-z0-9_]{1,64}")
 _PID = re.compile(r"[0-9]{1,7}")
 """Linux has at most 2^22 process ids."""
+_CLIENT_NAMESPACE = re.compile(r"([a-z0-9_]{1,64}/)?(?P<name>[a-z0-9_]{1,64})( \([0-9]+\))?")
 _SERVER_COLUMNS = 7
 _NAMESPACE_COLUMNS = 7
 _CLIENT_COLUMNS = 5
@@ -142,6 +143,8 @@ def read_namespaces(answer: str) -> dict[tuple[str, str], ShareLimits]:
 def read_clients(answer: str) -> dict[str, tuple[ClientSeen, ...]]:
     """Read the answer to list_clients(): GPU → clients in order of pid.
 
+    Of a namespace NVIDIA's documentation prints the name, `default`; driver 615 prints `server/default (0)`.
+
     The last column is a client's command line, which may contain anything, even line breaks. So lines that cannot be
     read are left out, and a client can fake further clients: use the result for reports only.
     """
@@ -152,8 +155,14 @@ def read_clients(answer: str) -> dict[str, tuple[ClientSeen, ...]]:
             continue
         gpu = gpu_of(columns[1].strip())
         if gpu is not None:
-            found.setdefault(gpu, []).append(ClientSeen(int(columns[0]), columns[3].strip()))
+            found.setdefault(gpu, []).append(ClientSeen(int(columns[0]), _namespace(columns[3])))
     return {gpu: tuple(sorted(clients, key=lambda each: each.pid)) for gpu, clients in sorted(found.items())}
+
+
+def _namespace(column: str) -> str:
+    """Return the name in a client's namespace column. A column of another form is returned as it is: it is no share."""
+    found = _CLIENT_NAMESPACE.fullmatch(column.strip())
+    return column.strip() if found is None else found["name"]
 
 
 def _rows(command: ControlCommand, answer: str, columns: int) -> Iterator[list[str]]:

@@ -299,7 +299,8 @@ class MpsModel:
 
     def _list_clients(self, _words: list[str], _flags: dict[str, str]) -> tuple[int, str]:
         return 0, "".join(
-            f"{client.pid},{server.name},0,{client.namespace},{self.command_line}\n"
+            # As driver 615 prints it; NVIDIA's documentation shows the namespace alone.
+            f"{client.pid},{server.name},{server.devices[0]},{server.name}/{client.namespace} (0),{self.command_line}\n"
             for server in self.servers.values()
             for client in server.clients.values()
         )

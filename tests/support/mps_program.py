@@ -26,6 +26,9 @@ class ModesInFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def refusal(self) -> str | None:
+        return None
+
     def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
         modes = self.all()
         return {gpu: modes.get(gpu, "it is lost") for gpu in sorted(gpus)}

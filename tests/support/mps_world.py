@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, MpsProcess, Role
-from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, DriverReleasedError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
 from support.mps_model import USAGE_2, USAGE_3, MpsModel
 
@@ -46,6 +46,8 @@ class MpsWorld:
     """Pipe folders whose daemon gives no answer."""
     babbles: set[str] = field(default_factory=set)
     """Pipe folders whose daemon answers rubbish."""
+    released: str | None = None
+    """Who has asked that the driver be left alone."""
     refuses: str = ""
     """Words of commands to which no daemon gives an answer; empty: none."""
     dies_at_start: bool = False
@@ -55,6 +57,8 @@ class MpsWorld:
     daemons: dict[str, Daemon] = field(default_factory=dict)
     processes: dict[int, MpsProcess] = field(default_factory=dict)
     pods: dict[int, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    """GPUs whose compute mode was asked for."""
     commands: list[str] = field(default_factory=list)
     _pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
@@ -163,11 +167,19 @@ class MpsWorld:
 
     # ComputeModes
 
+    def refusal(self) -> str | None:
+        return self.released
+
     def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        if self.released is not None:
+            raise DriverReleasedError(self.released)
+        self.asked.update(gpus)
         return {gpu: "it has fallen off the bus" if gpu in self.lost else self.modes[gpu] for gpu in sorted(gpus)}
 
     def set(self, gpu: str, mode: ComputeMode) -> None:
         self.effect(f"mode {mode.name}")
+        if self.released is not None:
+            raise DriverReleasedError(self.released)
         if gpu in self.lost:
             raise TemporaryError("it has fallen off the bus")
         self.modes[gpu] = mode

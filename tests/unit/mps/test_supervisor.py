@@ -396,3 +396,60 @@ def test_metrics_count_shares_and_faults(tmp_path: Path) -> None:
     assert value("dracaena_mps_gpus_held") == 1
     assert value("dracaena_mps_protocol") == 3
     assert value("dracaena_mps_daemon_starts_total") == 1
+
+
+@BOTH
+def test_without_shares_the_driver_is_not_asked_for_compute_modes(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    for _ in range(3):
+        node.supervisor.step()
+        node.clock.advance(5.0)
+    share = node.ask(0, "a")
+    node.settle()
+    assert node.world.asked == {GPUS[0]}
+    node.withdraw(share)
+    node.settle()
+    node.world.asked.clear()
+    node.settle()
+    assert node.world.asked == set()
+
+
+RELEASED = "the NVIDIA driver is released, as requested on this node: update"
+
+
+@BOTH
+def test_while_the_driver_is_released_nothing_is_started_and_shares_say_who_asked(
+    tmp_path: Path, protocol: int
+) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.released = RELEASED
+    share = node.ask(0, "a")
+    node.settle(rounds=3)
+    assert (node.phase(share), node.statuses()[share].message) == (MpsPhase.FAILED, RELEASED)
+    assert (node.world.commands, node.world.find()) == ([], ())
+    node.world.released = None
+    node.settle()
+    assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+@BOTH
+def test_a_release_leaves_running_shares_alone_and_is_no_lost_gpu(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.released = RELEASED
+    late = node.ask(1, "b")
+    node.settle(rounds=3)
+    assert node.world.find() == before
+    assert node.statuses()[share].fault is None
+    assert node.phase(late) is MpsPhase.FAILED
+    node.withdraw(share)
+    node.withdraw(late)
+    node.settle()
+    assert node.world.find() == (), "a server would hold the driver"
+    assert node.statuses() == {}
+    assert node.world.modes[GPUS[0]] is ComputeMode.EXCLUSIVE_PROCESS, "it cannot be restored yet"
+    node.world.released = None
+    node.settle()
+    assert node.left() == []

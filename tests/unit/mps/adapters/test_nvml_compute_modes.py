@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+
 import pynvml
 import pytest
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, withdraw
 from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
+from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
+from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
 from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.ports import DriverReleasedError
 from support.fake_compute_modes import FakeNvmlWithModes
 
 MACHINE = read_machine("hgx-h100")
@@ -73,3 +82,54 @@ def test_without_a_driver_every_gpu_says_what_is_waited_for() -> None:
 
     modes = NvmlComputeModes(NvmlLibrary(load))
     assert modes.read(UUIDS[:2]) == dict.fromkeys(sorted(UUIDS[:2]), "waiting for the NVIDIA driver: no library")
+
+
+@pytest.fixture
+def paths() -> Iterator[PluginPaths]:
+    """pytest's own folders are too long for the plugin's sockets."""
+    with tempfile.TemporaryDirectory(prefix="m") as folder:
+        paths = plugin_paths(folder, "gpu.dracaena.dev", "")
+        paths.release_request.parent.mkdir(parents=True)
+        yield paths
+
+
+def test_without_a_gpu_to_ask_for_nvml_is_not_opened() -> None:
+    loaded = []
+    modes = NvmlComputeModes(NvmlLibrary(lambda: loaded.append(1)))
+    assert modes.read([]) == {}
+    assert loaded == []
+
+
+def test_while_the_driver_is_released_nvml_is_not_opened_and_the_one_who_asked_is_named(paths: PluginPaths) -> None:
+    loaded, nvml = [], FakeNvmlWithModes(MACHINE)
+
+    def load() -> object:
+        loaded.append(1)
+        return nvml
+
+    use = GpuDriverUse(paths.gpu_driver_lock, paths.release_request)
+    permission = GpuDriverPermission(use, paths.release_labels)
+    modes = NvmlComputeModes(NvmlLibrary(load, permission=permission), permission)
+    request_release(paths.release_request, "update")
+    assert "requested on this node: update" in str(modes.refusal())
+    for ask in (partial(modes.read, UUIDS), partial(modes.set, UUIDS[0], ComputeMode.DEFAULT)):
+        with pytest.raises(TemporaryError, match="requested on this node: update"):
+            ask()
+    withdraw(paths.release_request)
+    paths.release_labels.write_text('{"gpu.dracaena.dev/release-driver": "true"}\n')
+    with pytest.raises(DriverReleasedError, match="requested by labels of this node"):
+        modes.read(UUIDS)
+    assert loaded == []
+    paths.release_labels.unlink()
+    assert modes.refusal() is None
+    assert modes.read(UUIDS[:1]) == {UUIDS[0]: ComputeMode.DEFAULT}
+
+
+def test_a_request_that_waits_for_the_lock_is_obeyed(paths: PluginPaths) -> None:
+    """`dracaena driver release` holds the lock exclusively once nobody has the driver open."""
+    permission = GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
+    modes = NvmlComputeModes(NvmlLibrary(lambda: FakeNvmlWithModes(MACHINE), permission=permission), permission)
+    with paths.gpu_driver_lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DriverReleasedError, match="another process of this node waits"):
+            modes.read(UUIDS)

@@ -81,6 +81,19 @@ def test_namespaces_are_read_without_the_servers_own() -> None:
     }
 
 
+def test_the_namespace_of_a_client_is_read_as_driver_615_and_as_the_documentation_print_it() -> None:
+    of_615 = f"3167082,{SERVER},{GPU},{SERVER}/{SHARE} (0),VLLM::EngineCore\n"
+    documented = f"3167082,{SERVER},0,{SHARE},VLLM::EngineCore\n"
+    assert v3.read_clients(of_615) == v3.read_clients(documented) == {GPU: (ClientSeen(3167082, SHARE),)}
+    assert v3.read_clients(of_615.replace(SHARE, "default")) == {GPU: (ClientSeen(3167082, "default"),)}
+
+
+@pytest.mark.parametrize("column", ["", "a/b/c", f"{SHARE} (x)", f"x {SHARE}", f"{SHARE}/", "S_0123456789ABCDEF"])
+def test_a_namespace_of_any_other_form_is_no_share(column: str) -> None:
+    ((client,),) = v3.read_clients(f"7,{SERVER},0,{column},x\n").values()
+    assert client.namespace == column
+
+
 def test_clients_are_read_whatever_their_command_line_is() -> None:
     answer = f"52,{SERVER},0,{SHARE},python train.py --a 1,2\n51,{SERVER},0,default,\n9,other,0,default,x\n"
     assert v3.read_clients(answer) == {GPU: (ClientSeen(51, "default"), ClientSeen(52, SHARE))}
