@@ -306,6 +306,9 @@ class DeviceState:
         with self._lock.hold():
             if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
                 return
+            if all(effect.leaves_nothing for effect in self._effects.of(uid)):
+                self._take_back(uid)
+                return
             checkpoint = self._checkpoints.load(uid)
             if isinstance(checkpoint, Checkpoint):
                 self._reporter.forget(uid)

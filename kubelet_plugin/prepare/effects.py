@@ -56,6 +56,11 @@ class Effect:
     outcome: Mapping[str, Scalar] | None = None
     """What making it returned, such as the number of what was made. None: it may or may not have been made."""
 
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether there is nothing to undo: whoever divides a GPU next turns its MIG mode on."""
+        return self.kind == MIG_OFF
+
     def is_same(self, other: Effect) -> bool:
         """Whether both are the same change, however far it got."""
         return dataclasses.replace(self, outcome=None) == dataclasses.replace(other, outcome=None)

@@ -44,7 +44,7 @@ class ClaimFolders:
 def claim_folders(settings: PluginSettings, paths: PluginPaths) -> ClaimFolders:
     """Return the folders that the settings name. Creates and reads nothing."""
     return ClaimFolders(
-        checkpoints=DocumentFolder(paths.checkpoints, mode=CHECKPOINT_MODE, synced=False),
+        checkpoints=DocumentFolder(paths.checkpoints, mode=CHECKPOINT_MODE, synced=False, in_place_if_full=True),
         marks=DocumentFolder(paths.checkpoints.parent, synced=False),
         podlist=DocumentFolder(paths.podlist, synced=False, in_place=settings.podlist_in_place),
         jobs=DocumentFolder(Path(settings.job_mapping_dir), synced=False) if settings.job_mapping_dir else None,

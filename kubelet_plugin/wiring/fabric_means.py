@@ -60,7 +60,7 @@ def fabric_partitions(node: NodeParts) -> FabricPartitions:
     return FabricPartitions(
         _library(settings),
         GpuLocks(paths.gpu_locks, node.clock).of(LOCK),
-        DocumentFolder(paths.fabric, synced=False),
+        DocumentFolder(paths.fabric, synced=False, in_place_if_full=True),
         read_boot_id(),
         node.clock,
     )

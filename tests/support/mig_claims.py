@@ -8,7 +8,7 @@ from typing import Any
 from dracaena.api.mig_geometry import places
 from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
@@ -43,13 +43,15 @@ class Claims:
         self.claims = FakeClaims()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, disk: FileSteps | None = None) -> None:
+        """`disk`: one that is not as it should be."""
         self.steps = KilledSteps(NEVER)
-        files = DocumentFolder(self.folder, steps=self.steps, synced=False)
+        steps = disk or self.steps
+        files = DocumentFolder(self.folder, steps=steps, synced=False)
         self.mig.records = MigDeviceRecords(files, ThreadLock(), "boot-1", self.owner)
         self.mig.start()
         means: Any = {MIG_INSTANCE: self.mig.instances, MIG_OFF: self.mig.whole}
-        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=self.steps, means=means)
+        self.node = PluginNode(self.folder, self.claims, pool=self.pool, steps=steps, means=means)
 
     def owner(self, effect: Effect) -> ClaimUid | None:
         return self.node.checkpoints.owner(effect)

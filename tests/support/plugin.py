@@ -384,7 +384,9 @@ class PluginNode:
         self.podlist = DocumentFolder(
             self.folder / "pod-resources", steps=self.steps, synced=False, in_place=self.podlist_in_place
         )
-        self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps, synced=False)
+        self.checkpoint_files = DocumentFolder(
+            self.folder / "claims", steps=self.steps, synced=False, in_place_if_full=True
+        )
         self.documents = DocumentTree(self.folder / "metadata", steps=self.steps, synced=False)
         self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps, synced=False)
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)

@@ -38,6 +38,8 @@ _TEMPORARY_ERRNOS = frozenset(
 )
 """Errors that may pass without a change to our files: full disk or quota, device trouble, too many open files."""
 
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 TICK_NS = 50_000_000
 """The kernel takes file times from a clock that ticks every 1 to 10 ms; this is a few of its ticks."""
 
@@ -46,6 +48,9 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _CREATE_TRIES = 3
 """Attempts. A file with our hidden name that reappears each time we remove it is recreated on purpose."""
+
+_STAT_BLOCK_BYTES = 512
+"""Unit of st_blocks, whatever the block size of the file system (stat(2))."""
 
 _HALF_WRITTEN = ".tmp"
 """Suffix of the hidden name under which a file is written before it is renamed into place."""
@@ -59,6 +64,12 @@ class FileSteps:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
+
+    def overwrite(self, descriptor: int, data: bytes) -> None:
+        """Write all of data over the beginning of a file that has the space for it."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, data[done:], done)
 
     def fsync(self, descriptor: int) -> None:
         """Make content durable, or the names in a folder."""
@@ -91,9 +102,15 @@ class DocumentFolder:
         steps: FileSteps | None = None,
         synced: bool = True,
         in_place: bool = False,
+        in_place_if_full: bool = False,
     ) -> None:
         """`synced`: a written file is there, and whole, even after a power cut. Costs two fsyncs per write, of the
         content and of the folder.
+
+        `in_place_if_full`: while the disk is full, a file is overwritten within the space that it has, and filled up
+        with newlines to its former size; most file systems can do that. This is for documents that only holders of one
+        lock read, and that must be changed before space can be given back. A crash leaves the old or the new content
+        if both fit into a page.
 
         `in_place`: files are overwritten, for readers that mounted a single file, which a rename never reaches. A
         reader can then see half a file unless it holds a shared flock(2) on `.<name>.lock` while it reads.
@@ -103,6 +120,7 @@ class DocumentFolder:
         self._steps = steps or FileSteps()
         self._synced = synced
         self._put = self._overwrite if in_place else self._replace
+        self._in_place_if_full = in_place_if_full
         self._looked_at: tuple[int, int] | None = None  # device and inode of the folder that is known to be ours
 
     def names(self, suffix: str) -> tuple[str, ...]:
@@ -184,7 +202,13 @@ class DocumentFolder:
         """
         path = self.folder / name
         with _our_errors("write", path), self._opened(make=True) as folder:
-            self._put(path, data, folder)
+            try:
+                self._put(path, data, folder)
+            except OSError as error:
+                if error.errno not in _FULL_ERRNOS or not self._in_place_if_full:
+                    raise
+                if not self._overwrite_within(path, data, folder):
+                    raise
 
     def touch(self, name: str) -> None:
         """Set a file's modification time to now, to show readers that its content was checked. It must exist."""
@@ -317,6 +341,24 @@ class DocumentFolder:
                 os.close(descriptor)
         finally:
             os.close(lock)
+
+    def _overwrite_within(self, path: Path, data: bytes, folder: int) -> bool:
+        """Overwrite a file within the space that it has; return False if it is missing or the space does not do."""
+        try:
+            descriptor = os.open(path.name, os.O_RDWR | _PLAIN, dir_fd=folder)
+        except FileNotFoundError:
+            return False
+        try:
+            seen = os.fstat(descriptor)
+            space_bytes = max(seen.st_size, seen.st_blocks * _STAT_BLOCK_BYTES)
+            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink != 1 or len(data) > space_bytes:
+                return False
+            self._steps.overwrite(descriptor, data.ljust(seen.st_size, b"\n"))
+            if self._synced:
+                self._steps.fsync(descriptor)
+            return True
+        finally:
+            os.close(descriptor)
 
     def _open_ours(self, name: str, folder: int) -> int:
         """Open or create a file to change it in place: a plain one with a single name, so that it is surely ours."""

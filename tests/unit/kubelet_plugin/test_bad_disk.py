@@ -11,6 +11,9 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from support.full_disk import FullDisk
+from support.mig_claims import Claims
+from support.mig_node import mig_node
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
@@ -61,7 +64,9 @@ def files_of(node: PluginNode, uid: bytes) -> list[str]:
     return [name for name, data in node.files().items() if uid in data or uid.decode() in name]
 
 
-@pytest.mark.parametrize("changes", range(12))  # six files, each is written and renamed
+@pytest.mark.parametrize(
+    "changes", range(10)
+)  # six files, each is written and renamed; the last, "done", fits in its predecessor
 def test_a_disk_that_fills_up_at_any_change_leaves_nothing_of_the_claim_and_others_alone(
     tmp_path: Path, changes: int
 ) -> None:
@@ -77,6 +82,35 @@ def test_a_disk_that_fills_up_at_any_change_leaves_nothing_of_the_claim_and_othe
     again.state.prepare(reference_to(CLAIM))
     again.state.unprepare(reference_to(CLAIM))
     assert files_of(again, b"other-uid") == kept
+
+
+@pytest.mark.parametrize("what", ["part", "whole"])
+def test_a_claim_of_a_gpu_that_is_divided_on_demand_ends_on_a_full_disk(tmp_path: Path, what: str) -> None:
+    with mig_node() as mig:
+        claims = Claims(tmp_path, mig)
+        claim = claims.claim("one", claims.place("1g.10gb", 0) if what == "part" else claims.gpus[0])
+        claims.node.state.prepare(reference_to(claim))
+        claims.restart(FullDisk(0))
+        claims.node.state.unprepare(reference_to(claim))
+        assert mig.hardware.layout(0) == []
+        assert not mig.hardware.gpus[0].mode
+        assert files_of(claims.node, b"one") == []
+
+
+def test_a_claim_that_cannot_end_yet_does_not_count_as_prepared_on_a_full_disk_either(tmp_path: Path) -> None:
+    with mig_node() as mig:
+        claims = Claims(tmp_path, mig)
+        claim = claims.claim("one", claims.place("1g.10gb", 0))
+        claims.node.state.prepare(reference_to(claim))
+        claims.restart(FullDisk(0))
+        mig.hardware.gpus[0].instances[1].busy = True
+        with pytest.raises(TemporaryError, match="IN_USE"):
+            claims.node.state.unprepare(reference_to(claim))
+        claims.restart(FullDisk(0))
+        assert claims.done() == []
+        mig.hardware.gpus[0].instances[1].busy = False
+        claims.node.state.unprepare(reference_to(claim))
+        assert mig.hardware.layout(0) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

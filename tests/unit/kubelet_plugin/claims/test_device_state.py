@@ -219,7 +219,7 @@ def test_a_claim_of_another_namespace_that_is_in_the_way_is_not_named(tmp_path: 
     assert ["hidden/secret"] in [entry.get("held_by") for entry in logs]
 
 
-@pytest.mark.parametrize("writes", range(4))
+@pytest.mark.parametrize("writes", range(3))  # the fourth is "done", which fits in the place of "started"
 def test_a_full_disk_fails_the_claim_and_leaves_nothing(tmp_path: Path, writes: int) -> None:
     node = node_in(tmp_path, FullDisk(writes))
     with pytest.raises(TemporaryError, match="No space left on device"):

@@ -171,7 +171,7 @@ def test_other_claims_are_recovered_while_the_api_does_not_name_one_with_a_broke
 
 
 @DAMAGES
-@pytest.mark.parametrize("writes", range(3))
+@pytest.mark.parametrize("writes", range(2))
 def test_a_rebuild_that_fails_leaves_a_running_pods_devices_held(
     tmp_path: Path, writes: int, damage: Callable[[Path], object]
 ) -> None:

@@ -52,6 +52,44 @@ def test_written_content_is_read_back_and_the_folder_is_made(tmp_path: Path) -> 
     assert stat.S_IMODE((tmp_path / "a" / "b" / "x.json").stat().st_mode) == 0o640
 
 
+@pytest.mark.parametrize("step", ["write", "rename"])
+@pytest.mark.parametrize("new", [b"shorter", b"longer than it was before", b"o" * 4096])
+def test_on_a_full_disk_a_file_is_overwritten_within_its_space_if_that_was_asked_for(
+    tmp_path: Path, step: str, new: bytes
+) -> None:
+    DocumentFolder(tmp_path).write("x.json", b"the old content")
+    folder = DocumentFolder(tmp_path, steps=FailAt(step), synced=False, in_place_if_full=True)
+    folder.write("x.json", new)
+    assert folder.read("x.json") == new.ljust(len(b"the old content"), b"\n")
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_what_has_no_room_in_place_is_refused_and_leaves_the_old_file(tmp_path: Path, number: int) -> None:
+    DocumentFolder(tmp_path).write("x.json", b"old")
+    room = (tmp_path / "x.json").stat().st_blocks * 512
+    folder = DocumentFolder(tmp_path, steps=FailAt("write", number), in_place_if_full=True)
+    for name, data in (("x.json", b"o" * (room + 1)), ("new.json", b"new")):
+        with pytest.raises((TemporaryError, PermanentError), match=f"cannot write {tmp_path}/{name}: "):
+            folder.write(name, data)
+    if number == errno.EROFS:
+        with pytest.raises(PermanentError):
+            folder.write("x.json", b"new")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_nothing_is_overwritten_in_place_that_has_another_name(
+    tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"old")
+    make(tmp_path / "x.json", other)
+    with pytest.raises((TemporaryError, PermanentError)):
+        DocumentFolder(tmp_path, steps=FailAt("write"), in_place_if_full=True).write("x.json", b"new")
+    assert other.read_bytes() == b"old"
+
+
 @pytest.mark.parametrize("step", ["write", "fsync", "rename"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, step: str) -> None:
     DocumentFolder(tmp_path).write("x.json", b"old")
