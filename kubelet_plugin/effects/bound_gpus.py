@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import structlog
 
 from dracaena.api.passthrough import passthrough_device_name, pci_bus_id_in
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
-from dracaena.kubelet_plugin.prepare.journals.bound_gpu import BoundGpu, decode_bound_gpu, encode_bound_gpu
+from dracaena.kubelet_plugin.prepare.journals.bound_gpu import (
+    BoundGpu,
+    HostFunction,
+    decode_bound_gpu,
+    encode_bound_gpu,
+    functions_text,
+    host_functions,
+)
 
 _SUFFIX = ".json"
 
@@ -29,38 +38,48 @@ class BoundGpus:
         names = (name.removesuffix(_SUFFIX) for name in self._files.names(_SUFFIX))
         return tuple(sorted(filter(None, map(pci_bus_id_in, names))))
 
-    def functions(self, address: str) -> str:
-        """Return which drivers the functions of a GPU had before it was bound in this boot (vfio_binding.FUNCTIONS);
-        empty if it was not bound, or has been given back.
+    def functions(self, address: str) -> tuple[HostFunction, ...]:
+        """Return what is to be given back of a GPU that was bound in this boot, the GPU first; empty if it was not
+        bound, or has been given back, or if its record is broken.
         """
-        data = self._files.read(_name(address))
-        if data is None:
-            return ""
         try:
-            found = decode_bound_gpu(data)
+            found = self._read(address)
+        except ValueError:
+            return ()
+        return host_functions(found.functions) if found is not None and found.boot_id == self._boot_id else ()
+
+    def problem(self, address: str) -> str | None:
+        """Return what is wrong with the record of a GPU, as a sentence that names the file, None if nothing is."""
+        try:
+            self._read(address)
         except ValueError as error:
-            log.error("record of a GPU that was bound to VFIO is broken: it counts as never bound", error=str(error))
-            return ""
-        return found.functions if found.boot_id == self._boot_id else ""
+            return f"its record {_name(address)} is broken ({error})"
+        return None
 
     def unclaimed(self) -> str | None:
         """Return a sentence that names the GPUs bound in this boot and not given back yet, None if there are none. For
         callers that know that no claim has any.
         """
-        found = [address for address in self.addresses() if self.functions(address)]
+        found = [each for each in self.addresses() if any(f.address == each for f in self.functions(each))]
         if not found:
             return None
         return f"VFIO has {', '.join(found)} for a claim that has ended, and gives it back when nothing has it open"
 
-    def note(self, address: str, functions: str) -> None:
-        """Record that a GPU is about to be bound, with the drivers that its functions have."""
+    def note(self, address: str, functions: Iterable[HostFunction]) -> None:
+        """Record what is to be given back of a GPU, before any of it is bound."""
         with self._lock.hold():
-            self._files.write_if_changed(_name(address), encode_bound_gpu(BoundGpu(self._boot_id, functions)))
+            record = BoundGpu(self._boot_id, functions_text(functions))
+            self._files.write_if_changed(_name(address), encode_bound_gpu(record))
 
     def forget(self, address: str) -> None:
-        """Record that a GPU has been given back."""
+        """Record that all of a GPU has been given back."""
         with self._lock.hold():
             self._files.remove(_name(address))
+
+    def _read(self, address: str) -> BoundGpu | None:
+        """Return a record, None if there is none. Raises ValueError if it is broken."""
+        data = self._files.read(_name(address))
+        return None if data is None else decode_bound_gpu(data)
 
 
 def _name(address: str) -> str:

@@ -2,6 +2,7 @@
 
 A claim's checkpoint says what to undo when it ends. If the checkpoint broke, and the claim ended before it was rebuilt
 from the API, nothing else would undo the binding before the next boot: the node would lack a GPU that no claim holds.
+The same goes for what its end left with VFIO, such as a sound card whose driver refused it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dracaena.api.passthrough import passthrough_device_name
 from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.ports import NodeLock
-from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect
 
 log = structlog.get_logger()
 
@@ -29,17 +29,17 @@ class UnclaimedGpus:
         self,
         *,
         bound: BoundGpus,
-        undo: Callable[[Effect, Sequence[Effect]], None],
+        give_back: Callable[[str], str],
         user_of: Callable[[DeviceName], str | None],
         gpu_lock: Callable[[DeviceName], NodeLock],
         lock: NodeLock,
         on_troubles: Callable[[Sequence[Trouble]], None],
     ) -> None:
-        """`undo` is VfioBinding's: it refuses while a process has the GPU open. `user_of` returns, with `lock` held,
-        which claim has a device or may have it (GpuUsers.prepared). `on_troubles` gets what cannot be given back.
+        """`give_back` is VfioBinding's: it refuses while a process has the GPU open. `user_of` returns, with `lock`
+        held, which claim has a device or may have it (GpuUsers.prepared). `on_troubles` gets what cannot be given back.
         """
         self._bound = bound
-        self._undo = undo
+        self._give_back_now = give_back
         self._user_of = user_of
         self._gpu_lock = gpu_lock
         self._lock = lock
@@ -52,29 +52,33 @@ class UnclaimedGpus:
         count, troubles = 0, []
         for address in self._bound.addresses():
             try:
-                count += self._give_back(address)
+                left = self._give_back(address)
             except DracaenaError as error:
-                text = f"no claim has the GPU at {address}, and it stays with its VFIO driver: {error}"
+                left = str(error)
+            if left:
+                text = f"VFIO has the GPU at {address}, or another function of it, for no claim: {left}"
                 troubles.append(trouble(TroubleKind.NOT_GIVEN_BACK, text, address))
+            count += left == ""
         self._on_troubles(troubles)
         return count
 
-    def _give_back(self, address: str) -> bool:
-        """Give a GPU back if it is due; return whether it was. A GPU that a call works on is left to that call."""
+    def _give_back(self, address: str) -> str | None:
+        """Give a GPU back if it is due; return what is left of it, None if it is not due. A GPU that a call works on is
+        left to that call.
+        """
         device = passthrough_device_name(address)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._gpu_lock(device).hold(0.0))  # before the lock of the calls, as they do
             except TemporaryError:
-                return False
+                return None
             with self._lock.hold():
                 user = self._user_of(device)
             if user is not None:
                 log.debug("a GPU stays with VFIO", device=device, reason=user)
-                return False
+                return None
             was_bound = bool(self._bound.functions(address))
-            self._undo(Effect(VFIO_BIND, device, device, parameters={"address": address}), ())
-            self._bound.forget(address)
-        if was_bound:
+            left = self._give_back_now(address)
+        if was_bound and not left:
             log.warning("a GPU that VFIO had for no claim is given back", device=device)
-        return was_bound
+        return left if was_bound or left else None

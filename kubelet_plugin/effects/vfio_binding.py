@@ -1,13 +1,18 @@
 """Binds GPUs to a VFIO driver when claims get them, and back to the drivers that they had.
 
-The journal records the driver of each function of a GPU's IOMMU group before the first write, and the progress of the
-binding after each phase. Each write is preceded by a reading of the current state, so every step is idempotent. Either
-all functions of the group are bound or none: the caller (ClaimEffects) undoes what cannot be finished. The drivers are
-also recorded outside the claim (BoundGpus): if the checkpoint with the journal breaks, they are restored from there.
+The journal records the driver and the override of each function of a GPU's IOMMU group before the first write, and the
+progress of the binding after each phase. Each write is preceded by a reading of the current state, so every step is
+idempotent. Either all functions of the group are bound or none: the caller (ClaimEffects) undoes what cannot be
+finished. The same is also recorded outside the claim (BoundGpus): if the checkpoint with the journal breaks, it is
+restored from there.
+
+The GPU is given back first. If another function of its group, such as its sound card, cannot be given back, that holds
+neither the claim nor the GPU: it stays recorded, and the sweeper tries again (UnclaimedGpus).
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.errors import TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     VFIO_DRIVER,
@@ -27,13 +32,17 @@ from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import IOMMU_NODE
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.bound_gpu import HostFunction, functions_text, host_functions
 
 FUNCTIONS: Final = "functions"
-"""In the journal: `0000:18:00.0=nvidia 0000:18:00.1=`, each bound function with the driver that it had."""
+"""In the journal: what the bound functions had before, as functions_text(), the GPU first."""
 STATE: Final = "state"
 UNBINDING: Final = "unbinding"
 UNBOUND: Final = "unbound"
 BOUND: Final = "bound"
+
+_OVERRIDE: Final = re.compile(r"[^\s=]*")
+"""What a driver_override may be to be journaled; no driver has another name."""
 
 Note = Callable[[Mapping[str, Scalar]], None]
 
@@ -115,46 +124,106 @@ class VfioBinding:
 
     def undo_joined(self, effects: Sequence[Effect], undone: Callable[[Effect], None]) -> None:
         """See JoinedEffectMeans. A function that is gone, or whose driver is not loaded, counts as given back: the
-        driver takes it once it is loaded. Raises TemporaryError while a process has a GPU open, naming it.
+        driver takes it once it is loaded. Raises TemporaryError while a process has a GPU open, naming it; a GPU that
+        cannot be given back keeps no other from it.
         """
-        moved = False
+        moved, problems = False, []
         try:
             for effect in effects:
-                moved |= self._undo(effect)
+                try:
+                    moved |= self._undo(effect)
+                except DracaenaError as error:
+                    problems.append(error)
+                    continue
                 undone(effect)
         finally:
             if moved:
                 self._changed()
+        for problem in problems[1:]:
+            log.warning("a GPU is not given back yet", error=str(problem))
+        if problems:
+            raise problems[0]
 
     def _undo(self, effect: Effect) -> bool:
         """Give one GPU back; return whether there was anything to give back."""
         gpu, outcome = _gpu_of(effect), effect.outcome or {}
-        noted = _functions_in(outcome if FUNCTIONS in outcome else {FUNCTIONS: self._bound.functions(gpu)})
+        noted = _noted(outcome) if FUNCTIONS in outcome else self._bound.functions(gpu)
         if not noted:
             return False
-        self._refuse_while_writing(gpu, effect)
-        for address, driver in reversed(noted):
-            self._give_back(gpu, address, driver)
-        self._bound.forget(gpu)
+        self._refuse_while_writing(gpu, str(effect), noted)
+        left = self._give_back_all(gpu, noted)
+        if left:
+            log.warning("a GPU is given back without all of its group", gpu=gpu, left=left)
         return True
+
+    def give_back(self, gpu: str) -> str:
+        """Give back what VFIO has of a GPU, by its address, that no claim has. Return why some of it stays with VFIO,
+        as a text for admins; empty if nothing does. Raises like undo().
+        """
+        problem = self._bound.problem(gpu)
+        if problem is not None and self._is_in_vfio(gpu):
+            return (
+                f"{problem}, so it is not known whether a claim or an admin had it bound: `driverctl unset-override "
+                f"{gpu}` gives it back; to leave it to VFIO, remove that file from the plugin's folder"
+            )
+        noted = self._bound.functions(gpu)
+        self._refuse_while_writing(gpu, f"giving back the GPU at {gpu}", noted)
+        left = self._give_back_all(gpu, noted)
+        if any(each.address == gpu for each in noted):
+            self._changed()
+        return left
+
+    def _give_back_all(self, gpu: str, noted: Sequence[HostFunction]) -> str:
+        """Give functions back, and record those that cannot be; return why. Raises if the GPU cannot be, and before
+        anything is written if a process has any of them open.
+        """
+        if self._is_in_vfio(gpu):
+            for former in noted:
+                now = self._found(former.address)
+                if now is not None and now.has_vfio_driver:
+                    self._refuse_while_open(now)
+        left, problems = [], []
+        for former in noted:
+            try:
+                self._give_back(gpu, former)
+            except TemporaryError as error:
+                if former.address == gpu:
+                    raise
+                left.append(former)
+                problems.append(str(error))
+        if left:
+            self._bound.note(gpu, left)
+        else:
+            self._bound.forget(gpu)
+        return "; ".join(problems)
 
     def _begin(self, effect: Effect, note: Callable[[Effect, Mapping[str, Scalar]], None]) -> _Moving | None:
         """Journal the drivers of a GPU's functions before anything is written; None if an admin bound the GPU."""
         gpu, noted = _gpu_of(effect), dict(effect.outcome or {})
-        self._refuse_while_writing(gpu, effect)
+        self._refuse_while_writing(gpu, str(effect), _noted(noted))
         functions = self._functions(gpu)
         if FUNCTIONS not in noted:
-            kept = self._bound.functions(gpu)
-            if not kept and _are_in_vfio(gpu, functions):
+            kept = {each.address: each for each in self._bound.functions(gpu)}
+            if gpu not in kept and _are_in_vfio(gpu, functions):
                 return None
-            noted = {FUNCTIONS: kept or " ".join(f"{each.address}={each.driver or ''}" for each in functions)}
+            found = (kept.get(str(each.address)) or self._as_found(each) for each in functions)
+            noted = {FUNCTIONS: functions_text(found)}
             if effect.parameters.get("iommufd") and not self._drivers.has_iommufd():
                 raise TemporaryError(f"/dev/iommu is missing, so {effect.device} is not bound: {IOMMU_NODE.remedy}")
             self._check_targets(functions)
             self._make_whole(gpu)
             note(effect, {**noted, STATE: UNBINDING})
-        self._bound.note(gpu, str(noted[FUNCTIONS]))
+        self._bound.note(gpu, _noted(noted))
         return _Moving(effect, gpu, functions, noted)
+
+    def _as_found(self, function: PciFunction) -> HostFunction:
+        address = str(function.address)
+        override = self._drivers.override(address) or ""
+        if _OVERRIDE.fullmatch(override) is None:
+            raise TemporaryError(
+                f"driver_override of {address} is {override[:80]!r}, expected the name of a driver: correct it"
+            )
+        return HostFunction(address, function.driver or "", override)
 
     def _functions(self, gpu: str) -> tuple[PciFunction, ...]:
         """Return the functions of a GPU's group as they are now, the GPU itself first."""
@@ -231,25 +300,39 @@ class VfioBinding:
         self._write(gpu, f"bus/pci/drivers/{target}/bind", f"{address}\n")
         self._expect(function.address, target)
 
-    def _give_back(self, gpu: str, address: str, driver: str) -> None:
+    def _give_back(self, gpu: str, former: HostFunction) -> None:
+        address, driver = former.address, former.driver
         now = self._found(address)
         if now is None or VFIO_DRIVER.fullmatch(driver) is not None:
             return
-        if self._drivers.override(address) is not None:
-            self._write(gpu, f"bus/pci/devices/{address}/driver_override", "\n")
-        if now.driver == (driver or None):
-            return
+        if now.driver != (driver or None):
+            if now.driver is not None and not now.has_vfio_driver:
+                log.warning("a function has another driver than it was given", function=str(now), had=driver)
+                return
+            # The kernel binds no driver but the overriding one, whatever it had bound before that was written.
+            self._set_override(gpu, address, driver if driver and former.override else former.override)
+            self._rebind(gpu, now, driver)
+        self._set_override(gpu, address, former.override)
+
+    def _rebind(self, gpu: str, now: PciFunction, driver: str) -> None:
+        """Bind a function to a driver instead of that of VFIO, or to none."""
+        address = str(now.address)
         if now.has_vfio_driver:
             self._refuse_while_open(now)
             self._write(gpu, f"bus/pci/drivers/{now.driver}/unbind", f"{address}\n")
-        elif now.driver is not None:
-            log.warning("a function has another driver than it was given", function=str(now), had=driver)
-            return
         if driver and self._drivers.is_loaded(driver):
             self._write(gpu, f"bus/pci/drivers/{driver}/bind", f"{address}\n")
             self._expect(now.address, driver)
         elif driver:
             log.warning("the driver that a function had is not loaded", function=address, driver=driver)
+
+    def _set_override(self, gpu: str, address: str, override: str) -> None:
+        if (self._drivers.override(address) or "") != override:
+            self._write(gpu, f"bus/pci/devices/{address}/driver_override", f"{override}\n")
+
+    def _is_in_vfio(self, address: str) -> bool:
+        found = self._found(address)
+        return found is not None and found.has_vfio_driver
 
     def _found(self, address: str) -> PciFunction | None:
         parsed = PciAddress.parse(address)
@@ -266,15 +349,15 @@ class VfioBinding:
         if found.driver != driver:
             raise TemporaryError(f"{found} was to get {f'driver {driver}' if driver else 'no driver'}, but has not")
 
-    def _refuse_while_writing(self, gpu: str, effect: Effect) -> None:
+    def _refuse_while_writing(self, gpu: str, what: str, noted: Sequence[HostFunction]) -> None:
         if self._drivers.is_writing(gpu):
-            functions = [address for address, _ in _functions_in(effect.outcome or {})] or [gpu]
+            functions = [each.address for each in noted] or [gpu]
             try:
                 who = ", ".join(found for found in (self._who(address, None) for address in functions) if found)
             except TemporaryError as error:
                 who = str(error)
             raise EffectPendingError(
-                f"{effect} waits for an earlier write to /sys, which the kernel answers once everything that has the "
+                f"{what} waits for an earlier write to /sys, which the kernel answers once everything that has the "
                 f"GPU at {gpu} open is closed: {who or 'no process is seen to have it open'}"
             )
 
@@ -309,7 +392,5 @@ def _are_in_vfio(gpu: str, functions: Sequence[PciFunction]) -> bool:
     )
 
 
-def _functions_in(outcome: Mapping[str, Scalar]) -> Sequence[tuple[str, str]]:
-    """Return the noted functions with their drivers, in the order in which they were unbound."""
-    pairs = (word.partition("=") for word in str(outcome.get(FUNCTIONS, "")).split())
-    return [(address, driver) for address, _, driver in pairs]
+def _noted(outcome: Mapping[str, Scalar]) -> tuple[HostFunction, ...]:
+    return host_functions(str(outcome.get(FUNCTIONS, "")))

@@ -16,6 +16,7 @@ from dracaena.kubelet_plugin.claims.recovery import ClaimRecovery
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances
 from dracaena.kubelet_plugin.effects.unclaimed_gpus import UnclaimedGpus
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices
+from dracaena.kubelet_plugin.effects.vfio_binding import VfioBinding
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ReadPool
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, VFIO_BIND
@@ -82,11 +83,11 @@ def build_sweeper(
 def unclaimed_gpus(node: NodeParts, checkpoints: Checkpoints, files: ClaimFiles, gpus: GpuMeans) -> Callable[[], int]:
     """Return a function that gives back the GPUs that VFIO has for no claim, and returns how many."""
     binding = gpus.means.get(VFIO_BIND)
-    if binding is None:
+    if not isinstance(binding, VfioBinding):
         return lambda: 0
     return UnclaimedGpus(
         bound=gpus.bound,
-        undo=binding.undo,
+        give_back=binding.give_back,
         user_of=partial(prepared_users, checkpoints, partial(files.unsure, checkpoints)),
         gpu_lock=GpuLocks(node.paths.gpu_locks, node.clock).of,
         lock=node.call_lock,

@@ -27,6 +27,8 @@ class FakePciDrivers:
     can_end: bool = False
     before_write: Callable[[str], None] = lambda _path: None
     """Called with the path of each write."""
+    unanswered: Callable[[str], bool] = lambda _path: False
+    """Whether a write to a path takes effect and is then taken for one that was ended."""
     closed: int = 0
     """How often the plugin let go of the GPU driver."""
     own: dict[str, list[int]] = field(default_factory=dict)
@@ -64,6 +66,8 @@ class FakePciDrivers:
                 self.bus.end_hanging(text.strip())
                 raise TemporaryError(f"writing {text!r} to {path} took 10 s and was ended") from error
             raise WriteHangsError(f"writing {text!r} to {path} waits in the kernel") from error
+        if self.unanswered(path):
+            raise TemporaryError(f"writing {text!r} to {path} took 10 s and was ended")
         self._count()
 
     def holders(self, address: str, _group: int | None) -> tuple[OpeningProcess, ...]:

@@ -100,7 +100,7 @@ class VfioNode:
         self.troubles: list[Trouble] = []
         self.unclaimed = UnclaimedGpus(
             bound=bound,
-            undo=binding.undo,
+            give_back=binding.give_back,
             user_of=partial(
                 prepared_users,
                 self.node.checkpoints,

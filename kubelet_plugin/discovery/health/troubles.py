@@ -78,8 +78,8 @@ MENDING = {
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
     TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
     "plugin's DaemonSet if that is deployed in another way (docs/vm.md)",
-    TroubleKind.NOT_GIVEN_BACK: "end what has it open, on the node: `fuser -v /dev/vfio/*`; it is tried again "
-    "every few minutes (docs/vm.md)",
+    TroubleKind.NOT_GIVEN_BACK: "it is tried again every few minutes; on the node: `fuser -v /dev/vfio/*`, "
+    "`dmesg | tail -n 50` (docs/vm.md)",
     TroubleKind.VGPU_REFUSED: "on the node: `nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, "
     "`grep . /sys/bus/pci/devices/*/nvidia/current_vgpu_type` (docs/vm.md)",
     TroubleKind.FABRIC_MANAGER: "on the node: `systemctl status nvidia-fabricmanager`, "

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import FUNCTIONS, VfioBinding
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.journals.bound_gpu import HostFunction
 from support.killed_steps import StopError
 from support.planted_means import DoesNotUndo, JournalsAfterwards, Planted
 from support.plugin import ThreadLock, reference_to
@@ -76,19 +77,39 @@ def test_the_gpu_driver_is_let_go_of_once_for_all_gpus_of_a_claim(node: VfioNode
     assert (node.drivers.closed, node.moved) == (1, 2)
 
 
-def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode) -> None:
-    claim = node.vfio("machine", 0, 1)
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_gpu_that_cannot_be_given_back_keeps_no_other_from_it(node: VfioNode, stays: int) -> None:
+    claim, address = node.vfio("machine", 0, 1), node.addresses[stays]
     prepare(node, claim)
-    node.bus.open_by[node.addresses[0]] = [4711]  # the last one to be given back
+    node.bus.open_by[address] = [4711]
     with pytest.raises(TemporaryError, match="PID 4711"):
         unprepare(node, claim)
-    assert (node.bus.driver_of(node.addresses[0]), node.drivers_of(1)) == ("vfio-pci", HOST)
+    assert (node.bus.driver_of(address), node.drivers_of(1 - stays)) == ("vfio-pci", HOST)
     assert node.moved == 2, "NVML is opened anew for the one"
     (checkpoint,) = node.node.checkpoints.load_all()[0]
-    assert [str(effect.parameters["address"]) for effect in checkpoint.prepared.effects] == node.addresses[:1]
-    node.bus.close(node.addresses[0])
+    assert [str(effect.parameters["address"]) for effect in checkpoint.prepared.effects] == [address]
+    node.bus.close(address)
     unprepare(node, claim)
+    assert node.drivers_of(stays) == HOST
+
+
+def test_a_sound_card_that_stays_with_vfio_is_a_trouble_until_it_is_back(node: VfioNode) -> None:
+    claim = node.vfio("machine")
+    prepare(node, claim)
+    node.bus.refusing = {"snd_hda_intel": errno.EIO}
+    unprepare(node, claim)
+    assert node.drivers_of(0) == ("nvidia", None)
+    node.look()
+    prepare(node, node.whole("other"))  # containers have the GPU
+    assert node.unclaimed.give_back() == 0
+    (told,) = node.troubles
+    assert (told.reason, told.subject) == ("GpuNotGivenBack", node.addresses[0])
+    assert "snd_hda_intel/bind: Input/output error" in told.text
+    node.bus.refusing = {}
+    node.restart()
+    assert node.unclaimed.give_back() == 1
     assert node.drivers_of(0) == HOST
+    assert node.troubles == []
 
 
 def test_each_way_to_have_a_gpu_excludes_the_others_before_a_reading_shows_it(node: VfioNode) -> None:
@@ -360,7 +381,7 @@ def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
 
 
 class NoRecords(BoundGpus):
-    def note(self, address: str, functions: str) -> None:
+    def note(self, address: str, functions: Iterable[HostFunction]) -> None:
         pass
 
 
