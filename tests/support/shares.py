@@ -7,18 +7,27 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.attributes import MEMORY_CAPACITY
+from dracaena.api.resource_objects import DeviceCapacity, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.allocation import allocated, claim, own_config, request
 
 
 def in_shares(
-    item: ResourceSlice, gib: int = 80, only: Collection[int] | None = None, *, more_bytes: int = 0
+    item: ResourceSlice,
+    gib: int = 80,
+    only: Collection[int] | None = None,
+    *,
+    more_bytes: int = 0,
+    others_have_memory: bool = False,
 ) -> ResourceSlice:
     """The slice as the plugin publishes it, with these of its GPUs (None: all) given in shares. `more_bytes`: memory
-    beyond whole MiB."""
+    beyond whole MiB. `others_have_memory`: whether GPUs that are not given in shares have the capacity too."""
+    plain = {MEMORY_CAPACITY: DeviceCapacity(value=f"{gib}Gi")} if others_have_memory else {}
     devices = [
-        shared_device(device, (gib << 30) + more_bytes) if only is None or place in only else device
+        shared_device(device, (gib << 30) + more_bytes)
+        if only is None or place in only
+        else msgspec.structs.replace(device, capacity={**device.capacity, **plain})
         for place, device in enumerate(item.spec.devices)
     ]
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))

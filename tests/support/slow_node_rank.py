@@ -17,10 +17,18 @@ def no_demands(count: int) -> tuple[Demand, ...]:
 
 
 def node_rank(
-    engine: Engine, box: Box, free: int, whole: int, fresh: int, requests: int, whole_wanted: int
+    engine: Engine,
+    box: Box,
+    free: int,
+    whole: int,
+    fresh: int,
+    requests: int,
+    whole_wanted: int,
+    counts: tuple[int, ...] | None = None,
 ) -> tuple[int, ...]:
     """What sorts nodes first. `whole`: GPUs that the pod gets whole; `fresh`: free ones that it breaks. Several whole
-    GPUs are linked, so they come before what is broken; one has nothing to be linked with.
+    GPUs are linked, so they come before what is broken (`counts`; None: the number of `fresh`); one has nothing to be
+    linked with.
     """
     nothing = no_demands(requests)
     of_node: tuple[int, ...] = (0,) * len(engine.order(nothing).node_names)
@@ -35,5 +43,5 @@ def node_rank(
         ).node_rank()
     elif fresh:
         of_node = engine.score(box, free, fresh, nothing).node_rank()
-    count = fresh.bit_count()
-    return (*of_node, count) if whole_wanted > 1 else (count, *of_node)
+    broken = (fresh.bit_count(),) if counts is None else counts
+    return (*of_node, *broken) if whole_wanted > 1 else (*broken, *of_node)

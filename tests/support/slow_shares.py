@@ -16,6 +16,8 @@ from dracaena.controller.allocation.score.choices import Engine
 from support.slow_node_rank import no_demands, node_rank
 
 GIB = 1 << 30
+LEAST = 1 << 20
+"""Bytes of the smallest share."""
 CORES = 100
 
 
@@ -35,7 +37,9 @@ class SlowGpu:
     """A GPU of a node."""
 
     memory: int | None
-    """Bytes, where it is given in shares; None: whole or not at all, and without capacities."""
+    """Bytes; None: it has no capacities, and is given whole or not at all."""
+    is_shared: bool = True
+    """Whether it is given in shares. One that is not, but has memory, is given whole to one request for an amount."""
     shares: list[tuple[int, int, str]] = field(default_factory=list)
     """Memory, cores and mode of each."""
     is_held: bool = False
@@ -82,6 +86,9 @@ def _is_legal(gpu: SlowGpu, ordinal: int, pod: Sequence[Wanted], parts: Parts) -
         return len(users) == 1 and gpu.is_free
     if gpu.is_held or gpu.memory is None:
         return False
+    if not gpu.is_shared:
+        (wanted,) = users if len(users) == 1 else (None,)
+        return wanted is not None and gpu.is_free and not wanted.cores and (wanted.memory or 0) <= gpu.memory
     shares = [*gpu.shares, *((wanted.memory or 0, wanted.cores, wanted.mode) for wanted in users)]
     return (
         sum(memory for memory, _, _ in shares) <= gpu.memory
@@ -90,33 +97,81 @@ def _is_legal(gpu: SlowGpu, ordinal: int, pod: Sequence[Wanted], parts: Parts) -
     )
 
 
-def _told(node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[int, int, int, int, int]:
-    """Masks of what is free, of the whole GPUs, of the fresh ones with shares; memory and cores left over."""
-    free = mask_of(ordinal for ordinal, gpu in enumerate(node.gpus) if gpu.is_free)
-    whole = mask_of(o for wanted, part in zip(pod, parts, strict=True) if wanted.memory is None for o in part)
-    shared = {o for wanted, part in zip(pod, parts, strict=True) if wanted.memory is not None for o in part}
+def gets_share(node: SlowNode, wanted: Wanted) -> bool:
+    """Whether a request gets a share on such a node: some GPU that is given in shares could have another beside it.
+
+    Otherwise it takes whole GPUs, which are chosen by their links."""
+    return wanted.memory is not None and any(
+        gpu.is_shared and gpu.memory is not None and gpu.memory - wanted.memory >= LEAST for gpu in node.gpus
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What one way to serve the pod takes."""
+
+    free: int
+    """Mask of the GPUs that nobody has, as all masks here."""
+    whole: int
+    """Those that requests get whole, of requests that get no shares on such a node."""
+    fresh: int
+    """Those that shares break, or that a request for a share takes whole."""
+    counts: tuple[int, int]
+    """GPUs that are broken up or taken whole for an amount, and of those the ones taken whole for a part of them."""
+    left: tuple[int, int]
+    """Memory and cores left over in the GPUs with a share of the pod."""
+    shares: Parts
+    """GPUs of each request that gets a share."""
+
+
+def _takes_a_part(gpu: SlowGpu, wanted: Wanted) -> bool:
+    """Whether a request could have a GPU and asks for less of a capacity than there is."""
+    if gpu.memory is None or wanted.memory is None or wanted.memory > gpu.memory:
+        return False
+    if not gpu.is_shared:
+        return not wanted.cores and wanted.memory < gpu.memory
+    return wanted.memory < gpu.memory or 0 < wanted.cores < CORES
+
+
+def _way(node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> _Way:
+    gpus = node.gpus
+    given = [(wanted, part, gets_share(node, wanted)) for wanted, part in zip(pod, parts, strict=True)]
+    touched = {o for _, part, in_shares in given for o in part if in_shares}
+    fresh = {o for o in touched if gpus[o].is_free}
+    fresh_count, wasted = len(fresh), sum(not gpus[o].is_shared for o in touched)
+    for wanted, part, in_shares in given:
+        if wanted.memory is not None and not in_shares:
+            fresh_count += len(part)
+            wasted += len(part) if any(_takes_a_part(gpu, wanted) for gpu in gpus) else 0
     memory = cores = 0
-    for ordinal in shared:
-        gpu = node.gpus[ordinal]
-        users = [wanted for wanted, part in zip(pod, parts, strict=True) if ordinal in part]
-        memory += (gpu.memory or 0) - sum(one[0] for one in gpu.shares) - sum(one.memory or 0 for one in users)
-        cores += CORES - sum(one[1] for one in gpu.shares) - sum(one.cores for one in users)
-    return free, whole, mask_of(o for o in shared if node.gpus[o].is_free), memory, cores
+    for ordinal in touched:
+        gpu = gpus[ordinal]
+        if gpu.is_shared:
+            users = [wanted for wanted, part, _ in given if ordinal in part]
+            memory += (gpu.memory or 0) - sum(one[0] for one in gpu.shares) - sum(one.memory or 0 for one in users)
+            cores += CORES - sum(one[1] for one in gpu.shares) - sum(one.cores for one in users)
+    return _Way(
+        free=mask_of(ordinal for ordinal, gpu in enumerate(gpus) if gpu.is_free),
+        whole=mask_of(o for _, part, in_shares in given for o in part if not in_shares),
+        fresh=mask_of(fresh),
+        counts=(fresh_count, wasted),
+        left=(memory, cores),
+        shares=tuple(part for _, part, in_shares in given if in_shares),
+    )
 
 
 def key_on_node(engine: Engine, node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[object, ...]:
     """What sorts the ways on one node, best first."""
-    free, whole, fresh, memory, cores = _told(node, pod, parts)
-    nothing = no_demands(len(pod))
-    of_whole = engine.score(node.box, free, whole, nothing).rank() if whole else ()
-    of_fresh = engine.score(node.box, free & ~whole, fresh, nothing).rank() if fresh else ()
-    shares = tuple(part for wanted, part in zip(pod, parts, strict=True) if wanted.memory is not None)
-    return of_whole, fresh.bit_count(), of_fresh, memory, cores, shares, parts
+    way, nothing = _way(node, pod, parts), no_demands(len(pod))
+    of_whole = engine.score(node.box, way.free, way.whole, nothing).rank() if way.whole else ()
+    of_fresh = engine.score(node.box, way.free & ~way.whole, way.fresh, nothing).rank() if way.fresh else ()
+    taken_whole = sum(not node.gpus[o].is_shared for part in way.shares for o in part)
+    return of_whole, way.fresh.bit_count(), taken_whole, of_fresh, *way.left, way.shares, parts
 
 
 def key_among_nodes(engine: Engine, node: SlowNode, pod: Sequence[Wanted], parts: Parts) -> tuple[object, ...]:
     """What sorts the nodes, best first."""
-    free, whole, fresh, memory, cores = _told(node, pod, parts)
-    whole_wanted = sum(wanted.count for wanted in pod if wanted.memory is None)
-    told = node_rank(engine, node.box, free, whole, fresh, len(pod), whole_wanted)
-    return *told, memory, cores, free.bit_count()
+    way = _way(node, pod, parts)
+    linked = sum(wanted.count for wanted in pod if wanted.memory is None)
+    told = node_rank(engine, node.box, way.free, way.whole, way.fresh, len(pod), linked, way.counts)
+    return *told, *way.left, way.free.bit_count()

@@ -197,14 +197,13 @@ class ShareAssignments:
         return min((one.get(name, 0) for one in found if one is not None), default=0)
 
     def _left_nano(self, name: str, free: int, ordinal: int) -> Iterator[tuple[int, int]]:
-        """Yield what is left of a GPU's capacity, and whether several shares can have it; nothing if the GPU is
-        taken."""
+        """Yield what is left of a GPU's capacity, and whether several shares can have it; nothing if the GPU is taken.
+
+        A GPU without the capacity has none left, and a share takes none of it there."""
         before, one = self._before(free, ordinal), self._question.kind.devices[ordinal]
         if before is not None and one is not None:
-            for held in one.device.capacities:
-                if held.name == name:
-                    left = held.value.nano - before.taken.get(name, 0)
-                    yield max(0, left), self._question.kind.shareable >> ordinal & 1
+            has = sum(held.value.nano for held in one.device.capacities if held.name == name)
+            yield max(0, has - before.taken.get(name, 0)), self._question.kind.shareable >> ordinal & 1
 
     # One GPU
 
