@@ -357,7 +357,8 @@ class Cluster:
     def review_groups(self, now_s: float) -> None:
         """See which PodGroup comes first (GroupTurns.review), and retry the pods that may use what was kept for it."""
         with self._lock:
-            self._state.decisions.may_help(self._state.groups.review(now_s))
+            decisions = self._state.decisions
+            decisions.may_help(self._state.groups.review(now_s, self._clock.now(), decisions.is_beyond_quota))
 
     @property
     def earmark(self) -> Earmark | None:

@@ -25,7 +25,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
-from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
+from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape
 from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_same
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
@@ -104,7 +104,7 @@ class Decisions:
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
-            pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), turn(pod)
+            pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._groups.turn_of(pod)
             if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind(self._lines.refusal(pod_shape))
@@ -217,6 +217,12 @@ class Decisions:
         """Note a change that may help any pod. Return the keys of all pods that wait in lines, by turn."""
         self._lines.change(None, {})
         return self._lines.all()
+
+    def is_beyond_quota(self, key: str) -> bool:
+        """Whether nothing but its namespace's quota, given what that holds now, stops a pod that waits."""
+        standing = self._lines.standing.get(key)
+        refused = None if standing is None else self._lines.refusal(standing.shape)
+        return refused is not None and not (isinstance(refused, LacksRoomToo) and refused.used_up)
 
     @property
     def anybody_waits(self) -> bool:
@@ -418,7 +424,7 @@ class Decisions:
         if any(claim.status.allocation is not None for claim in claims):
             return {}
         mark = self._starvation.earmark
-        return {mark.node: mark.reason} if mark is not None and mark.bars(turn(pod)) else {}
+        return {mark.node: mark.reason} if mark is not None and mark.bars(self._groups.turn_of(pod)) else {}
 
     def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because another pod with the same unallocated claim is on a
@@ -440,7 +446,7 @@ class Decisions:
         """Whether an earmark's pod, and not a later pod of its name, still fits nowhere, or has a decision that the
         server does not show yet and that may still be lost."""
         pod = self._records.pod(mark.pod_key)
-        if pod is None or turn(pod) != mark.turn:
+        if pod is None or self._groups.turn_of(pod) != mark.turn:
             return False
         if not self._lines.fits_nowhere(pod.key):
             return bool(self._records.deciding_for(pod.key))
@@ -486,7 +492,7 @@ class Decisions:
         self, pod: Pod, claims: Sequence[ResourceClaim], pod_shape: bytes, barred: Mapping[str, str], now_s: float
     ) -> bool | None:
         before = self._starvation.earmark
-        found = self._starvation.consider(pod, claims, turn(pod), pod_shape, barred, now_s)
+        found = self._starvation.consider(pod, claims, self._groups.turn_of(pod), pod_shape, barred, now_s)
         if before is not None and self._starvation.earmark != before:
             self.may_help(frozenset((before.node,)))
         return found

@@ -3,6 +3,7 @@ group or none. One second a step."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.machine import Machine
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Pod, PodCondition
 from dracaena.controller.state.group_turns import GIVE_UP_S
 from dracaena.process.clock import rfc3339
 from support.allocation import blocks, claim, machine, pod, request
+from support.quota_world import moved, namespace
 from support.reconciling import Bench
 from support.starving_world import START, created
 
@@ -32,9 +34,10 @@ TRY_S: Final = 10
 """kube-scheduler tries a group that did not fit again after its longest back-off."""
 
 
-def member(name: str, group: str, second: int) -> Pod:
+def member(name: str, group: str, second: int, namespace: str = "default", priority: int = 0) -> Pod:
     """A pod of a group that asks for GPUs of its own."""
-    document: dict[str, Any] = msgspec.to_builtins(created(pod(name, name), second))
+    document: dict[str, Any] = msgspec.to_builtins(moved(created(pod(name, name), second), namespace))
+    document["spec"]["priority"] = priority
     if group:
         document["spec"]["schedulingGroup"] = {"podGroupName": group}
     return msgspec.convert(document, Pod)
@@ -50,22 +53,27 @@ class Group:
     is_gang: bool = True
     """Otherwise its pods are bound one by one, and have no group."""
     fits: bool = True
-    """Whether it fits on the nodes while nobody else is there."""
+    """Whether it fits on the nodes, and into the quota of its namespace, while nobody else is there."""
+    namespace: str = "default"
+    priority: int = 0
 
 
 @dataclass
 class GroupWorld:
-    """`bound_s`: group → when it was bound."""
+    """`quotas`: namespace → the GPUs that it may have. `bound_s`: group → when it was bound."""
 
     machines: Mapping[str, Machine]
     groups: Sequence[Group]
     seed: int = 0
+    quotas: Mapping[str, int] = field(default_factory=dict)
     now_s: int = 0
     bound_s: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
         self.bench = Bench(**self.machines)
+        for name, gpus in sorted(self.quotas.items()):
+            self.bench.cluster.intake.namespace_changed(None, namespace(name, json.dumps({"gpus": gpus})))
         self._said_at_s: dict[str, int] = {}
         self._ends: dict[str, int] = {}
 
@@ -77,8 +85,9 @@ class GroupWorld:
         self._rng.shuffle(come)
         for number, index in come:
             group, name = self.groups[number], f"g{number}-{index}"
-            waiting = member(name, f"g{number}" if group.is_gang else "", self.now_s)
-            self.bench.add(claim(name, request(count=group.sizes[index])), waiting)
+            gang = f"g{number}" if group.is_gang else ""
+            waiting = member(name, gang, self.now_s, group.namespace, group.priority)
+            self.bench.add(moved(claim(name, request(count=group.sizes[index])), group.namespace), waiting)
         for key in sorted(key for key, end_s in self._ends.items() if end_s <= self.now_s):
             self._end(key)
         self.bench.cluster.review_groups(self.bench.clock.monotonic())
@@ -92,38 +101,56 @@ class GroupWorld:
     def run(self) -> Sequence[Group]:
         """Go on until every group that fits was bound, or long after it should have been; return those that were not.
 
-        Whoever comes first may have to give up first, and gets nothing for as long again even when the others are gone;
-        and what is taken back takes a proof.
+        Whoever comes first may have to give up, and comes first again only after everybody else did; and what is taken
+        back takes a proof.
         """
-        until_s = sum(group.life_s + PROOF_S if group.fits else 2 * GIVE_UP_S for group in self.groups) + int(GIVE_UP_S)
-        while (left := self._not_bound()) and self.now_s < until_s:
+        round_s = int(sum(GIVE_UP_S for group in self.groups if group.is_gang) + GIVE_UP_S)
+        until_s = 2 * round_s + sum(group.life_s + PROOF_S for group in self.groups if group.fits)
+        while (left := self.not_bound()) and self.now_s < until_s:
             self.step()
         return left
 
-    def _not_bound(self) -> Sequence[Group]:
+    def not_bound(self) -> Sequence[Group]:
+        """The groups that fit and were not bound yet."""
         return [group for number, group in enumerate(self.groups) if group.fits and number not in self.bound_s]
 
     def _try(self, number: int, group: Group) -> None:
-        names = [f"g{number}-{index}" for index in range(len(group.sizes))]
-        there = [name for name in names if f"default/{name}" in self.bench.api.pods]
-        unbound = [name for name in there if not self.bench.api.pods[f"default/{name}"].spec.node_name]
-        ready = [name for name in unbound if name in self.bench.users(name)]
-        if not unbound or (group.is_gang and len(unbound) < len(names)):
+        keys = [f"{group.namespace}/g{number}-{index}" for index in range(len(group.sizes))]
+        unbound = [key for key in keys if key in self.bench.api.pods and not self.bench.api.pods[key].spec.node_name]
+        ready = [key for key in unbound if self._has_its_devices(key)]
+        if not unbound or (group.is_gang and len(unbound) < len(keys)):
             return
         bound = ready if len(ready) == len(unbound) or not group.is_gang else []
-        for name in bound:
-            node = self.bench.on_node(name)
-            assert node is not None
-            self.bench.bind(name, node)
-            self._ends[f"default/{name}"] = self.now_s + group.life_s
+        for key in bound:
+            allocation = self.bench.api.claims[key].status.allocation
+            assert allocation is not None
+            stored = self.bench.api.pods[key]
+            spec = msgspec.structs.replace(stored.spec, node_name=allocation.devices.results[0].pool)
+            self.bench.add(msgspec.structs.replace(stored, spec=spec))
+            self._ends[key] = self.now_s + group.life_s
         if len(bound) == len(unbound):
             self.bound_s.setdefault(number, self.now_s)
             return
-        for name in unbound:
-            if name not in bound and self.now_s - self._said_at_s.get(name, -TRY_S) >= TRY_S:
-                self._said_at_s[name] = self.now_s
-                if self.bench.cluster._state.records.unbound(f"default/{name}") is not None:
-                    self.bench.say(name, "0/2 nodes are available: the group does not fit.")
+        for key in unbound:
+            if key not in bound and self.now_s - self._said_at_s.get(key, -TRY_S) >= TRY_S:
+                self._said_at_s[key] = self.now_s
+                self._refuse(key)
+
+    def _has_its_devices(self, key: str) -> bool:
+        return any(
+            f"{key.partition('/')[0]}/{user.name}" == key for user in self.bench.api.claims[key].status.reserved_for
+        )
+
+    def _refuse(self, key: str) -> None:
+        if self.bench.cluster._state.records.unbound(key) is None:
+            return
+        stored = self.bench.api.pods[key]
+        said = PodCondition(
+            "PodScheduled", "False", "Unschedulable", "0/2 nodes are available: the group does not fit."
+        )
+        self.bench.add(
+            msgspec.structs.replace(stored, status=msgspec.structs.replace(stored.status, conditions=[said]))
+        )
 
     def _end(self, key: str) -> None:
         del self._ends[key]
@@ -132,19 +159,33 @@ class GroupWorld:
         self.bench.claim_changed(stored, None)
 
 
+NAMESPACES: Final = ("default", "research", "teaching")
+
+
 def any_world(seed: int) -> GroupWorld:
-    """Two to five gangs that come at about the same time, on one to three nodes; each fits while the others are gone,
-    but in some worlds the first fits never."""
+    """Two to five gangs that come at about the same time, on one to three nodes, in up to three namespaces; each fits
+    while the others are gone. In half of the worlds up to four more can never be complete: they ask for more than there
+    is, or than the quota of their namespace, which the others of it may need whole."""
     rng = random.Random(seed)
     made = rng.choice((FOUR, EIGHT))
     gpus, count = len(made.gpus), rng.randint(1, 3)
+    names = NAMESPACES[: rng.randint(1, len(NAMESPACES))]
     groups = []
     for _ in range(rng.randint(2, 5)):
         size = rng.choice([size for size in (1, 2, 4, 8) if size <= gpus])
         most = count * (gpus // size)
         pods = rng.randint(max(1, most // 2), most)
-        groups.append(Group((size,) * pods, rng.randint(1, 4), rng.randint(20, 200), is_gang=rng.random() < 0.85))
-    if rng.random() < 0.3:
-        size = rng.choice([size for size in (1, 2, 4) if size <= gpus])
-        groups.insert(0, Group((size,) * (count * gpus // size + 1), 1, 60, fits=False))
-    return GroupWorld({f"n{number}": made for number in range(count)}, groups, seed)
+        life_s, is_gang = rng.randint(20, 200), rng.random() < 0.85
+        groups.append(Group((size,) * pods, rng.randint(1, 4), life_s, is_gang, namespace=rng.choice(names)))
+    limited = rng.choice(names) if rng.random() < 0.4 else ""
+    quotas = (
+        {limited: max((sum(one.sizes) for one in groups if one.namespace == limited), default=1)} if limited else {}
+    )
+    for _ in range(rng.choice((0, 0, 0, 1, 2, 4))):
+        name, size = rng.choice(names), rng.choice([size for size in (1, 2, 4) if size <= gpus])
+        beyond = quotas[limited] if name == limited and rng.random() < 0.7 else count * gpus
+        never = Group(
+            (size,) * (beyond // size + 1), rng.randint(1, 3), 60, True, False, name, rng.choice((0, 0, 0, 7))
+        )
+        groups.insert(rng.randint(0, len(groups)), never)
+    return GroupWorld({f"n{number}": made for number in range(count)}, groups, seed, quotas)
