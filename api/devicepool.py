@@ -115,22 +115,39 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
     migs: dict[DeviceName, DecodedMig] = {}
     vgpus: dict[DeviceName, DecodedVgpu] = {}
     for device in sorted(devices, key=lambda device: device.name):
-        try:
-            if _value(device, table.TYPE) == table.MIG_TYPE:
-                mig = _read_mig(device, migs)
-                migs[mig.name] = mig
-            elif _value(device, table.TYPE) == table.VGPU_TYPE:
-                vgpu = _read_vgpu(device, vgpus)
-                vgpus[vgpu.name] = vgpu
-            else:
-                rows.append(_read_row(device))
-        except _UnreadableDeviceError as error:
-            problems.append(DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected))
+        problem = _read(device, rows, migs, vgpus)
+        problems += () if problem is None else (problem,)
     rows = _agreeing(rows, problems)
     topology = _topology(rows, problems)
     decoded = tuple(row.decoded for row in rows)
     partitions = _partitions(rows)
     return DecodedPool(decoded, topology, tuple(problems), tuple(migs.values()), tuple(vgpus.values()), partitions)
+
+
+def device_problem(device: Device) -> DeviceProblem | None:
+    """Return why decode_pool() skips a device, whatever else the pool has; None if it does not."""
+    return _read(device, [], {}, {})
+
+
+def _read(
+    device: Device,
+    rows: list[_Row],
+    migs: dict[DeviceName, DecodedMig],
+    vgpus: dict[DeviceName, DecodedVgpu],
+) -> DeviceProblem | None:
+    """Add a device to those of its kind, or return why it cannot be read."""
+    try:
+        if _value(device, table.TYPE) == table.MIG_TYPE:
+            mig = _read_mig(device, migs)
+            migs[mig.name] = mig
+        elif _value(device, table.TYPE) == table.VGPU_TYPE:
+            vgpu = _read_vgpu(device, vgpus)
+            vgpus[vgpu.name] = vgpu
+        else:
+            rows.append(_read_row(device))
+    except _UnreadableDeviceError as error:
+        return DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from dracaena.api.availability import current_pages, why_not_given, why_nothing_given
+from dracaena.api.device_taints import in_words, keeping_off, with_taint_rules
 from dracaena.api.devicepool import decode_pool
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig_layout import MigLayoutStatus, mig_layout_document, mig_layout_status
 from dracaena.api.names import taint_key
-from dracaena.api.objects import Node
+from dracaena.api.objects import Node, Taint
 from dracaena.api.passthrough import pci_bus_id_in
-from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.resource_objects import Device, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
 from dracaena.api.slice_drawing import DrawnGpu, cut_gpus
 from dracaena.api.tree import render_tree
@@ -58,10 +60,19 @@ class DeviceStatus:
     """The total of each capacity of a device that is given in shares; empty for others."""
     parent_uuid: str = ""
     """Of a MIG device."""
+    unavailable: str = ""
+    """Why no claim without tolerations gets it although nobody has it (api.availability); empty if one may."""
+    taints: tuple[Taint, ...] = ()
+    """All but ours."""
     start: int | None = None
     """For a part that a GPU is cut into on demand: its first memory slice, ..."""
     size: int = 0
     """... and how many."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has it, and a claim without tolerations could get it."""
+        return not self.holders and not self.unavailable
 
     @property
     def shares(self) -> tuple[Holder, ...]:
@@ -116,8 +127,8 @@ class PublishedNode:
 
     @property
     def free(self) -> int:
-        """Devices that no claim has."""
-        return sum(not device.holders for device in self.devices)
+        """Devices that are free."""
+        return sum(device.is_free for device in self.devices)
 
     @property
     def product(self) -> str:
@@ -133,13 +144,17 @@ class PublishedNode:
 
 
 def node_statuses(
-    driver: str, nodes: Iterable[Node], slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]
+    driver: str,
+    nodes: Iterable[Node],
+    slices: Iterable[ResourceSlice],
+    claims: Iterable[ResourceClaim],
+    rules: Sequence[DeviceTaintRule] = (),
 ) -> tuple[PublishedNode, ...]:
     """Put the lists together: one entry for each node with slices of the driver, by name. Pure."""
     pages: dict[str, list[ResourceSlice]] = {}
     for item in slices:
         if item.spec.driver == driver and item.spec.node_name:
-            pages.setdefault(item.spec.node_name, []).append(item)
+            pages.setdefault(item.spec.node_name, []).append(with_taint_rules(item, rules))
     by_name = {node.metadata.name: node for node in nodes}
     held = holders_of(driver, claims)
     return tuple(node_status(driver, name, pages[name], by_name.get(name), held) for name in sorted(pages))
@@ -202,7 +217,8 @@ def node_status(
     node: Node | None,
     held: Held,
 ) -> PublishedNode:
-    """Return what a node publishes. `pages` are all its slices, at least one. Cost: O(GPUs²)."""
+    """Return what a node publishes. `pages` are all its slices, at least one, with the taints of DeviceTaintRules.
+    Cost: O(GPUs²)."""
     current = current_pages(pages)
     pool_name = current[0].spec.pool.name
     decoded = decode_pool(device for page in current for device in page.spec.devices)
@@ -214,6 +230,15 @@ def node_status(
         if device.allow_multiple_allocations
     }
     ordinals = {str(item.name): item.ordinal for item in decoded.gpus}
+    nothing_given = next(why_nothing_given(pages, node), "")
+    by_name = {device.name: device for page in current for device in page.spec.devices}
+
+    def status_of(device: str) -> DeviceStatus:
+        taints = tuple(taint for taint in by_name[device].taints if taint.key != taint_key(driver))
+        unavailable = nothing_given or why_not_given(driver, by_name[device])
+        holders = tuple(held.get((pool_name, device), ()))
+        return DeviceStatus(device, holders, capacity=shared.get(device, {}), unavailable=unavailable, taints=taints)
+
     missing = Gpu(uuid="", index=0)
     gpus = tuple(
         published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
@@ -222,17 +247,12 @@ def node_status(
     return PublishedNode(
         name,
         Machine(name, gpus, decoded.topology),
-        {
-            ordinal: DeviceStatus(
-                item.name, tuple(held.get((pool_name, item.name), ())), capacity=shared.get(item.name, {})
-            )
-            for ordinal, item in published.items()
-        },
+        {ordinal: status_of(item.name) for ordinal, item in published.items()},
         tuple(
-            DeviceStatus(
-                item.name,
-                tuple(held.get((pool_name, item.name), ())),
-                item.profile,
+            replace(
+                status_of(item.name),
+                profile=item.profile,
+                capacity={},
                 parent_uuid=item.parent_uuid,
                 start=item.start,
                 size=item.size or 0,
@@ -241,11 +261,8 @@ def node_status(
             if item.start is None or (pool_name, item.name) in held
         ),
         cut_gpus(decoded.mig_devices, {device for pool, device in held if pool == pool_name}),
-        tuple(remarks_of(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
-        tuple(
-            DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())), item.type_name)
-            for item in decoded.vgpus
-        ),
+        tuple(remarks_of(driver, pages, node)) + tuple(problem.text for problem in decoded.problems),
+        tuple(replace(status_of(item.name), profile=item.type_name, capacity={}) for item in decoded.vgpus),
         None if node is None else mig_layout_status(driver, node),
         {
             ordinals[device]: ordinals[whole]
@@ -269,28 +286,32 @@ def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
     return {device: counter_set for device, counter_set in sets.items() if counter_set in names}
 
 
-def current_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
-    """Return the slices of the newest generation. There is at least one if `pages` has one."""
-    newest = max(page.spec.pool.generation for page in pages)
-    return [page for page in pages if page.spec.pool.generation == newest]
+MOST_TAINTS: Final = 8
+"""Different taints named in a node's remarks: a node of 8 GPUs rarely has two."""
 
 
-def remarks_of(driver: str, current: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
-    """Yield why free devices of a node may not be given, in words. `current`: see current_pages()."""
-    if node is None:
-        yield "there is no such Node"
-    elif node.spec.unschedulable:
-        yield "cordoned"
-    wanted = max(page.spec.pool.resource_slice_count for page in current)
-    if len(current) < wanted:
-        yield f"{len(current)} of {wanted} slices of its pool are there"
+def remarks_of(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
+    """Yield why devices of a node that nobody has may not be given, and what else their taints say, in words. `pages`:
+    see node_status()."""
+    yield from why_nothing_given(pages, node)
     ours = taint_key(driver)
-    devices = [device for page in current for device in page.spec.devices]
+    devices = [device for page in current_pages(pages) for device in page.spec.devices]
     if devices and not any(taint.key == ours for device in devices for taint in device.taints):
         yield "kube-scheduler allocates here"
-    others = Counter(taint.key for device in devices for taint in device.taints if taint.key != ours)
-    for key, count in sorted(others.items()):
-        yield f"taint {key} on {count} of its devices"
+    yield from _taint_remarks(Counter(each for device in devices for each in _taints(device, ours)))
+
+
+def _taints(device: Device, ours: str) -> set[tuple[str, bool]]:
+    """Return the taints of a device but ours, in words, each with whether it keeps claims off."""
+    blocking = set(keeping_off(device.taints))
+    return {(in_words(taint), taint in blocking) for taint in device.taints if taint.key != ours}
+
+
+def _taint_remarks(others: Mapping[tuple[str, bool], int]) -> Iterator[str]:
+    for (words, keeps_off), count in sorted(others.items())[:MOST_TAINTS]:
+        yield f"taint {words} on {count} of its devices{'' if keeps_off else ', which keeps no pod off'}"
+    if len(others) > MOST_TAINTS:
+        yield f"{len(others) - MOST_TAINTS} more taints on its devices"
 
 
 def tree_lines(node: PublishedNode) -> Iterator[str]:
@@ -328,7 +349,8 @@ def label_of(device: DeviceStatus) -> str:
     """Return who has a device, in words."""
     shares = device.shares
     if not shares:
-        return "; ".join(map(str, device.holders)) or "free"
+        unused = f"unused: {device.unavailable}" if device.unavailable else "free"
+        return "; ".join(map(str, device.holders)) or unused
     taken = taken_in_words([one.consumed or {} for one in shares], device.capacity)
     modes = ", ".join(sorted({one.mode or "" for one in shares} - {NO_MODE}))
     count = f"{counted(len(shares), 'share')}{f' by {modes}' if modes else ''}: {taken}"
@@ -344,7 +366,7 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
             "uuid": node.machine.gpus[ordinal].uuid,
             "product": node.machine.gpus[ordinal].product_name,
             **({"capacity": dict(device.capacity)} if device.capacity else {}),
-            "heldBy": _held_by(device),
+            **_state(device),
         }
         for ordinal, device in sorted(node.gpus.items())
     ]
@@ -353,11 +375,11 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
             "device": mig.name,
             "profile": mig.profile,
             **({} if mig.start is None else {"parentUUID": mig.parent_uuid, "start": mig.start, "size": mig.size}),
-            "heldBy": _held_by(mig),
+            **_state(mig),
         }
         for mig in node.migs
     ]
-    vgpus = [{"device": one.name, "type": one.profile, "heldBy": _held_by(one)} for one in node.vgpus]
+    vgpus = [{"device": one.name, "type": one.profile, **_state(one)} for one in node.vgpus]
     return {
         "name": node.name,
         "free": node.free,
@@ -367,6 +389,15 @@ def node_document(node: PublishedNode) -> dict[str, Any]:
         **({"partitions": node.linked_sets} if node.partitions else {}),
         "remarks": list(node.remarks),
         **({} if node.layout is None else {"migLayout": mig_layout_document(node.layout)}),
+    }
+
+
+def _state(device: DeviceStatus) -> dict[str, Any]:
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in device.taints]
+    return {
+        "heldBy": _held_by(device),
+        **({"taints": taints} if taints else {}),
+        **({"unavailable": device.unavailable} if device.unavailable else {}),
     }
 
 

@@ -194,6 +194,23 @@ def too_small_gpus(amount: str, largest: str, which: str = "") -> str:
 NO_GPU_FOR_AMOUNTS: Final = f"no GPU{MATCHING} can give these amounts of its capacities together"
 
 
+def unknown_fields(names: str, what: str) -> str:
+    """Say that fields of a slice are not known, and what follows."""
+    return f"{names}: unknown to this version: {what} is left alone"
+
+
+def of_untainted(text: str) -> str:
+    """Return words about free GPUs, changed so that they are about those whose taints the claims tolerate: the others
+    are free, too, and may be enough."""
+    return text.replace(" free ", " free, untainted ")
+
+
+def all_tainted(*, free: bool) -> str:
+    """Say that a node has no GPU for a pod that wants one, because of taints; `free`: some of its free GPUs are all
+    that is tainted, else each GPU is."""
+    return f"whose{' free' if free else ''} GPUs all have taints that the claim does not tolerate"
+
+
 def unused_request(request: str, claim: str) -> str:
     """Say that a request of a claim, by the pod's name for it, is in no container's resources.claims."""
     return f"no container names request {request} of claim {claim}: its devices are taken, and no container sees them"

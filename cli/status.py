@@ -62,13 +62,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.api.mig_layout import ConditionedNode
     from dracaena.api.node_status import node_document, node_statuses
     from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+    from dracaena.cli.device_taint_rules import taint_rules
     from dracaena.cli.namespace_quotas import quota_document, quota_lines, quota_states
 
     client, driver = connect(arguments), arguments.driver_name
     nodes = client.list(ConditionedNode).items
     slices = client.list(ResourceSlice, field_selector=f"spec.driver={driver}").items
     claims = client.list(ResourceClaim).items
-    found = node_statuses(driver, nodes, slices, claims)
+    found = node_statuses(driver, nodes, slices, claims, taint_rules(client))
     shown = _named(found, arguments.nodes, nodes, driver)
     quotas = () if arguments.nodes else quota_states(driver, _namespaces(client), nodes, slices, claims)
     if arguments.output == "json":
@@ -129,10 +130,11 @@ def _total(shown: Sequence[PublishedNode]) -> str:
     from dracaena.api.node_status import counted
 
     counts = _summary(shown)
-    used = counts["devices"] - counts["free"]
+    unused = f"{counts['unavailable']} unused but not available, " if counts["unavailable"] else ""
+    used = counts["devices"] - counts["free"] - counts["unavailable"]
     return (
         f"{counted(counts['nodes'], 'node')}, {counted(counts['devices'], 'device')}: {counts['free']} free, "
-        f"{used} held by {counted(counts['claims'], 'claim')}"
+        f"{unused}{used} held by {counted(counts['claims'], 'claim')}"
     )
 
 
@@ -142,5 +144,6 @@ def _summary(shown: Sequence[PublishedNode]) -> dict[str, int]:
         "nodes": len(shown),
         "devices": sum(len(node.devices) for node in shown),
         "free": sum(node.free for node in shown),
+        "unavailable": sum(not one.holders and not one.is_free for node in shown for one in node.devices),
         "claims": len(claims),
     }

@@ -53,11 +53,13 @@ class Watches:
         )
         self.nodes = Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True)
         self.slices, *others = _slices(client, clock, drivers, slice_changed)
+        classes, self.taint_rules = _devices(client, clock, intake)
         self.all: tuple[Reflector[Any], ...] = (
             self.nodes,
             self.namespaces,
             *_storage(client, clock, intake),
-            *_devices(client, clock, intake),
+            classes,
+            self.taint_rules,
             self.slices,
             *others,
             self.claims,
@@ -150,7 +152,9 @@ def _slices(
     )
 
 
-def _devices(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflector[Any], ...]:
+def _devices(
+    client: KubeClient, clock: Clock, intake: Intake
+) -> tuple[Reflector[DeviceClass], Reflector[DeviceTaintRule]]:
     return (
         Reflector(client, DeviceClass, clock=clock, on_change=intake.class_changed, stand_in=class_stand_in),
         Reflector(

@@ -43,7 +43,13 @@ def build_page(
         return tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name)))
 
     def watched() -> Watched:
-        return Watched(watches.nodes.snapshot(), watches.slices.snapshot(), watches.claims.snapshot(), waiting_pods())
+        return Watched(
+            watches.nodes.snapshot(),
+            watches.slices.snapshot(),
+            watches.claims.snapshot(),
+            waiting_pods(),
+            watches.taint_rules.snapshot(),
+        )
 
     source = PageSource(
         settings.driver_name,

@@ -74,9 +74,13 @@ def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dic
         return {**found, "state": "not published", "label": "not published", "heldBy": []}
     parts = sum(part.parent_uuid == gpu.uuid and part.start is not None for part in node.migs)
     label = f"cut into {counted(parts, 'part')}" if parts else label_of(device)
-    state = "shared" if parts or device.shares else "taken" if device.holders else "free"
+    state = "shared" if parts or device.shares else _state(device)
     product = {"product": shown_text(gpu.product_name or ""), "uuid": shown_text(gpu.uuid)}
     return {**found, **product, **_device(device), "state": state, "label": shown_text(label)}
+
+
+def _state(device: DeviceStatus) -> str:
+    return "taken" if device.holders else "free" if device.is_free else "unavailable"
 
 
 def _device(device: DeviceStatus) -> dict[str, Any]:

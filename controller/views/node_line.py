@@ -13,8 +13,10 @@ from typing import Final
 
 from dracaena.api import attributes as table
 from dracaena.api.attributes import AttributeSpec
+from dracaena.api.availability import current_pages, why_not_given, why_nothing_given
+from dracaena.api.device_taints import keeping_off
 from dracaena.api.names import taint_key
-from dracaena.api.node_status import DeviceStatus, Held, Holder, current_pages, handed_devices, remarks_of
+from dracaena.api.node_status import DeviceStatus, Held, Holder, handed_devices, remarks_of
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import Device, ResourceSlice
 
@@ -22,6 +24,8 @@ FREE: Final = "."
 SHARED: Final = "+"
 """A GPU of which a claim has a part or a share."""
 TAKEN: Final = "#"
+UNAVAILABLE: Final = "!"
+"""Nobody has it, and no claim without tolerations gets it."""
 NOT_PUBLISHED: Final = "x"
 
 
@@ -35,8 +39,9 @@ class GpuPlace:
     nvlink_group: int | None
     """The same number for GPUs that NVLinks connect; None: unknown."""
     is_open: bool
-    """Whether a pod without tolerations that asks for GPUs could get it: it carries only our taint, and is not for
-    virtual machines."""
+    """Whether the controller gives it to pods that ask for GPUs: it has our taint, and is not for virtual machines."""
+    is_available: bool
+    """Whether a claim without tolerations may get it (api.availability)."""
     capacity: Mapping[str, str] = field(default_factory=dict)
     """Of a GPU that is given in shares."""
 
@@ -51,11 +56,13 @@ class PoolLine:
     """By ordinal."""
     migs: tuple[str, ...]
     """Names of the MIG devices that exist, then those of vGPUs."""
+    unavailable: frozenset[str]
+    """Those of them that no claim without tolerations gets."""
     parts: Mapping[str, str]
     """Device that a GPU is cut into on demand → UUID of that GPU."""
     remarks: tuple[str, ...]
-    takes_pods: bool
-    """Whether there is a Node, and it is not cordoned."""
+    gives: bool
+    """Whether claims may get anything of the node now (why_nothing_given)."""
     handed: Mapping[str, str] = field(default_factory=dict)
     """Device for virtual machines → the device of `gpus` that is the same GPU."""
 
@@ -70,7 +77,7 @@ class NodeLine:
     """Whole GPUs, MIG devices and vGPUs that can be had, as PublishedNode.devices has them."""
     free: int
     cells: str
-    """One sign per GPU, by ordinal: FREE, SHARED, TAKEN or NOT_PUBLISHED."""
+    """One sign per GPU, by ordinal: FREE, SHARED, TAKEN, UNAVAILABLE or NOT_PUBLISHED."""
     mig_cells: str
     """The same for MIG devices, then vGPUs, by name."""
     open_gpus: tuple[int, ...]
@@ -85,14 +92,19 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
     migs: list[str] = []
     vgpus: list[str] = []
     parts: dict[str, str] = {}
+    gives = not any(why_nothing_given(pages, node))
+    unavailable = set()
     products: Counter[str] = Counter()
     handed = handed_devices(current)
     for device in (device for page in current for device in page.spec.devices if device.name not in handed):
         kind = _text(device, table.TYPE)
+        is_available = gives and not why_not_given(driver, device)
+        if not is_available:
+            unavailable.add(device.name)
         if kind == table.VGPU_TYPE:
             vgpus.append(device.name)
         elif kind != table.MIG_TYPE:
-            gpus.append(_gpu(device, taint_key(driver)))
+            gpus.append(_gpu(device, taint_key(driver), is_available=is_available))
             products[_text(device, table.PRODUCT_NAME) or "unknown product"] += 1
         elif _number(device, table.PLACEMENT_START) is None:
             migs.append(device.name)
@@ -103,9 +115,10 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         _product(products, "MIG devices only" if migs or parts else "vGPUs only" if vgpus else "no GPU"),
         tuple(sorted(gpus, key=lambda gpu: (gpu.ordinal, gpu.name))),
         (*sorted(migs), *sorted(vgpus)),
+        frozenset(unavailable.intersection((*migs, *vgpus))),
         parts,
-        tuple(remarks_of(driver, current, node)),
-        takes_pods=node is not None and not node.spec.unschedulable,
+        tuple(remarks_of(driver, pages, node)),
+        gives=gives,
         handed=handed,
     )
 
@@ -120,7 +133,10 @@ def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
         for gpu in pool.gpus
     }
     whole = sum(gpu.uuid not in cut or bool(held.get((pool.pool, gpu.name))) for gpu in pool.gpus)
-    mig_cells = "".join(TAKEN if (pool.pool, device) in held else FREE for device in pool.migs)
+    mig_cells = "".join(
+        TAKEN if (pool.pool, device) in held else UNAVAILABLE if device in pool.unavailable else FREE
+        for device in pool.migs
+    )
     return NodeLine(
         name,
         pool.product,
@@ -128,7 +144,7 @@ def node_line(name: str, pool: PoolLine, held: Held) -> NodeLine:
         free=[*signs.values()].count(FREE) + mig_cells.count(FREE),
         cells="".join(signs.get(ordinal, NOT_PUBLISHED) for ordinal in range(max(signs, default=-1) + 1)),
         mig_cells=mig_cells,
-        open_gpus=_open_gpus(pool, signs) if pool.takes_pods else (),
+        open_gpus=_open_gpus(pool, signs) if pool.gives else (),
         remarks=pool.remarks,
     )
 
@@ -137,7 +153,7 @@ def _sign(gpu: GpuPlace, holders: Sequence[Holder], cut: set[str]) -> str:
     if gpu.uuid in cut:
         return SHARED
     if not holders:
-        return FREE
+        return FREE if gpu.is_available else UNAVAILABLE
     return SHARED if DeviceStatus(gpu.name, tuple(holders), capacity=gpu.capacity).shares else TAKEN
 
 
@@ -151,15 +167,16 @@ def _open_gpus(pool: PoolLine, signs: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted(groups.values(), reverse=True))
 
 
-def _gpu(device: Device, own_taint: str) -> GpuPlace:
-    keys = {taint.key for taint in device.taints}
+def _gpu(device: Device, own_taint: str, *, is_available: bool) -> GpuPlace:
+    is_ours = any(taint.key == own_taint for taint in keeping_off(device.taints))
     shared = device.allow_multiple_allocations
     return GpuPlace(
         device.name,
         _text(device, table.UUID) or "",
         min(_number(device, table.ORDINAL) or 0, table.MAX_ORDINAL),
         _number(device, table.NVLINK_GROUP),
-        is_open=keys == {own_taint} and _text(device, table.TYPE) != table.VFIO_TYPE,
+        is_open=is_ours and _text(device, table.TYPE) != table.VFIO_TYPE,
+        is_available=is_available,
         capacity={name: capacity.value for name, capacity in device.capacity.items()} if shared else {},
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dracaena.api.device_taints import with_taint_rules
 from dracaena.api.node_status import Held, PublishedNode, holders_in_turns, node_status
 from dracaena.api.objects import Node
-from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.resource_objects import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.views.node_line import NodeLine, PoolLine, node_line, pool_line
 
 NODES_A_TURN = 25
@@ -41,6 +42,7 @@ class Watched:
     claims: Sequence[ResourceClaim]
     waiting: Sequence[WaitingPod] | None = ()
     """None: unknown to this replica."""
+    taint_rules: Sequence[DeviceTaintRule] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,15 @@ class ClusterSnapshot:
     """All nodes that publish our devices, by name."""
     waiting: tuple[WaitingPod, ...] | None = ()
     """Longest wait first; None: unknown to this replica."""
+    taint_rules: Sequence[DeviceTaintRule] = ()
 
     def node(self, name: str) -> PublishedNode | None:
         """Return all that we know about one node; None if it publishes no devices of ours. Cost: O(GPUs²)."""
         pages = self.pages.get(name)
-        return None if pages is None else node_status(self.driver, name, pages, self.nodes.get(name), self.held)
+        if pages is None:
+            return None
+        tainted = [with_taint_rules(page, self.taint_rules) for page in pages]
+        return node_status(self.driver, name, tainted, self.nodes.get(name), self.held)
 
 
 class SnapshotMaker:
@@ -70,6 +76,7 @@ class SnapshotMaker:
     def __init__(self, driver: str) -> None:
         self._driver = driver
         self._pools: dict[str, tuple[tuple[ResourceSlice, ...], Node | None, PoolLine]] = {}
+        self._rules: Sequence[DeviceTaintRule] = ()
 
     def turns(self, watched: Watched) -> Iterator[ClusterSnapshot | None]:
         """Yield None after each turn, and finally the snapshot."""
@@ -78,6 +85,9 @@ class SnapshotMaker:
             if item.spec.node_name:
                 pages.setdefault(item.spec.node_name, []).append(item)
         nodes = {node.metadata.name: node for node in watched.nodes}
+        if list(watched.taint_rules) != list(self._rules):
+            self._pools.clear()
+        self._rules = watched.taint_rules
         yield None
         held: Held = {}
         for found in holders_in_turns(self._driver, watched.claims, claims_a_turn=CLAIMS_A_TURN):
@@ -92,7 +102,8 @@ class SnapshotMaker:
             del self._pools[name]
         yield None
         waiting = None if watched.waiting is None else tuple(sorted(watched.waiting, key=_longest_first))
-        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), waiting)
+        rules = watched.taint_rules
+        yield ClusterSnapshot(self._driver, nodes, pages, held, watched.claims, tuple(lines), waiting, rules)
 
     def _pool(self, name: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
         """Read a node's slices again only if the objects are not the same as last time."""
@@ -100,7 +111,7 @@ class SnapshotMaker:
         known = self._pools.get(name)
         if known is not None and known[1] is node and list(map(id, known[0])) == list(map(id, found)):
             return known[2]
-        line = pool_line(self._driver, found, node)
+        line = pool_line(self._driver, [with_taint_rules(page, self._rules) for page in found], node)
         self._pools[name] = (found, node, line)
         return line
 

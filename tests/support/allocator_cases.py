@@ -16,6 +16,7 @@ import msgspec
 
 from dracaena.api import objects, resource_objects
 from dracaena.api.device_id import DeviceId
+from dracaena.api.device_taints import with_taint_rules
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson
@@ -24,7 +25,6 @@ from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.claims import Claim, Unsupported, read_claim, read_class
 from dracaena.controller.allocation.legal.read.features import RULES_OF_1_37, V1_37, Features, KubernetesVersion
 from dracaena.controller.allocation.legal.read.slices import Slice, read_slice
-from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.legal.selectors import Selectors
 
 Document = Mapping[str, Any]

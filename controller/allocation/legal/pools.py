@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from dracaena.api.device_id import PoolId
 from dracaena.api.objects import Node
+from dracaena.api.reasons import unknown_fields
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, bad_slice
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import (
@@ -16,7 +17,6 @@ from dracaena.controller.allocation.legal.read.slices import (
     PublishedDevice,
     ReachableDevice,
     Slice,
-    unknown_fields,
 )
 from dracaena.controller.allocation.nodes.matching import read_node_selector
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dracaena.api.device_taints import keeping_off
 from dracaena.api.limits import DNS_LABEL_BYTES, DNS_SUBDOMAIN_BYTES
 from dracaena.api.objects import Node, Pod, Taint, Toleration
 from dracaena.api.packed import unpacked
@@ -144,7 +145,6 @@ def _is_list_of_objects(value: Any) -> bool:
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What `kubectl cordon` adds; a pod that tolerates it may still go there."""
 
-_BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 """PreferNoSchedule only lowers kube-scheduler's score. Other effects of devices, such as None, keep no pod away."""
 
 
@@ -185,10 +185,7 @@ def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
     """Return the first untolerated taint with effect NoSchedule or NoExecute. Other effects do not count."""
     known = tuple(tolerations)
-    for taint in taints:
-        if taint.effect in _BLOCKING_EFFECTS and not tolerates(known, taint):
-            return taint
-    return None
+    return next((taint for taint in keeping_off(taints) if not tolerates(known, taint)), None)
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:

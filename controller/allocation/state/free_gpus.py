@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from dracaena.api.attributes import TYPE, VFIO_TYPE
-from dracaena.api.objects import Taint
-from dracaena.controller.allocation.nodes.matching import first_untolerated
+from dracaena.api.availability import why_node_closed
+from dracaena.api.device_taints import keeping_off
 from dracaena.controller.allocation.nodes.node_filter import Barriers
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodeState
-
-NODE_CONDITIONS: Final = "node.kubernetes.io/"
-"""Prefix of the keys of taints by which Kubernetes says that a node is not ready, or has no room. Other taints are an
-admin's: pods for GPUs usually tolerate those."""
-
 
 NODES_A_TURN: Final = 500
 """Some 1 µs each, and a decision waits for at most one turn."""
@@ -40,7 +35,7 @@ def free_gpus_in_turns(inventory: Inventory) -> Iterator[FreeGpus | None]:
 
     The inventory may change between turns: the count is then not that of one moment, but no node counts twice.
     """
-    if first_untolerated(inventory.taints_of_all, ()) is not None:
+    if any(keeping_off(inventory.taints_of_all)):
         yield FreeGpus(0, 0)
         return
     is_open, left_out = cache(_is_open), cache(_left_out)
@@ -62,7 +57,7 @@ def _left_out(kind: NodeKind) -> int:
 
 
 def _tainted(kind: NodeKind) -> int:
-    return mask_of(ordinal for ordinal, taints in kind.foreign_taints if first_untolerated(taints, ()) is not None)
+    return mask_of(ordinal for ordinal, taints in kind.foreign_taints if any(keeping_off(taints)))
 
 
 def _for_virtual_machines(kind: NodeKind) -> int:
@@ -71,8 +66,4 @@ def _for_virtual_machines(kind: NodeKind) -> int:
 
 
 def _is_open(barriers: Barriers) -> bool:
-    return not barriers.unschedulable and first_untolerated(_conditions(barriers.taints), ()) is None
-
-
-def _conditions(taints: Iterable[Taint]) -> tuple[Taint, ...]:
-    return tuple(taint for taint in taints if taint.key.startswith(NODE_CONDITIONS))
+    return not why_node_closed(unschedulable=barriers.unschedulable, taints=barriers.taints)

@@ -14,6 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from dracaena.api.device_id import DeviceId, PoolId
+from dracaena.api.device_taints import with_taint_rules
 from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Taint
 from dracaena.api.partitions import broken
@@ -24,7 +25,6 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice, re
 from dracaena.controller.allocation.legal.read.taints import (
     selects_all,
     selects_any,
-    with_taint_rules,
     without_taint,
 )
 from dracaena.controller.allocation.nodes.node_filter import NodeIndex
@@ -445,10 +445,10 @@ class Inventory:
 
     def _state_now(self, name: str) -> NodeState | str:
         pool = self.pool(name)
-        if pool is None:
-            return f"without usable GPUs of {self.driver}"
-        if not pool.offered and not pool.others:
+        if pool is not None and pool.is_left_to_scheduler:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
+        if pool is None or not (pool.offered or pool.others):
+            return f"without usable GPUs of {self.driver}"
         held = self.holdings.in_pool(PoolId(self.driver, pool.pool)) if pool.order or pool.kind.shareable else ()
         rest = held_by_place(pool, held)
         free = self._free(pool) & ~(broken(pool.kind.partitions.gpus, rest) if pool.kind.partitions.gpus else 0)

@@ -219,6 +219,8 @@ class NodePool:
     """Names of all devices, in the order in which they are tried; empty if the kind has no `rest`."""
     clique: str | None = None
     """The fabric clique of all published GPUs; None if they have none, or more than one."""
+    is_left_to_scheduler: bool = False
+    """Whether something is published, and none of it has a taint of ours."""
 
     @property
     def box(self) -> Box:

@@ -11,15 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api import availability
 from dracaena.api.attributes import FABRIC_CLIQUE
+from dracaena.api.availability import current_pages, unfinished, why_pool_unusable
+from dracaena.api.device_taints import keeping_off
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.partitions import partitioned_sets
+from dracaena.api.reasons import unknown_fields
 from dracaena.api.resource_objects import Counter, Device, ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.capacity import is_whole_by_default
 from dracaena.controller.allocation.legal.pools import SliceIndex
-from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.legal.read.slices import Slice
 from dracaena.controller.allocation.legal.read.taints import timeless
 from dracaena.controller.allocation.score.box import mask_of
@@ -50,43 +53,21 @@ class PoolContents:
 
 
 def several_pools(node: str, pool: str, count: int) -> PoolDefect:
-    """Return what to say about each of several pools of one node.
-
-    None of them is used: ordinals of two pools say nothing about each other.
-    """
-    return PoolDefect(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
+    """Return what to say about each of several pools of one node."""
+    return PoolDefect(pool, "", availability.several_pools(node, count))
 
 
 def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
     """Read all slices of one pool of ours, in any order."""
-    every = sorted(slices, key=lambda item: item.metadata.name)
-    newest = max(item.spec.pool.generation for item in every)
-    pages = [item for item in every if item.spec.pool.generation == newest]
+    pages = current_pages(sorted(slices, key=lambda item: item.metadata.name))
     pool = pages[0].spec.pool
-    if len(pages) != pool.resource_slice_count:
-        text = f"generation {newest} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
-        return PoolContents(None, (PoolDefect(pool.name, "", text, passing=True),))
-    problem = _unusable(pages)
-    if problem is not None:
+    missing = unfinished(pages)
+    if missing:
+        return PoolContents(None, (PoolDefect(pool.name, "", missing, passing=True),))
+    problem = why_pool_unusable(pages)
+    if problem:
         return PoolContents(None, (PoolDefect(pool.name, "", problem),))
     return _decode(driver, pool.name, pages)
-
-
-_SKIPS: Final = "skipNodeOperations: GPUs are of no use unless the plugin prepares them: the pool is left alone"
-
-
-def _unusable(pages: list[ResourceSlice]) -> str | None:
-    nodes = sorted({page.spec.node_name for page in pages})
-    if len(nodes) > 1 or not nodes[0]:
-        return f"slices name the nodes {nodes}, expected one node"
-    for page in pages:
-        if page.spec.unknown:
-            return f"slice {page.metadata.name}: {legal.unknown_fields(page.spec.unknown, 'the pool')}"
-        if page.spec.skip_node_operations:
-            return f"slice {page.metadata.name}: {_SKIPS}"
-    names = [device.name for page in pages for device in page.spec.devices]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    return f"device {twice[0]} is published twice" if twice else None
 
 
 def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolContents:
@@ -96,7 +77,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     decoded = decode_pool(devices)
     problems = (
         *(PoolDefect(pool, problem.device, problem.text) for problem in decoded.problems),
-        *(PoolDefect(pool, one.name, legal.unknown_fields(one.unknown, "the device")) for one in newer),
+        *(PoolDefect(pool, one.name, unknown_fields(one.unknown, "the device")) for one in newer),
     )
     names: list[str | None] = [None] * decoded.topology.gpu_count
     for gpu in decoded.gpus:
@@ -144,6 +125,8 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         others=others,
         order=() if is_plain else tuple(device.name for device in every),
         clique=_clique(published),
+        is_left_to_scheduler=bool(every)
+        and not any(taint.key == key for one in every for taint in keeping_off(one.taints)),
     )
     return PoolContents(node_pool, problems)
 

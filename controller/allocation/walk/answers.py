@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from heapq import merge
 from itertools import takewhile
@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from dracaena.api.decision import part_in_words
 from dracaena.api.objects import Taint, Toleration
+from dracaena.api.reasons import of_untainted
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
@@ -143,6 +144,7 @@ class KindAnswers:
         "known",
         "of_request",
         "present",
+        "tainted",
     )
 
     def __init__(self, owner: Answers, engine: Engine, question: Question, kind: NodeKind) -> None:
@@ -153,6 +155,8 @@ class KindAnswers:
         self._question = question
         self.present = found.present & ~_left_out(kind.twins, found.of_request)
         """Mask of the devices that count for the pod at all (Eligible); of twins only the one that it may have."""
+        self.tainted = _published(kind) & ~found.present
+        """Mask of the devices that no request may have because of their taints."""
         self.of_request = found.of_request
         """Masks of the devices that each request may have (Eligible)."""
         # Only partitions ask which claims GPUs are for; elsewhere all pods with the same requests share answers.
@@ -183,7 +187,7 @@ class KindAnswers:
 
     def may_give_gpus(self) -> bool:
         """Return whether any request may have a GPU of such a node, free or not: only GPUs are chosen by links."""
-        published = mask_of(ordinal for ordinal, device in enumerate(self._kind.devices) if device is not None)
+        published = _published(self._kind)
         return any(mask & published for mask in self.of_request)
 
     def matches_parts(self) -> bool:
@@ -201,7 +205,10 @@ class KindAnswers:
 
     def beside(self, free: int, held: int) -> NodeAnswer:
         """Return the answer for a pod that already holds devices of the node. Only the engine remembers it."""
-        usable = free & self.present & ~held
+        answer = self._usable(free & self.present & ~held, held)
+        return replace(answer, reason=of_untainted(answer.reason)) if free & self.tainted & ~held else answer
+
+    def _usable(self, usable: int, held: int) -> NodeAnswer:
         if self._distinct:
             return self._differing(usable, held)
         found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
@@ -247,6 +254,10 @@ class KindAnswers:
             if (mask & group).bit_count() > 1:
                 return False
         return not mask & ~known
+
+
+def _published(kind: NodeKind) -> int:
+    return mask_of(ordinal for ordinal, device in enumerate(kind.devices) if device is not None)
 
 
 def _gpus(kind: NodeKind) -> tuple[int, ...]:

@@ -155,20 +155,23 @@ class LastingLacks:
     def _not_now(self, name: str, text: str) -> str:
         """Say why a node that has enough GPUs has too few of them now."""
         state, pool = self._on(name)
-        if (
-            self._rules.reads_shares
-            or self._count < 2
-            or self._inventory.is_mixed(state.kind)
-            or self._rules.held(name)
-        ):
+        count = self._count
+        if self._rules.reads_shares or not count or self._inventory.is_mixed(state.kind) or self._rules.held(name):
             return text
         present = self._rules.answers.of_kind(state.kind).present
-        if (state.free & present).bit_count() >= self._count:
+        if (state.free & present).bit_count() >= count:
             return text
-        count = self._count
-        if (pool.offered & present).bit_count() >= count:
-            return f"with {count} or more GPUs, fewer than {count} of them free"
-        return f"with {count} or more GPUs, fewer than {count} of them without taints that the claim does not tolerate"
+        is_tainted = (pool.offered & present).bit_count() < count
+        is_free = state.free.bit_count() >= count
+        if count == 1:
+            return reasons.all_tainted(free=not is_tainted) if is_tainted or is_free else text
+        if is_tainted:
+            return (
+                f"with {count} or more GPUs, fewer than {count} of them without taints that the claim does not tolerate"
+            )
+        if is_free:
+            return f"with {count} or more GPUs, fewer than {count} of them free and untainted"
+        return f"with {count} or more GPUs, fewer than {count} of them free"
 
     def _on(self, name: str) -> tuple[NodeState, NodePool]:
         state, pool = self._inventory.state(name), self._inventory.pool(name)

@@ -9,14 +9,14 @@ pool (IdentityMasks).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
 from typing import Final, Protocol
 
 from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
-from dracaena.api.reasons import too_small_gpus
+from dracaena.api.reasons import of_untainted, too_small_gpus
 from dracaena.api.sharing import size_in_words
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
@@ -269,7 +269,8 @@ class NodeRules:
         free = state.free & answers.present & ~held
         shares = tuple(one for one in state.shares if answers.present >> one.ordinal & 1)
         engine, effort = self._evaluators.engine, self._evaluators.effort
-        return SharePlaces(question, engine, effort, free=free, shares=shares, held=held, masks=masks)
+        hidden = answers.tainted
+        return SharePlaces(question, engine, effort, free=free, shares=shares, held=held, masks=masks, hidden=hidden)
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
         """Return what nodes in this state were found to give."""
@@ -412,6 +413,8 @@ class NodeRules:
         if self._parts is not None and self._parts.gives_parts(state.kind):
             return self._parts.choose(problem, pool, state, held, question)
         chosen = choose(problem, gpus, self._evaluators.engine, question)
+        if isinstance(chosen, DoesNotFit) and chosen.note and state.free & self.answers.of_kind(state.kind).tainted:
+            return replace(chosen, note=of_untainted(f" {chosen.note}").strip())
         if not isinstance(chosen, Chosen):
             return chosen
         return NodeChoice(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)

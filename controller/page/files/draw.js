@@ -5,7 +5,7 @@ const LEVELS = {
   PSB: "one board", PIX: "one PCIe switch", PXB: "several PCIe switches", PHB: "one host bridge",
   NODE: "one NUMA node", SYS: "across NUMA nodes",
 };
-const STATES = { free: "", taken: "taken", shared: "shared", "not published": "missing" };
+const STATES = { free: "", taken: "taken", shared: "shared", unavailable: "unavailable", "not published": "missing" };
 const SVG = "http://www.w3.org/2000/svg";
 const RADIUS = 82;
 

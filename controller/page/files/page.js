@@ -20,7 +20,7 @@ let usesTold = false; // whether the controller asks exporters
 let usesAsked = false; // whether a round of questions about open nodes is under way
 const usesWanted = new Set(); // nodes that it has still to ask about
 const rows = new Map(); // node → its details element
-const signs = { ".": "free", "#": "taken", "+": "shared", x: "missing" };
+const signs = { ".": "free", "#": "taken", "+": "shared", "!": "unavailable", x: "missing" };
 
 class Refused extends Error {}
 

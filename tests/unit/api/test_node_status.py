@@ -10,13 +10,21 @@ import msgspec
 from dracaena.api.mig import MigDevice
 from dracaena.api.mig_layout import CONDITION, ConditionedNode, ConditionedStatus
 from dracaena.api.node_status import HIDDEN, PublishedNode, node_document, node_statuses, tree_lines
-from dracaena.api.objects import Node, PodCondition, Taint
-from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, ObjectMeta, PodCondition, Taint
+from dracaena.api.resource_objects import (
+    Device,
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
+    ResourceClaim,
+    ResourceSlice,
+)
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 from support.mig_nodes import mig_slices, part_name
 from support.mig_tables import A100, MigPart
 from support.shares import holding_share, in_shares
 
+XIDS = (("79", "NoSchedule"), ("13", "None"))
 FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="NVIDIA T4")
 
 
@@ -26,6 +34,10 @@ def status(
     found = node_statuses(DRIVER, nodes, slices, claims)
     assert len(found) == 1
     return found[0]
+
+
+def held_gpu(ordinal: int) -> ResourceClaim:
+    return holding(claim("c"), "n", device_name(FOUR, ordinal))
 
 
 def with_devices(item: ResourceSlice, devices: list[Device]) -> ResourceSlice:
@@ -73,13 +85,70 @@ def test_what_keeps_free_devices_from_being_given_is_said() -> None:
     partial = msgspec.structs.replace(whole, spec=msgspec.structs.replace(whole.spec, pool=pool))
     assert status([partial], nodes=[node("n", unschedulable=True)]).remarks == (
         "cordoned",
-        "1 of 2 slices of its pool are there",
-        "taint sick on 2 of its devices",
+        "generation 1 has 1 of 2 slices: being updated",
+        "taint sick:NoSchedule on 2 of its devices",
     )
     assert status([pool_slice("n", FOUR, taints=())], nodes=()).remarks == (
         "there is no such Node",
         "kube-scheduler allocates here",
     )
+
+
+def test_a_dead_gpu_is_not_free_and_one_whose_xid_only_informs_is() -> None:
+    dead, told = (Taint(key="gpu.dracaena.dev/xid", value=value, effect=effect) for value, effect in XIDS)
+    found = status([pool_slice("n", FOUR, foreign={1: [dead], 2: [told], 3: [dead]})], [held_gpu(3)])
+    assert (found.free, len(found.devices)) == (2, 4)
+    assert found.remarks == (
+        "taint gpu.dracaena.dev/xid=13:None on 1 of its devices, which keeps no pod off",
+        "taint gpu.dracaena.dev/xid=79:NoSchedule on 2 of its devices",
+    )
+    labels = [line.rpartition("  ")[2] for line in tree_lines(found) if "GPU" in line and "[" in line]
+    assert labels == [
+        "[free]",
+        "[unused: taint gpu.dracaena.dev/xid=79:NoSchedule]",
+        "[free]",
+        "[default/c, no pod]",
+    ]
+    document = node_document(found)
+    assert document["free"] == 2
+    assert [gpu.get("unavailable") for gpu in document["gpus"]][:3] == [
+        None,
+        "taint gpu.dracaena.dev/xid=79:NoSchedule",
+        None,
+    ]
+    assert document["gpus"][2]["taints"] == [{"key": "gpu.dracaena.dev/xid", "value": "13", "effect": "None"}]
+    assert "taints" not in document["gpus"][0]
+
+
+def test_a_node_that_gives_nothing_has_no_free_gpus() -> None:
+    whole = pool_slice("n", FOUR)
+    assert status([whole], nodes=[node("n", unschedulable=True)]).free == 0
+    assert status([whole], nodes=()).free == 0
+    gone = Taint(key="node.kubernetes.io/unreachable", value="", effect="NoExecute")
+    admins = Taint(key="dedicated", value="gpu", effect="NoSchedule")
+    assert status([whole], nodes=[node("n", taints=[gone])]).free == 0
+    assert status([whole], nodes=[node("n", taints=[admins])]).free == 4, "pods for GPUs tolerate that"
+
+
+def test_the_taints_of_rules_count_and_are_shown() -> None:
+    rule = DeviceTaintRule(
+        metadata=ObjectMeta(name="maintenance"),
+        spec=DeviceTaintRuleSpec(
+            taint=Taint(key="maintenance", value="", effect="NoSchedule"),
+            device_selector=DeviceTaintSelector(driver=DRIVER, pool="n", device=device_name(FOUR, 2)),
+        ),
+    )
+    (found,) = node_statuses(DRIVER, [node("n")], [pool_slice("n", FOUR)], [], [rule])
+    assert found.free == 3
+    assert found.gpus[2].unavailable == "taint maintenance:NoSchedule"
+    assert found.remarks == ("taint maintenance:NoSchedule on 1 of its devices",)
+
+
+def test_many_different_taints_are_counted_and_not_all_named() -> None:
+    taints = [Taint(key=f"t{number}", value="", effect="None") for number in range(12)]
+    remarks = status([pool_slice("n", FOUR, foreign={0: taints})]).remarks
+    assert len(remarks) == 9
+    assert remarks[-1] == "4 more taints on its devices"
 
 
 def test_a_gpu_that_is_not_published_keeps_its_place_and_is_no_device() -> None:

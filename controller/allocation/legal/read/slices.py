@@ -11,6 +11,7 @@ from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.objects import Taint
 from dracaena.api.quantity import Quantity, parse_quantity
+from dracaena.api.reasons import unknown_fields
 from dracaena.api.resource_objects import DeviceAttribute
 
 
@@ -205,11 +206,6 @@ def read_device(driver: str, device: resource_objects.Device) -> PublishedDevice
         return _device(PoolId(driver, ""), device)
     except _UnreadableSliceError:
         return None
-
-
-def unknown_fields(names: str, what: str) -> str:
-    """Say that fields are not known, and what follows."""
-    return f"{names}: unknown to this version: {what} is left alone"
 
 
 def not_understood(spec: resource_objects.ResourceSliceSpec) -> str:

@@ -1,4 +1,4 @@
-"""Taints of devices: those of slices, and those that DeviceTaintRules add."""
+"""Which devices DeviceTaintRules taint, and slices without some of their taints."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import DeviceTaintRule, ResourceSlice
-
-
-def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:
-    """Return a slice as it is published with the taints of the rules on top, rules by name."""
-    ordered = sorted(rules, key=lambda rule: rule.metadata.name)
-    if not ordered:
-        return published
-    pool = (published.spec.driver, published.spec.pool.name)
-    devices = []
-    for device in published.spec.devices:
-        added = [rule.spec.taint for rule in ordered if _selects(rule, DeviceId(*pool, device.name))]
-        devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]) if added else device)
-    return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
 
 
 def without_taint(published: ResourceSlice, key: str) -> ResourceSlice:
@@ -58,11 +44,3 @@ def selects_all(rule: DeviceTaintRule, driver: str) -> bool:
 def timeless(taint: Taint) -> Taint:
     """Return a taint without the time at which it was added: no decision depends on that."""
     return msgspec.structs.replace(taint, time_added=None)
-
-
-def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
-    selector = rule.spec.device_selector
-    if selector is None:
-        return False
-    wanted = (selector.driver, selector.pool, selector.device)
-    return all(want in (None, have) for want, have in zip(wanted, device, strict=True))

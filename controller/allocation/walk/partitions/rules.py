@@ -134,9 +134,10 @@ class PartRules:
 
     def _refusal(self, question: PartQuestion) -> str:
         count = sum(self._question.counts[place] for place in question.parts)
+        which = "untainted " if self._answers.of_kind(question.kind).tainted else ""
         if count == 1:
-            return "without room on a GPU for the requested part"
-        return f"without room on their GPUs for the {count} requested parts"
+            return f"without room on {'an' if which else 'a'} {which}GPU for the requested part"
+        return f"without room on their {which}GPUs for the {count} requested parts"
 
     def _places(self, question: PartQuestion, state: NodeState, held: int) -> PartPlaces:
         free = state.free & self._answers.of_kind(state.kind).present & ~held

@@ -14,6 +14,7 @@ from typing import Final
 
 from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.config.v1alpha1 import NO_POLICY
+from dracaena.api.reasons import of_untainted
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.score.box import SetRule, make_rule, ordinals_of
@@ -95,11 +96,13 @@ class SharePlaces:
         shares: Sequence[SharedGpu],
         held: int = 0,
         masks: Sequence[int] | None = None,
+        hidden: int = 0,
     ) -> None:
         """`free`: whole GPUs that count for the pod and can be given; `shares`: GPUs in use with room; `held`: GPUs
         there that the pod already has. `masks`: the GPUs that each request may have, if more is known about the node
-        than its kind.
+        than its kind. `hidden`: GPUs that have taints which keep the pod off, so that nothing is said of them.
         """
+        self._which = "untainted " if hidden else ""
         self.question, self._engine, self._effort = question, engine, effort
         self._free, self._held = free, held
         self._in_use = {one.ordinal: one for one in shares}
@@ -146,10 +149,12 @@ class SharePlaces:
         wanted = sum(question.counts[place] for place in self._whole)
         if wanted and next(self._choices(), None) is None:
             found = self._engine.best_two(question.kind.box, self._free, self._demands(), self._held)
-            return found.shortfall or f"without {wanted} free GPUs that the requests accept"
+            lack = found.shortfall or f"without {wanted} free GPUs that the requests accept"
+            return of_untainted(lack) if self._which else lack
+        where = f" on {self._which}GPUs" if self._which else ""
         if self.cut_off:
-            return "no room was found for everything that the pod requests at once"
-        return "without room for everything that the pod requests at once"
+            return f"no room was found for everything that the pod requests at once{where}"
+        return f"without room for everything that the pod requests at once{where}"
 
     # Whole GPUs
 
@@ -291,10 +296,10 @@ class SharePlaces:
             if mask >> shared.ordinal & 1 and self._has_room(demand, shared)
         }
         if others:
-            return f"whose GPUs with {words} left are shared in another mode ({', '.join(sorted(others))})"
+            return f"whose {self._which}GPUs with {words} left are shared in another mode ({', '.join(sorted(others))})"
         if demand.count > 1:
-            return f"with fewer than {demand.count} GPUs with {words} left"
-        return f"without {words} left on one GPU"
+            return f"with fewer than {demand.count} {self._which}GPUs with {words} left"
+        return f"without {words} left on one {self._which}GPU"
 
     def _has_room(self, demand: AmountDemand, shared: SharedGpu) -> bool:
         wanted, one = self.question.taken[demand.place][shared.ordinal], self.question.kind.devices[shared.ordinal]

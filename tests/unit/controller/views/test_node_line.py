@@ -12,7 +12,16 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.node_status import holders_of, node_statuses
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.controller.views.node_line import FREE, NOT_PUBLISHED, SHARED, TAKEN, NodeLine, node_line, pool_line
+from dracaena.controller.views.node_line import (
+    FREE,
+    NOT_PUBLISHED,
+    SHARED,
+    TAKEN,
+    UNAVAILABLE,
+    NodeLine,
+    node_line,
+    pool_line,
+)
 from support.allocation import DRIVER, blocks, claim, device_name, holding, machine, node, pool_slice
 from support.mig_nodes import mig_slices
 from support.mig_tables import A100
@@ -69,7 +78,11 @@ def test_open_gpus_are_counted_by_nvlink_group_and_only_where_a_pod_could_get_th
     whole = pool_slice("n", FOUR)
     taken = [holding(claim("a"), "n", device_name(FOUR, 0))]
     sick = pool_slice("n", FOUR, foreign={2: [Taint(key="sick", value="", effect="NoSchedule")]})
+    told = pool_slice("n", FOUR, foreign={2: [Taint(key="xid", value="13", effect="None")]})
     assert line([whole], []).open_gpus == (2, 2)
+    assert line([told], []).open_gpus == (2, 2), "the controller gives a GPU whose taint only informs"
+    assert (line([told], []).cells, line([sick], []).cells) == (FREE * 4, FREE * 2 + UNAVAILABLE + FREE)
+    assert (line([told], []).free, line([sick], []).free) == (4, 3)
     assert line([whole], taken).open_gpus == (2, 1)
     assert line([sick], taken).open_gpus == (1, 1)
     assert line([whole], taken, node("n", unschedulable=True)).open_gpus == ()
@@ -80,6 +93,16 @@ def test_open_gpus_are_counted_by_nvlink_group_and_only_where_a_pod_could_get_th
 def test_gpus_without_nvlinks_are_groups_of_one() -> None:
     lonely = machine("lonely", blocks(2, 2, inside="PIX", outside="SYS"))
     assert line([pool_slice("n", lonely)], []).open_gpus == (1, 1, 1, 1)
+
+
+def with_random_taints(data: st.DataObject, page: ResourceSlice) -> ResourceSlice:
+    """The slice with taints on some of its devices."""
+    effects = data.draw(st.lists(st.sampled_from(["NoSchedule", "NoExecute", "None"]), max_size=3))
+    devices = list(page.spec.devices)
+    for place, effect in enumerate(effects[: len(devices)]):
+        taints = [*devices[place].taints, Taint(key="xid", value="13", effect=effect)]
+        devices[place] = msgspec.structs.replace(devices[place], taints=taints)
+    return msgspec.structs.replace(page, spec=msgspec.structs.replace(page.spec, devices=devices))
 
 
 @given(st.data())
@@ -100,8 +123,10 @@ def test_it_counts_as_the_slow_view_does(data: st.DataObject) -> None:
         else holding(claim(f"c{place}"), "n", name)
         for place, name in enumerate(held)
     ]
-    found = line(slices, claims)
-    (slow,) = node_statuses(DRIVER, [node("n")], slices, claims)
+    slices = [with_random_taints(data, page) for page in slices]
+    seen = data.draw(st.sampled_from([node("n"), node("n"), node("n"), node("n", unschedulable=True)]))
+    found = line(slices, claims, seen)
+    (slow,) = node_statuses(DRIVER, [seen], slices, claims)
     assert (found.free, found.devices) == (slow.free, len(slow.devices))
     assert (found.product, found.remarks) == (slow.product, slow.remarks)
     assert found.cells.count(NOT_PUBLISHED) == len(slow.machine.gpus) - len(slow.gpus)

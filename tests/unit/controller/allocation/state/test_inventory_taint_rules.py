@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import pytest
 
+from dracaena.api.device_taints import with_taint_rules
 from dracaena.api.names import taint_key
 from dracaena.api.objects import ObjectMeta, Taint
 from dracaena.api.resource_objects import (
@@ -19,7 +20,6 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state import inventory as module
 from dracaena.controller.allocation.state.inventory import Inventory, PoolChange

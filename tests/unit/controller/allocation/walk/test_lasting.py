@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.device_id import DeviceId
@@ -321,6 +322,49 @@ def test_gpus_with_taints_are_not_said_to_be_in_use_nor_to_be_missing_for_ever()
     found = Allocator().explain(inventory, pod("p"), [claim("c", request(count=8))])
     text = "1 with 8 or more GPUs, fewer than 8 of them without taints that the claim does not tolerate (a)"
     assert str(found) == f"0/1 nodes fit: {text}"
+
+
+@pytest.mark.parametrize(
+    ("tainted", "taken", "count", "told"),
+    [
+        ({0}, {0}, 1, "with 1"),
+        (set(range(8)), set(), 1, "whose GPUs all have taints that the claim does not tolerate"),
+        ({0}, set(range(1, 8)), 1, "whose free GPUs all have taints that the claim does not tolerate"),
+        (set(), set(range(8)), 1, "without a free GPU"),
+        ({0, 1}, {2, 3, 4, 5, 6}, 2, "with 2 or more GPUs, fewer than 2 of them free and untainted"),
+        ({0}, {1, 2, 3, 4, 5, 6, 7}, 2, "with 2 or more GPUs, fewer than 2 of them free"),
+    ],
+)
+def test_free_gpus_with_taints_are_told_from_gpus_in_use(
+    tainted: set[int], taken: set[int], count: int, told: str
+) -> None:
+    made = MACHINES[0]
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("a")],
+        slices=[pool_slice("a", made, foreign={o: [SICK] for o in tainted})],
+        classes=[device_class()],
+    )
+    inventory.hold("others", frozenset(DeviceId(DRIVER, "a", device_name(made, ordinal)) for ordinal in taken))
+    found = Allocator().explain(inventory, pod("p"), [claim("c", request(count=count))])
+    assert found is None if told == "with 1" else str(found) == f"0/1 nodes fit: 1 {told} (a)"
+
+
+def test_a_node_without_readable_gpus_is_not_said_to_be_left_to_kube_scheduler() -> None:
+    made = MACHINES[0]
+    whole = pool_slice("a", made)
+    cases = {
+        "empty": [],
+        "unreadable": [msgspec.structs.replace(one, attributes={}) for one in whole.spec.devices],
+        "of a later version": [msgspec.structs.replace(one, unknown="new") for one in whole.spec.devices],
+    }
+    for case, devices in cases.items():
+        spec = msgspec.structs.replace(whole.spec, devices=devices)
+        inventory = make_inventory(
+            DRIVER, nodes=[node("a")], slices=[msgspec.structs.replace(whole, spec=spec)], classes=[device_class()]
+        )
+        found = Allocator().explain(inventory, pod("p"), [claim("c", request())])
+        assert str(found) == f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (a)", case
 
 
 def test_a_selector_failure_stays_a_refusal_of_its_kind() -> None:
