@@ -1,7 +1,11 @@
-"""The `<driver>/decision` annotation of a claim: what was chosen for it and why, as JSON of at most 2 KiB.
+"""What was chosen for a claim and why: an opaque entry of `status.allocation.devices.config`, at most 2 KiB of JSON.
 
-Written in the same PATCH as the finalizer, so it costs no request; read by `dracaena explain` long after the Events are
-gone. It is an observation: no decision is ever based on it. (Its presence shows that the allocation is ours.)
+It is written with the allocation, cannot be changed as long as that lives, and goes with it. Users cannot write the
+status of claims, so an allocation with such an entry is the controller's own. What comes from a claim's spec has
+another `source` and does not count.
+
+The entry names a driver of its own (api.names.decision_driver): the plugin refuses kinds that it does not know under
+the real driver's name. kube-scheduler and kubelet do not look at it.
 """
 
 from __future__ import annotations
@@ -12,14 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.config.v1alpha1.types import API_VERSION
 from dracaena.api.errors import BadInputError
+from dracaena.api.go_json import encode_as_go
 from dracaena.api.links import LinkLevel
+from dracaena.api.names import decision_driver
+from dracaena.api.resource_objects import ResourceClaim
 
-VERSION = 1
-"""Raised when a field changes its meaning; new fields alone do not raise it."""
+KIND: Final = "Decision"
+
+FROM_CLASS: Final = "FromClass"
+"""The `source` of the entry. `FromClaim` would be what a user wrote."""
 
 MAX_BYTES = 2048
-"""Annotations of one object share 256 KiB; at 2 KiB per claim, thousands of claims stay small in every watch cache."""
+"""The API server allows 10 KiB; at 2 KiB per claim, thousands of claims stay small in every watch cache."""
 
 Parts = tuple[tuple[str, int], ...]
 """Named figures in the order in which they count. A name that ends in `_gb_s` is in GB/s, one in `_level` is a
@@ -76,8 +86,6 @@ class Decision:
     """Why a claim holds what it holds. All of a pod's claims are decided together and share the score."""
 
     node: str
-    devices: tuple[str, ...]
-    """Device names that this claim got, in the order of its results. Empty when cut."""
     links: str
     """How the pod's GPUs are linked, in words, for example `6 pairs NV12`."""
     score: Parts
@@ -99,9 +107,7 @@ class _RunnerUpDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaul
 
 
 class _DecisionDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    v: int
     node: str
-    devices: tuple[str, ...]
     links: str
     score: Parts
     pod_devices: int
@@ -110,32 +116,62 @@ class _DecisionDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     cut: bool = False
 
 
-def encode_decision(decision: Decision) -> str:
-    """Return the annotation's value, at most MAX_BYTES of UTF-8.
+class _TypedDocument(_DecisionDocument, frozen=True, rename="camel", kw_only=True):
+    api_version: str
+    kind: str
 
-    If it would be longer, it is cut in this order: the runner-up's devices, the reasons of the others, the runner-up's
-    score, the runner-up, the devices, and finally every text (64 characters, 8 parts with names of 16); `cut` then says
+
+def decision_config(decision: Decision, driver: str) -> dict[str, Any]:
+    """Return the entry for `status.allocation.devices.config`. No `requests`: it is about the whole claim."""
+    opaque = {"driver": decision_driver(driver), "parameters": encode_decision(decision)}
+    return {"source": FROM_CLASS, "opaque": opaque}
+
+
+def decision_parameters(claim: ResourceClaim, driver: str) -> msgspec.Raw | None:
+    """Return the parameters of the decision behind a claim's allocation, which may be of a later version; None when
+    there is no allocation, or it is not the controller's. Of several the last counts: the others are a class's."""
+    allocation = claim.status.allocation
+    for entry in reversed(allocation.devices.config) if allocation is not None else ():
+        opaque = entry.opaque
+        if entry.source == FROM_CLASS and opaque is not None and opaque.driver == decision_driver(driver):
+            return opaque.parameters
+    return None
+
+
+def read_decision(claim: ResourceClaim, driver: str) -> Decision | None:
+    """Return the decision behind a claim's allocation; None as in decision_parameters. Raises BadInputError if it
+    cannot be read, because a later version wrote it."""
+    parameters = decision_parameters(claim, driver)
+    return None if parameters is None else decode_decision(parameters)
+
+
+def encode_decision(decision: Decision) -> msgspec.Raw:
+    """Return the parameters, at most MAX_BYTES, as kube-apiserver stores them: otherwise each later patch of the claim
+    would count as a change of its allocation.
+
+    If they would be longer, they are cut in this order: the runner-up's devices, the reasons of the others, the
+    runner-up's score, the runner-up, and finally every text (64 characters, 8 parts with names of 16); `cut` then says
     so. decode_decision returns what was written.
     """
     for candidate in _ever_shorter(decision):
-        text = msgspec.json.encode(_document(candidate))
+        text = encode_as_go(_typed(candidate))
         if len(text) <= MAX_BYTES:
-            return text.decode()
-    raise AssertionError("a decision without devices and with short texts is below 2 KiB")
+            return msgspec.Raw(text)
+    raise AssertionError("a decision with short texts is below 2 KiB")
 
 
-def decode_decision(text: str) -> Decision:
-    """Read an annotation. Raises BadInputError if it is no decision, or of a later version."""
+def decode_decision(parameters: msgspec.Raw | bytes) -> Decision:
+    """Read the parameters. Raises BadInputError if they are no decision, or of a later version."""
     try:
-        document = msgspec.json.decode(text, type=_DecisionDocument)
+        document = msgspec.json.decode(parameters, type=_TypedDocument)
     except msgspec.DecodeError as error:
-        raise BadInputError(f"the decision annotation does not decode: {error}") from error
-    if document.v != VERSION:
-        raise BadInputError(f"the decision annotation has version {document.v}, expected {VERSION}")
+        raise BadInputError(f"the decision in status.allocation does not decode: {error}") from error
+    if (document.api_version, document.kind) != (API_VERSION, KIND):
+        found = f"{document.kind} of {document.api_version}"
+        raise BadInputError(f"the decision in status.allocation is a {found}, expected {KIND} of {API_VERSION}")
     second = document.runner_up
     return Decision(
         node=document.node,
-        devices=document.devices,
         links=document.links,
         score=document.score,
         pod_devices=document.pod_devices,
@@ -146,7 +182,7 @@ def decode_decision(text: str) -> Decision:
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
-    """Return the decision for programs, whole: the fields of the annotation, scores and reasons as objects."""
+    """Return the decision for programs, whole: the fields of the parameters, scores and reasons as objects."""
     document: dict[str, Any] = msgspec.to_builtins(_document(decision))
     document["score"] = dict(decision.score)
     if decision.runner_up is not None:
@@ -235,9 +271,7 @@ def _lost(second: RunnerUp) -> str:
 def _document(decision: Decision) -> _DecisionDocument:
     second = decision.runner_up
     return _DecisionDocument(
-        v=VERSION,
         node=decision.node,
-        devices=decision.devices,
         links=decision.links,
         score=decision.score,
         pod_devices=decision.pod_devices,
@@ -247,6 +281,10 @@ def _document(decision: Decision) -> _DecisionDocument:
         others=decision.others,
         cut=decision.cut,
     )
+
+
+def _typed(decision: Decision) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": KIND, **msgspec.to_builtins(_document(decision))}
 
 
 def _ever_shorter(decision: Decision) -> Iterator[Decision]:
@@ -261,8 +299,6 @@ def _ever_shorter(decision: Decision) -> Iterator[Decision]:
     if second is not None:
         yield replace(shorter, runner_up=replace(second, devices=(), score=()))
     shorter = replace(shorter, runner_up=None)
-    yield shorter
-    shorter = replace(shorter, devices=())
     yield shorter
     # Even if each character takes six bytes in JSON, as control characters do, this is below the limit.
     score = tuple((name[:16], value) for name, value in shorter.score[:8])

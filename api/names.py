@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NewType
 
+from dracaena.api.limits import DRIVER_NAME_BYTES
+
 ClaimUid = NewType("ClaimUid", str)
 PodUid = NewType("PodUid", str)
 NodeName = NewType("NodeName", str)
@@ -66,9 +68,10 @@ def uuids_annotation(driver: str) -> str:
     return f"{driver}/uuids"
 
 
-def decision_annotation(driver: str) -> str:
-    """Claim annotation: JSON of at most 2 KiB that says what was chosen and why."""
-    return f"{driver}/decision"
+def decision_driver(driver: str) -> str:
+    """Driver that an allocation's entry about our decision names (api.decision): no driver has this name, so no plugin
+    tries to read it."""
+    return f"decision.{driver}"[:DRIVER_NAME_BYTES].rstrip("-.")
 
 
 def allocation_gate(driver: str) -> str:

@@ -35,8 +35,8 @@ MIG_DEVICE: Final = "mig-"
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
 
-The choice is explained from an annotation of the claim: the links of the set, the second-best choice, and the part of
-the score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates
+The choice is explained from the claim's allocation: the links of the set, the second-best choice, and the part of the
+score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates
 and the controller's Events; a missing claim, template or class is named. A GPU that is divided on demand is drawn with
 its memory slices.
 """
@@ -304,21 +304,15 @@ def _ignored(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple[str, ...]]:
-    from dracaena.api.decision import decode_decision
-    from dracaena.api.names import decision_annotation
+    from dracaena.api.decision import read_decision
 
-    text = claim.metadata.annotations.get(decision_annotation(driver))
-    if text is None:
-        return None, ("it was not allocated by Dracaena: no decision is recorded on it",)
     try:
-        decision = decode_decision(text)
+        decision = read_decision(claim, driver)
     except BadInputError as error:
         return None, (str(error),)
-    assert claim.status.allocation is not None
-    got = sorted(result.device for result in claim.status.allocation.devices.results if result.driver == driver)
-    if decision.devices and sorted(decision.devices) != got:
-        return None, ("it was not allocated by Dracaena: the decision recorded on it names other devices",)
-    return decision, ()
+    return decision, () if decision is not None else (
+        "it was not allocated by Dracaena: no decision is recorded in it",
+    )
 
 
 def _class_names(spec: Mapping[str, Any]) -> list[str]:

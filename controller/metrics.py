@@ -133,7 +133,7 @@ class WriteMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.results = Counter(
             "dracaena_controller_writes",
-            "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
+            "Writes to the API server, by verb: mark (finalizer), allocate, reserve, deallocate, "
             "nominate, probe (of a pod's condition), ungate, make-template, delete-template; and by result: ok, "
             "exists, conflict (changed meanwhile), invalid (refused by validation), gone, failed.",
             ["verb", "result"],

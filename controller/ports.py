@@ -21,8 +21,8 @@ class ClaimApi(Protocol):
         """Read a claim from the server, not from a cache; None when there is none."""
         ...
 
-    def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
-        """Add the delete-protection finalizer, and an annotation in the same write."""
+    def mark(self, claim: ResourceClaim) -> ResourceClaim:
+        """Add the delete-protection finalizer."""
         ...
 
     def allocate(

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.events.ignored_parts import IgnoredParts
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
 from dracaena.controller.events.waiting_pods import WaitingPods
-from dracaena.controller.lifecycle.own_decision import our_decision
+from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
@@ -37,7 +37,7 @@ from dracaena.controller.state.upkeep import TakenBack
 from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
-from dracaena.controller.write.nomination import Nomination, earlier_nodes
+from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 
@@ -152,6 +152,7 @@ class Reconciler:
         if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
             self._budgets.forget(key)
             self._ignored.forget(key)
+            self._nomination.forget(key)
             self._cluster.leave(key)
             return Nothing("wants no devices")
         claims = self._ready_claims(pod)
@@ -333,12 +334,12 @@ class Reconciler:
             self._waiting.forget(step.pod.key)
         if isinstance(marked, Lost):
             return marked
-        nominated, hinted = step.pod, self._hinted(step.pod, allocation)
+        nominated = step.pod
         if not allocation.preempting:
-            nominated = self._nomination.set(step.pod, allocation.node, earlier=hinted)
-        elif step.pod.status.nominated_node_name in hinted:
+            nominated = self._nomination.set(step.pod, allocation.node)
+        else:
             # Only kube-scheduler's own nomination shows whether it evicts pods there.
-            self._nomination.clear(step.pod, step.pod.status.nominated_node_name)
+            self._nomination.withdraw(step.pod)
         outcome = self._writer.allocate(allocation, marked, step.pod, step.decision_id)
         if isinstance(outcome, Lost):
             self._nomination.clear(nominated, allocation.node)
@@ -368,12 +369,6 @@ class Reconciler:
     def _look_for_ignored(self, step: Decided) -> None:
         self._ignored.look(step.pod, lambda: self._cluster.ignored(step.pod, step.claims))
 
-    def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
-        """Return the nodes that our old hint on the pod may name, according to its claims before this decision."""
-        if not pod.status.nominated_node_name:
-            return frozenset()
-        return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
-
     def _wait(self, step: Decided, decision: NoFit | Behind | Refused) -> None:
         pod, claims = step.pod, step.claims
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
@@ -394,8 +389,7 @@ class Reconciler:
         if isinstance(decision, Behind) and refused is not None and pod.spec.scheduling_gates:
             self._queue.add_after(pod.key, LINE_AGAIN_S)
         if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):
-            for node in sorted(earlier_nodes(claims, self._driver)):
-                self._nomination.clear(pod, node)
+            self._nomination.withdraw(pod)
         left_out = self._cluster.first_left_out(pod, step.at_s)
         if left_out is not None:
             self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
@@ -419,7 +413,7 @@ class Reconciler:
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}
-        return not pod.spec.node_name and users <= {pod.metadata.uid} and our_decision(claim, self._driver) is not None
+        return not pod.spec.node_name and users <= {pod.metadata.uid} and our_node(claim, self._driver) is not None
 
 
 _RESULTS: Final = {

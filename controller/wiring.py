@@ -321,7 +321,7 @@ def _workers(
     reconciler = Reconciler(
         driver,
         cluster=cluster,
-        writer=ClaimWriter(driver, claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
+        writer=ClaimWriter(claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
         nomination=nomination,
         gatekeeper=gatekeeper,
         templates=templates,

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dracaena.api.decision import Decision, decode_decision
+from dracaena.api.decision import Decision, decision_parameters, read_decision
 from dracaena.api.errors import BadInputError, DracaenaError
 from dracaena.api.names import (
     DEFAULT_DRIVER_NAME,
-    decision_annotation,
+    decision_driver,
     devices_annotation,
     uuids_annotation,
 )
@@ -185,15 +185,16 @@ class Demo:
     def _reasons(self, full: Observation) -> None:
         view = self._view
         view.section("Why these GPUs, and why not")
-        key = decision_annotation(DEFAULT_DRIVER_NAME)
-        view.note(f"From the annotation {key} of each claim:")
+        entry = decision_driver(DEFAULT_DRIVER_NAME)
+        view.note(f"From the entry for {entry} in the allocation of each claim:")
         view.decisions([(pod.name, decision) for pod in full.pods if (decision := _decision(pod)) is not None])
         view.note("Nodes: what the pod gains there minus what others would lose, share of the ideal, the fuller one.")
         view.note("Sets of one node: bandwidth, slowest hop of the ring, damage to what stays free, worst pair, …;")
         view.note("ordinals: equal in all of these, so the fixed order decides.")
         shown = full.pod(SHOWN_POD)
         for claim in shown.claims if shown else ():
-            view.document(f"All of it for pod {SHOWN_POD}:", claim.metadata.annotations[key])
+            parameters = decision_parameters(claim, DEFAULT_DRIVER_NAME)
+            view.document(f"All of it for pod {SHOWN_POD}:", bytes(parameters or b"{}").decode())
         view.note("From the Events of the pods that wait:")
         view.events(
             [
@@ -343,12 +344,12 @@ def _ordered(observation: Observation, manifests: Sequence[ManifestFile]) -> Obs
 def _decision(pod: ObservedPod) -> Decision | None:
     """Return the decision on a pod's first claim; one that cannot be read is not shown."""
     for claim in pod.claims:
-        value = claim.metadata.annotations.get(decision_annotation(DEFAULT_DRIVER_NAME))
-        if value is not None and claim.status.allocation is not None:
-            try:
-                return decode_decision(value)
-            except BadInputError:
-                return None
+        try:
+            decision = read_decision(claim, DEFAULT_DRIVER_NAME)
+        except BadInputError:
+            return None
+        if decision is not None:
+            return decision
     return None
 
 

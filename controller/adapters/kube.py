@@ -64,11 +64,10 @@ class KubeClaimWrites:
         with counted("ungate", self._count):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace)
 
-    def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
+    def mark(self, claim: ResourceClaim) -> ResourceClaim:
         """See ports.ClaimApi. A merge patch replaces lists whole: the guard keeps other finalizers."""
         others = [name for name in unpacked(claim.metadata.finalizers) if name != DELETE_PROTECTION_FINALIZER]
-        metadata = {"finalizers": [*others, DELETE_PROTECTION_FINALIZER], "annotations": {annotation: value}}
-        return self._patch("mark", claim, {"metadata": metadata})
+        return self._patch("mark", claim, {"metadata": {"finalizers": [*others, DELETE_PROTECTION_FINALIZER]}})
 
     def allocate(
         self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference

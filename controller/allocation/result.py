@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.config.v1alpha1 import Requirement
-from dracaena.api.decision import Decision, RunnerUp
+from dracaena.api.decision import Decision, RunnerUp, decision_config
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
@@ -261,19 +261,31 @@ def _config_document(config: AllocationConfig) -> Mapping[str, Any]:
     }
 
 
-def allocation_document(claim: ClaimAllocation, timestamp: str, whole: ResourceClaim) -> dict[str, Any]:
-    """Return status.allocation of one claim. `timestamp` is RFC 3339 in UTC, whole seconds. `whole` is the claim as the
-    server returned it: it has the parameters that were not kept, and its spec never changes.
+def allocation_document(
+    allocation: Allocation, claim: ClaimAllocation, timestamp: str, whole: ResourceClaim
+) -> dict[str, Any]:
+    """Return status.allocation of one claim, with the decision as its last config. `timestamp` is RFC 3339 in UTC,
+    whole seconds. `whole` is the claim as the server returned it: it has the parameters that were not kept, and its
+    spec never changes.
 
     The timestamp is needed: without it kube-scheduler cannot reserve the claim for a second pod (1.36).
     """
-    devices: dict[str, Any] = {"results": [msgspec.to_builtins(result) for result in claim.results]}
-    if claim.configs:
-        devices["config"] = [_whole_config(config, whole) for config in claim.configs]
+    devices: dict[str, Any] = {
+        "results": [msgspec.to_builtins(result) for result in claim.results],
+        "config": [
+            *(_whole_config(config, whole) for config in claim.configs),
+            decision_config(decision_of(allocation, claim), allocation.driver),
+        ],
+    }
     document: dict[str, Any] = {"devices": devices, "allocationTimestamp": timestamp}
     if claim.node_selector is not None:
         document["nodeSelector"] = dict(claim.node_selector)
     return document
+
+
+def is_trimmed(claim: ClaimAllocation) -> bool:
+    """Whether parameters have to be taken from the claim as the server returns it (allocation_document)."""
+    return any("opaque" in one and index_left_out(one["opaque"]["parameters"]) is not None for one in claim.configs)
 
 
 def _whole_config(config: Mapping[str, Any], claim: ResourceClaim) -> dict[str, Any]:
@@ -282,18 +294,17 @@ def _whole_config(config: Mapping[str, Any], claim: ResourceClaim) -> dict[str, 
         return dict(config)
     parameters = config["opaque"]["parameters"]
     if config["source"] == "FromClass":
-        parameters = as_go_writes(parameters)  # those of a claim are in this form, or it could not have been marked
+        parameters = as_go_writes(parameters)  # those of a claim are in this form, or it cannot be patched
     elif (index := index_left_out(parameters)) is not None:
         parameters = claim.spec["devices"]["config"][index]["opaque"]["parameters"]
     return {**config, "opaque": {**config["opaque"], "parameters": parameters}}
 
 
 def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
-    """Return what the claim's annotation says about the decision."""
+    """Return what the claim's allocation says about the decision."""
     second = allocation.runner_up
     return Decision(
         node=allocation.node,
-        devices=tuple(result.device for result in claim.results),
         links=allocation.links,
         score=allocation.choice.score.parts() if allocation.is_scored else (),
         pod_devices=allocation.choice.together.bit_count()
@@ -306,7 +317,7 @@ def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
 
 def allocated_claim(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> ResourceClaim:
     """Return the claim as it is once the decision is written."""
-    document = msgspec.json.encode(allocation_document(claim, timestamp, claim.claim))
+    document = msgspec.json.encode(allocation_document(allocation, claim, timestamp, claim.claim))
     status = msgspec.structs.replace(
         claim.claim.status, allocation=msgspec.json.decode(document, type=AllocationResult)
     )

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.decision import FROM_CLASS, decision_parameters
 from dracaena.api.json_text import set_apart
-from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_driver
 from dracaena.api.objects import ObjectMeta, Wire
 from dracaena.api.opaque import left_out
 from dracaena.api.packed import packed, unpacked
@@ -30,40 +31,50 @@ from dracaena.api.resource_objects import (
 )
 from dracaena.api.sharing import said_of_mode
 
-_NO_LABELS: Final[dict[str, str]] = {}
+_NO_TEXTS: Final[dict[str, str]] = {}
+_NO_REQUESTS: Final[list[str]] = []
+"""Shared by all claims: tens of thousands of empty ones would take megabytes."""
 
 
 def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
     """Return a function that trims a claim. It drops parameters for other drivers, the configs of an allocation (of
-    which only the modes of its shares are read again), the status of devices, and all labels, annotations and owners
-    that this program does not read. Long lists in the spec are packed.
+    which only the decision and the modes of its shares are read again), the status of devices, and all labels,
+    annotations and owners that this program does not read. Long lists in the spec are packed.
     """
-    annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
 
     def keep(claim: ResourceClaim) -> ResourceClaim:
         replace = msgspec.structs.replace
         meta = replace(
             claim.metadata,
-            labels=_NO_LABELS,
-            annotations={name: text for name, text in claim.metadata.annotations.items() if name in annotations},
+            labels=_NO_TEXTS,
+            annotations=_kept_annotations(claim.metadata.annotations),
             finalizers=packed(list(dict.fromkeys(unpacked(claim.metadata.finalizers)))),
             owner_references=[owner for owner in claim.metadata.owner_references if owner.controller],
         )
         status = claim.status
         allocation = status.allocation
         if allocation is not None and allocation.devices.config:
-            allocation = replace(allocation, devices=_kept_devices(allocation.devices, driver))
+            allocation = replace(allocation, devices=_kept_devices(claim, allocation.devices, driver))
         status = replace(status, allocation=allocation, devices=[])
         return replace(claim, metadata=meta, spec=_kept_spec(claim.spec, driver), status=status)
 
     return keep
 
 
-def _kept_devices(devices: AllocatedDevices, driver: str) -> AllocatedDevices:
-    """Return the devices of an allocation, and of its configs only how its shares want their GPUs to be shared."""
-    if not any(result.driver == driver and result.share_id is not None for result in devices.results):
-        return msgspec.structs.replace(devices, config=[])
+def _kept_annotations(annotations: dict[str, str]) -> dict[str, str]:
+    text = annotations.get(EXTENDED_RESOURCE_ANNOTATION)
+    return _NO_TEXTS if text is None else {EXTENDED_RESOURCE_ANNOTATION: text}
+
+
+def _kept_devices(claim: ResourceClaim, devices: AllocatedDevices, driver: str) -> AllocatedDevices:
+    """Return the devices of an allocation, and of its configs only the decision and how its shares want their GPUs to
+    be shared."""
+    decision = decision_parameters(claim, driver)
     kept = []
+    if decision is not None:
+        kept.append(AllocationConfig(FROM_CLASS, _NO_REQUESTS, OpaqueConfig(decision_driver(driver), decision)))
+    if not any(result.driver == driver and result.share_id is not None for result in devices.results):
+        return msgspec.structs.replace(devices, config=kept)
     for config in devices.config:
         ours = config.opaque is not None and config.opaque.driver == driver
         said = said_of_mode(config.opaque.parameters) if ours and config.opaque is not None else None

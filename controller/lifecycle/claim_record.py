@@ -112,6 +112,8 @@ class ClaimRecord:
     """Pods that may still be bound to the node of an allocation that no longer exists, whether or not they had a
     reservation; `since_s` is when the allocation was shown to be gone. Such a bind adds its reservation to whatever
     allocation it finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
+    rested_s: float = float("-inf")
+    """When the allocation was last shown to be cleared while doubts were open."""
     rest: tuple[ResourceClaim, ...] = ()
     """The claim as it was each time its allocation was cleared while doubts were open. No other claim gets those
     devices until the doubts are settled. In KEPT: the claim as it was when kube-scheduler cleared it."""
@@ -228,7 +230,8 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
 
 
 def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
-    early = bool(record.doubts) and (bool(record.rest) or record.shown.status.allocation is not None)
+    is_resting = bool(record.rest) or record.phase is Phase.RESTING
+    early = bool(record.doubts) and (is_resting or record.shown.status.allocation is not None)
     event = RecordEvent.SHOWN_FREED_EARLY if early else RecordEvent.SHOWN_FREE
     if not early and record.is_preempting and not record.ending:
         event = RecordEvent.SHOWN_FREED_PREEMPTING
@@ -237,7 +240,7 @@ def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimReco
         record, shown=claim, phase=phase, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
     )
     if early:
-        return replace(changed, rest=_with_rest(record))
+        return replace(changed, rest=_with_rest(record), rested_s=now_s if record.is_held else record.rested_s)
     if phase is Phase.KEPT:
         is_new = event is RecordEvent.SHOWN_FREED_PREEMPTING
         return replace(changed, doubts=(), rest=(record.shown,), kept_s=now_s) if is_new else changed
@@ -270,7 +273,8 @@ def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
     known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
     doubts = _joined((*known, *anew.doubts), (Doubt(pod, now_s) for pod in users_of(record.shown)))
     is_free = anew.phase is Phase.FREE and bool(rest) and bool(doubts)
-    return replace(anew, phase=Phase.RESTING if is_free else anew.phase, doubts=doubts, rest=rest if doubts else ())
+    phase = Phase.RESTING if is_free else anew.phase
+    return replace(anew, phase=phase, doubts=doubts, rest=rest if doubts else (), rested_s=now_s)
 
 
 def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:
@@ -288,10 +292,11 @@ def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
     return replace(record, doubts=doubts, rest=() if is_over else record.rest)
 
 
-def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record of a claim that lost the allocation it `had` while we were not watching."""
+def doubt_binds(record: ClaimRecord, pods: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
+    """Return the record of a claim that may have lost an allocation while we were not watching and these pods were on
+    their way with it."""
     phase = _next_phase(record.phase, RecordEvent.SHOWN_FREED_EARLY)
-    return replace(record, phase=phase, rest=(had,), doubts=(Doubt(None, now_s),))
+    return replace(record, phase=phase, rested_s=now_s, doubts=tuple(Doubt(pod, now_s) for pod in pods))
 
 
 def end_write(record: ClaimRecord, event: RecordEvent, now_s: float, late_write_s: float) -> ClaimRecord:

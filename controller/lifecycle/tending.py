@@ -109,7 +109,10 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
     if record.phase is Phase.RESTING:
         step = _settle(record.doubts, naming, now_s, bounds)
         if step is None and naming.bound:
-            return None  # the decision for that pod releases what rests, so that nobody else gets it first
+            # The decision for that pod releases what rests, so that nobody else gets it first. It may never come, for
+            # example because another claim of the pod does not exist.
+            left_s = record.rested_s + bounds.settle_s + bounds.longest_bind_s + UNRESERVED_THOUGH_NAMED_S - now_s
+            return Look(left_s) if left_s > 0 else Release()
         return step or Release()
     if record.phase is Phase.KEPT:
         return _while_others_are_evicted(record, naming, now_s)

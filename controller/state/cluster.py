@@ -154,11 +154,6 @@ class ClusterState:
         """Return which devices of a claim the server shows in another claim too."""
         return tuple(find_collisions(claim, self.inventory, self._shown))
 
-    def pool_of(self, node: str) -> str | None:
-        """Return the name of a node's pool, None when it has none."""
-        pool = self.inventory.pool(node)
-        return None if pool is None else pool.pool
-
     def wake_all(self, keys: Iterable[str]) -> None:
         """Ask for a decision about each of these pods."""
         for key in keys:
@@ -485,9 +480,9 @@ class Cluster:
             return tuple(pod.key for pod in self._state.records.pods())
 
     def begin(self) -> None:
-        """Start to lead (Upkeep.begin)."""
+        """Start to lead (Records.begin)."""
         with self._lock:
-            self._state.upkeep.begin(self._state.pool_of, self._clock.monotonic())
+            self._state.records.begin(self._clock.monotonic())
 
     def quotas(self) -> tuple[QuotaState, ...]:
         """Return the namespaces with a quota, and what they hold of it."""

@@ -331,23 +331,29 @@ class Records:
             if _has_rested(record):
                 self.prove(record.key)
 
-    def rest(self, claim_key: str, had: ResourceClaim, now_s: float) -> None:
-        """Let an earlier allocation of a claim rest, because an earlier leader may have had doubts about it."""
-        self._apply(claim_key, lambda record: claim_record.rest(record, had, now_s))
-
     def begin(self, now_s: float) -> None:
-        """Start to lead, right after everything was listed.
+        """Start to lead, right after everything was listed after the last write of an earlier leader.
 
-        We do not know what an earlier leader did, or which pods lost a reservation to it: any pod that names an
-        allocated claim and has no reservation now may be one.
+        We do not know what it did, or which pods lost a reservation to it: any pod that names an allocated claim and
+        has no reservation now may be one. A claim without an allocation may have been cleared for one of its pods while
+        another was being bound with it: kube-scheduler names the node in a pod before it binds it. Then nobody gets the
+        claim until that is settled; which devices it had, nothing shows, so none rest.
         """
         for record in list(self._claims.values()):
             if record.phase is Phase.UNRESERVED:
                 self._put(record, replace(record, doubts=(Doubt(None, now_s),), unreserved_s=now_s))
             elif record.phase is Phase.ALLOCATED and self._has_others_waiting(record):
                 self._put(record, replace(record, doubts=(Doubt(None, now_s),)))
+            elif record.phase is Phase.FREE:
+                self._doubt_binds(record, now_s)
 
     # Inside
+
+    def _doubt_binds(self, record: ClaimRecord, now_s: float) -> None:
+        unbound = self.pods_of(record.key).unbound
+        going = tuple(PodIdentity(pod.key, pod.uid) for pod in unbound if pod.nominated)
+        if going and len(unbound) > 1:
+            self._apply(record.key, lambda known: claim_record.doubt_binds(known, going, now_s))
 
     def _has_others_waiting(self, record: ClaimRecord) -> bool:
         if is_for_group(record.shown):

@@ -13,7 +13,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, means_the_same, users_of
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
-from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
+from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import SHOWN, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import (
     Growth,
@@ -82,22 +82,6 @@ class Upkeep:
         self._rivals_of = rivals_of
         self._gave_back_s = float("-inf")  # when a pod last gave its devices back because kube-scheduler was silent
 
-    def begin(self, pool_of: Callable[[str], str | None], now_s: float) -> None:
-        """Start to lead, with everything listed after the last write of an earlier leader.
-
-        We do not know which pods may still be bound with a reservation or an allocation that is gone: where several
-        pods wait for one claim, it may have been cleared for one of them while another was being bound. `pool_of`
-        returns the name of a node's pool.
-        """
-        self._records.begin(now_s)
-        for record in list(self._records.claims()):
-            decision = noted_decision(record.shown, self._driver) if record.phase is Phase.FREE else None
-            if decision is None or len(self._records.pods_of(record.key).unbound) < 2:
-                continue
-            pool = pool_of(decision.node)
-            if pool is not None:
-                self._records.rest(record.key, as_decided(record.shown, decision, self._driver, pool), now_s)
-
     def next_step(self, claim_key: str, now_s: float, now: datetime) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim, with its record; None when there is nothing to do until something changes.
 
@@ -106,10 +90,10 @@ class Upkeep:
         record = self._records.settle_what_is_proven(claim_key, now_s)
         if record is None:
             return None
-        if record.phase is Phase.RESTING and not self._is_ours_at_rest(record):
+        if record.phase is Phase.RESTING and record.rest and not self._is_ours_at_rest(record):
             self._records.prove(claim_key)
             return Release(), record
-        ours = our_decision(record.shown, self._driver) is not None
+        ours = our_node(record.shown, self._driver) is not None
         naming = self._records.pods_of(claim_key)
         step = tending.next_step(record, naming, now_s, self._rules.bounds, ours=ours)
         is_left_alone = record.shown.problem or record.shown.metadata.deletion_timestamp is not None
@@ -140,19 +124,19 @@ class Upkeep:
         alone = [claim for claim in there if self._is_alone(claim, known)]
         if not alone:
             return None
-        decision = our_decision(alone[0].shown, self._driver)
-        assert decision is not None
+        node = our_node(alone[0].shown, self._driver)
+        assert node is not None
         colliding = tuple(claim for claim in alone if self._gives_way(claim))
         if colliding:
             self._end(colliding, "collision")
-            return TakenBack("collision", decision.node, tuple(c.key for c in colliding), 0.0, True, None)
-        if self._groups.yields(pod, decision.node, now_s):
+            return TakenBack("collision", node, tuple(c.key for c in colliding), 0.0, True, None)
+        if self._groups.yields(pod, node, now_s):
             self._end(alone, YIELDED)
-            return TakenBack(YIELDED, decision.node, tuple(c.key for c in alone), 0.0, True, None)
+            return TakenBack(YIELDED, node, tuple(c.key for c in alone), 0.0, True, None)
         if self._groups.keeps(pod):
             return LOOK_S
         whole = len(there) == len(claims) and all(claim.shown.status.allocation is not None for claim in there)
-        found = self._judge(pod, known, tuple(alone), decision.node, now_s, now, whole=whole, others_wait=others_wait)
+        found = self._judge(pod, known, tuple(alone), node, now_s, now, whole=whole, others_wait=others_wait)
         if isinstance(found, float) and pod.spec.scheduling_group is not None:
             return min(found, LOOK_S)  # another group may come first meanwhile
         return found
@@ -174,12 +158,12 @@ class Upkeep:
     def gives_back(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
         """Restart the back-off of the pods from which we cleared an allocation. A proof can take longer than the
         back-off, and otherwise the pod would get the same devices again at once, over and over."""
-        decision = our_decision(record.shown, self._driver)
+        node = our_node(record.shown, self._driver)
         growth = self._rules.growth
         for pod in self._records.pods_of(record.key).unbound:
-            if decision is None or pod.uid not in record.taken_from:
+            if node is None or pod.uid not in record.taken_from:
                 continue
-            changed = pod if record.ending == PREEMPTED else begin_wait_anew(pod, decision.node, now_s, now, growth)
+            changed = pod if record.ending == PREEMPTED else begin_wait_anew(pod, node, now_s, now, growth)
             if record.ending == PREEMPTED or record.was_kept:
                 changed = begin_wait_to_preempt_anew(changed, now_s, now, growth)
             self._records.change_pod(changed)
@@ -189,20 +173,20 @@ class Upkeep:
 
         Otherwise we would allocate the claim on that node again, a dozen times a second. Return (pod, node, seconds).
         """
-        decision = our_decision(before.shown, self._driver)
+        node = our_node(before.shown, self._driver)
         known = self._records.claim(before.key)
         is_kept = known is not None and known.phase is Phase.KEPT
         if is_kept and before.phase is not Phase.KEPT:
             self._preempts_later(before, now_s, now)
-        if decision is None or before.phase is Phase.CLEARING or is_kept:
+        if node is None or before.phase is Phase.CLEARING or is_kept:
             return ()
         found = []
         for pod in self._unbound_users(before):
-            changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
+            changed = leave_out(pod, node, now_s, now, self._rules.growth)
             if before.was_kept:  # the room that was made for it went to somebody else
                 changed = begin_wait_to_preempt_anew(changed, now_s, now, self._rules.growth)
             self._records.change_pod(changed)
-            found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
+            found.append((pod.key, node, changed.left_out[node].again_s - now_s))
         return found
 
     def _unbound_users(self, record: ClaimRecord) -> Sequence[PodRecord]:
@@ -220,7 +204,7 @@ class Upkeep:
     def _is_alone(self, claim: ClaimRecord, pod: PodRecord) -> bool:
         users = claim.shown.status.reserved_for
         is_on_its_way = bool(claim.ending) or claim.phase not in (Phase.ALLOCATED, Phase.UNRESERVED)
-        if is_on_its_way or our_decision(claim.shown, self._driver) is None:
+        if is_on_its_way or our_node(claim.shown, self._driver) is None:
             return False
         return all(user.uid == pod.uid for user in users)
 
@@ -300,7 +284,7 @@ class Upkeep:
         return Party(
             claim.metadata.uid,
             (allocation.allocation_timestamp or "") if allocation is not None else "",
-            is_ours=our_decision(claim, self._driver) is not None,
+            is_ours=our_node(claim, self._driver) is not None,
             is_used=is_bound
             or (is_for_group(claim) and self._records.has_bound(claim.key))
             or len(claim.status.reserved_for) > 1,

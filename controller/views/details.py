@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dracaena.api.decision import Decision, decode_decision, describe, part_in_words, value_in_words
+from dracaena.api.decision import Decision, describe, part_in_words, read_decision, value_in_words
 from dracaena.api.errors import BadInputError
 from dracaena.api.groups import lowest_in_group
-from dracaena.api.names import decision_annotation
 from dracaena.api.node_status import DeviceStatus, Holder, PublishedNode, counted, label_of, tree_lines
 from dracaena.api.objects import Pod
 from dracaena.api.pod_states import POD_STATES, pod_state
@@ -141,19 +140,20 @@ def _claim(driver: str, alias: str, claim: ResourceClaim | None) -> dict[str, An
         return {"alias": alias, "claim": None, "devices": [], "decision": None}
     allocation = claim.status.allocation
     devices = [] if allocation is None else [f"{one.pool}/{one.device}" for one in allocation.devices.results]
-    decision = None
-    text = claim.metadata.annotations.get(decision_annotation(driver))
-    if text is not None and allocation is not None:
-        try:
-            decision = _decision(decode_decision(text))
-        except BadInputError as error:
-            decision = {"words": shown_text(str(error)), "parts": []}
     return {
         "alias": alias,
         "claim": claim.metadata.name,
         "devices": [shown_text(device) for device in devices],
-        "decision": decision,
+        "decision": _decided(driver, claim),
     }
+
+
+def _decided(driver: str, claim: ResourceClaim) -> dict[str, Any] | None:
+    try:
+        decision = read_decision(claim, driver)
+    except BadInputError as error:
+        return {"words": shown_text(str(error)), "parts": []}
+    return None if decision is None else _decision(decision)
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

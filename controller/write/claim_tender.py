@@ -17,7 +17,7 @@ from dracaena.api.objects import ENDED, Pod
 from dracaena.api.podclaims import group_consumer
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
-from dracaena.controller.lifecycle.own_decision import our_decision
+from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
 from dracaena.controller.metrics import ControllerMetrics
@@ -153,10 +153,10 @@ class ClaimTender:
 
     def _forget_hint(self, record: ClaimRecord) -> None:
         """Remove our hint from the pod that had the claim; otherwise kube-scheduler keeps CPU free for it there."""
-        decision = our_decision(record.shown, self._driver)
+        node = our_node(record.shown, self._driver)
         pod = self._read(record.share.pod) if record.share is not None else None
-        if pod is not None and decision is not None:
-            self._nomination.clear(pod, decision.node)
+        if pod is not None and node is not None:
+            self._nomination.clear(pod, node)
 
     def _probe(self, identity: PodIdentity) -> float | None:
         """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if its message

@@ -1,7 +1,7 @@
-"""Writes one decision: all finalizers with the decision annotation, then all allocations with their reservation.
+"""Writes one decision: the finalizers that are missing, then all allocations with the decision and their reservation.
 
-The order matters. kube-controller-manager frees only claims that carry the finalizer, so it is written first. And a
-decision is all or nothing, so no allocation is written before every claim is known to be writable.
+The order matters: kube-controller-manager frees only claims that carry the finalizer. Where the chart's admission
+policy sets it when claims are created, an allocation is one write a claim.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.decision import encode_decision
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
 from dracaena.api.podclaims import group_consumer
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
+from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, is_trimmed
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
@@ -33,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """All claims carry the finalizer and the decision. They are in the order of the decision."""
+    """All claims carry the finalizer. They are in the order of the decision."""
 
     claims: tuple[ResourceClaim, ...]
 
@@ -70,7 +69,6 @@ class ClaimWriter:
 
     def __init__(
         self,
-        driver: str,
         claims: ClaimApi,
         clock: Clock,
         metrics: ControllerMetrics,
@@ -78,7 +76,6 @@ class ClaimWriter:
         shown: Callable[[ResourceClaim], None],
         may_send: Callable[[ResourceClaim, str], bool],
     ) -> None:
-        self._annotation = decision_annotation(driver)
         self._shown = shown
         self._may_send = may_send
         self._claims = claims
@@ -86,14 +83,16 @@ class ClaimWriter:
         self._metrics = metrics
 
     def mark(self, allocation: Allocation) -> Marked | Lost:
-        """Write all finalizers with the decision; this takes no device yet.
+        """Write all finalizers that are missing; this takes no device yet. Cost: nothing for a claim that has its own.
 
         After a conflict the claim is read again, and the write repeated as long as the claim has the same UID and is
         not allocated. Raises KubeError when the server does not answer.
         """
         marked: list[ResourceClaim] = []
         for entry in allocation.claims:
-            claim = self._mark(allocation, entry, entry.claim)
+            claim = self._mark(entry.claim)
+            if claim is entry.claim and is_trimmed(entry):
+                claim = self._read(claim)
             if isinstance(claim, _Failed):
                 return self._lost(entry, claim)
             marked.append(claim)
@@ -116,12 +115,13 @@ class ClaimWriter:
         self._metrics.decisions.lost.inc()
         return Lost(entry.claim.key, failed.why, refused=failed.refused)
 
-    def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | _Failed:
-        """Return the claim with finalizer and annotation, or why it can no longer be allocated."""
-        text = encode_decision(decision_of(allocation, entry))
+    def _mark(self, claim: ResourceClaim) -> ResourceClaim | _Failed:
+        """Return the claim with the finalizer, or why it can no longer be allocated."""
         for _ in range(MAX_ATTEMPTS):
+            if DELETE_PROTECTION_FINALIZER in unpacked(claim.metadata.finalizers):
+                return claim
             try:
-                marked = self._claims.mark(claim, annotation=self._annotation, value=text)
+                marked = self._claims.mark(claim)
                 self._shown(marked)
                 return marked
             except (ConflictError, InvalidError, NotFoundError) as error:
@@ -139,29 +139,25 @@ class ClaimWriter:
         """Return the allocated claim, or why it cannot be."""
         user = _user(claim, pod)
         for _ in range(MAX_ATTEMPTS):
-            document = allocation_document(entry, rfc3339(self._clock.now()), claim)
-            if not self._may_send(claim, decision_id):
-                fresh = self._read(claim)
-                if not isinstance(fresh, _Failed) and fresh.status.allocation is not None and _carries(fresh, entry):
-                    return fresh
-                return fresh if isinstance(fresh, _Failed) else _Failed("changed before it was written")
-            try:
-                stored = self._claims.allocate(claim, document, user)
-                self._shown(stored)
-                return stored
-            except (ConflictError, InvalidError, NotFoundError) as error:
-                fresh = self._read_after(error, claim)
+            document = allocation_document(allocation, entry, rfc3339(self._clock.now()), claim)
+            if self._may_send(claim, decision_id):
+                try:
+                    stored = self._claims.allocate(claim, document, user)
+                    self._shown(stored)
+                    return stored
+                except (ConflictError, InvalidError, NotFoundError) as error:
+                    fresh = self._read_after(error, claim)
+            else:
+                fresh = self._read_if_changed(claim)
             if isinstance(fresh, _Failed):
                 return fresh
             if fresh.status.allocation is not None:
                 # A write whose answer was lost may have landed: then it is ours after all.
                 return fresh if _carries(fresh, entry) else _Failed("is allocated by somebody else")
-            if DELETE_PROTECTION_FINALIZER not in unpacked(fresh.metadata.finalizers):
-                remarked = self._mark(allocation, entry, fresh)
-                if isinstance(remarked, _Failed):
-                    return remarked
-                fresh = remarked
-            claim = fresh
+            marked = self._mark(fresh)
+            if isinstance(marked, _Failed):
+                return marked
+            claim = marked
         return _Failed(f"changed {MAX_ATTEMPTS} times while it was written")
 
     def _read_after(
@@ -174,6 +170,13 @@ class ClaimWriter:
             return fresh
         unchanged = fresh.metadata.resource_version == claim.metadata.resource_version
         return _Failed(_refusal(error), refused=True) if unchanged else fresh
+
+    def _read_if_changed(self, claim: ResourceClaim) -> ResourceClaim | _Failed:
+        """Read a claim that must not be written as it was known; if it is unchanged, the decision does not stand."""
+        fresh = self._read(claim)
+        if isinstance(fresh, _Failed) or fresh.metadata.resource_version != claim.metadata.resource_version:
+            return fresh
+        return _Failed("changed before it was written")
 
     def _read(self, claim: ResourceClaim) -> ResourceClaim | _Failed:
         fresh = self._claims.read_claim(claim.metadata.namespace, claim.metadata.name)

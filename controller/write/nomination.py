@@ -6,16 +6,13 @@ clusters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import threading
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from dracaena.api.decision import decode_decision
-from dracaena.api.errors import BadInputError
-from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import PodApi
 from dracaena.kube.errors import KubeError
@@ -27,9 +24,13 @@ log = structlog.get_logger()
 
 
 class Nomination:
-    """Writes and clears the hint in clusters of more than `above_nodes` nodes. Holds no state; never raises KubeError.
+    """Writes and clears the hint in clusters of more than `above_nodes` nodes. Never raises KubeError. Safe to use from
+    many threads.
 
-    Each write is guarded by the pod's resourceVersion, so a value that another client wrote meanwhile stays.
+    Each write is guarded by the pod's resourceVersion, so a value that another client wrote meanwhile stays. It
+    remembers which hints are its own, since the allocation that one belongs to may never be written: kube-scheduler
+    would keep CPU and memory free there for a pod that goes elsewhere. A hint that an earlier leader left behind goes
+    with kube-scheduler's next failed attempt.
     """
 
     def __init__(self, pods: PodApi, nodes: Callable[[], int], metrics: ControllerMetrics, *, above_nodes: int) -> None:
@@ -37,10 +38,12 @@ class Nomination:
         self._nodes = nodes
         self._metrics = metrics
         self._above_nodes = above_nodes
+        self._lock = threading.Lock()
+        self._ours: dict[str, tuple[str, str]] = {}  # unbound pod → its UID, the node that we last named
 
-    def set(self, pod: Pod, node: str, *, earlier: Collection[str] = ()) -> Pod:
-        """Name a node unless another client has named one; return the pod as far as we know its stored state.
-        `earlier`: nodes of our decisions that came to nothing (earlier_nodes); a hint for one of these is overwritten.
+    def set(self, pod: Pod, node: str) -> Pod:
+        """Name a node unless another client has named one; return the pod as far as we know its stored state. A hint of
+        ours for another node is overwritten.
 
         Pods at a scheduling gate get the hint in clusters of any size: kube-scheduler starts on them only once they
         pass the gate, and the hint then saves it the search (`make bench-cluster`).
@@ -48,14 +51,26 @@ class Nomination:
         if self._above_nodes == NEVER or (self._nodes() <= self._above_nodes and not pod.spec.scheduling_gates):
             return pod
         named = pod.status.nominated_node_name
-        if pod.spec.node_name or named == node or (named and named not in earlier):
+        if pod.spec.node_name or named == node or (named and not self._is_ours(pod)):
             return pod
+        with self._lock:
+            self._ours[pod.key] = pod.metadata.uid, node
         return self._write(pod, node, "set")
 
     def clear(self, pod: Pod, node: str) -> None:
         """Remove the hint if it still names this node and the pod is not bound."""
         if pod.status.nominated_node_name == node and not pod.spec.node_name:
             self._write(pod, "", "cleared")
+
+    def withdraw(self, pod: Pod) -> None:
+        """Remove the hint if it is ours, whatever node it names."""
+        if self._is_ours(pod):
+            self.clear(pod, pod.status.nominated_node_name)
+
+    def forget(self, pod_key: str) -> None:
+        """Forget the hint of a pod that is bound or gone."""
+        with self._lock:
+            self._ours.pop(pod_key, None)
 
     def nudge(self, pod: Pod, node: str) -> None:
         """Make kube-scheduler retry a pod that it holds back for lack of CPU and the like.
@@ -70,6 +85,10 @@ class Nomination:
         if stored is not pod:
             self._write(stored, "", "cleared")
 
+    def _is_ours(self, pod: Pod) -> bool:
+        with self._lock:
+            return self._ours.get(pod.key) == (pod.metadata.uid, pod.status.nominated_node_name)
+
     def _write(self, pod: Pod, node: str, result: str) -> Pod:
         try:
             stored = self._pods.nominate(pod, node)
@@ -79,21 +98,3 @@ class Nomination:
             return pod
         self._metrics.writes.nominations.labels(result).inc()
         return stored
-
-
-def earlier_nodes(claims: Iterable[ResourceClaim], driver: str) -> frozenset[str]:
-    """Return the nodes of the decisions noted on claims that have no allocation.
-
-    A decision is noted on the claim before the hint is written. If its allocation was never written, the hint stays
-    behind, and kube-scheduler would keep CPU and memory free there for a pod that goes elsewhere.
-    """
-    waiting = (claim for claim in claims if claim.status.allocation is None)
-    noted = (claim.metadata.annotations.get(decision_annotation(driver)) for claim in waiting)
-    return frozenset(node for text in noted if text is not None and (node := _node_in(text)) is not None)
-
-
-def _node_in(text: str) -> str | None:
-    try:
-        return decode_decision(text).node
-    except BadInputError:
-        return None

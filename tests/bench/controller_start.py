@@ -30,9 +30,9 @@ from bench.garbage import look_seldom
 from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
-from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.decision import Decision, RunnerUp
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from support.allocation import DRIVER, claim, holding, request
+from support.allocation import DRIVER, claim, decided, holding, request
 from support.hostile_objects import fat_claim
 
 NODES: Final = 5_000
@@ -255,15 +255,13 @@ def _put_job(api: InMemoryApi, name: str, node: str, devices: list[str]) -> None
     """Store a pod that runs, and its claim as our controller wrote it."""
     decision = Decision(
         node=node,
-        devices=tuple(devices),
         links="1 pair NV12",
         score=tuple((f"part_{place}_gb_s", 100 + place) for place in range(12)),
         pod_devices=len(devices),
         runner_up=RunnerUp(node, tuple(devices), "1 pair NV12", "bandwidth_gb_s"),
     )
-    annotations = {f"{DRIVER}/decision": encode_decision(decision)}
-    asked = claim(name, request(count=len(devices)), annotations=annotations)
-    stored = msgspec.to_builtins(holding(asked, node, *devices))
+    held = decided(holding(claim(name, request(count=len(devices))), node, *devices), decision)
+    stored = msgspec.json.decode(msgspec.json.encode(held))
     stored["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"uid-{name}"}]
     _put(api, "resourceclaims", "ResourceClaim", stored)
     _put(api, "pods", "Pod", pod_document(name, [name], node, containers(len(devices)), "Running"))

@@ -23,7 +23,7 @@ import msgspec
 from bench.garbage import look_seldom
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.config.v1alpha1 import NO_POLICY
-from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod
@@ -38,7 +38,7 @@ from dracaena.controller.cache.pods import kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import collect_between_decisions, freeze_what_stays
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
+from support.allocation import DRIVER, claim, decided, device_class, holding, own_config, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
 from support.node_fit import unfit_reason
 
@@ -183,15 +183,13 @@ class World:
         name = f"job-{self.number}"
         decision = Decision(
             node=node,
-            devices=tuple(devices),
             links="6 pairs NV12",
             score=tuple((f"part_{place}_gb_s", 100 + place) for place in range(12)),
             pod_devices=len(devices),
             runner_up=RunnerUp(node, tuple(devices), "6 pairs NV12", "bandwidth_gb_s"),
         )
-        annotations = {f"{DRIVER}/decision": encode_decision(decision)}
-        asked = claim(name, request(count=len(devices)), annotations=annotations)
-        stored = as_watched(msgspec.to_builtins(holding(asked, node, *devices)), ResourceClaim)
+        held = decided(holding(claim(name, request(count=len(devices))), node, *devices), decision)
+        stored = as_watched(msgspec.json.decode(msgspec.json.encode(held)), ResourceClaim)
         running = pod(name, name, nodeName=node, containers=containers(len(devices)))
         waiting = kept_pod(as_watched(msgspec.to_builtins(running), Pod))
         self.cluster.intake.pod_changed(None, waiting)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.decision import decode_decision
+from dracaena.api.decision import read_decision
 from dracaena.api.gpu_templates import GpuTemplate
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, decision_annotation, rewrite_label
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, rewrite_label
 from dracaena.api.objects import KubeObject, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.resource_objects import (
     DeviceClass,
@@ -77,7 +77,8 @@ def test_a_pod_gets_the_four_gpus_that_are_linked_best(client: KubeClient, conne
         ("pods", "p", waiting.metadata.uid)
     ]
     assert DELETE_PROTECTION_FINALIZER in stored.metadata.finalizers
-    decision = decode_decision(stored.metadata.annotations[decision_annotation(DRIVER)])
+    decision = read_decision(stored, DRIVER)
+    assert decision is not None
     assert (decision.node, decision.links) == ("n", "6 pairs PIX")
     assert sorted(events(client)) == ["c", "p"]
     check_invariants(client)

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from dracaena.api.decision import Decision, decision_config
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME, TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, OwnerReference, Pod, Taint
 from dracaena.api.resource_objects import (
+    AllocationConfig,
     AllocationResult,
     ConsumerReference,
     DeviceClass,
@@ -148,6 +150,24 @@ def holding(base: ResourceClaim, node_name: str, *devices: str, driver: str = DR
     rule = {"key": "metadata.name", "operator": "In", "values": [node_name]}
     selector = {"nodeSelectorTerms": [{"matchFields": [rule]}]}
     return allocated(base, {"devices": {"results": results}, "nodeSelector": selector})
+
+
+def decided(item: ResourceClaim, decision: Decision | None = None) -> ResourceClaim:
+    """An allocated claim whose allocation is the controller's own."""
+    allocation = item.status.allocation
+    assert allocation is not None
+    told = decision or Decision(node="", links="", score=(), pod_devices=1)
+    entry = msgspec.convert(decision_config(told, DRIVER), AllocationConfig)
+    return with_configs(item, *allocation.devices.config, entry)
+
+
+def with_configs(item: ResourceClaim, *configs: AllocationConfig) -> ResourceClaim:
+    """An allocated claim with these configs."""
+    replace = msgspec.structs.replace
+    allocation = item.status.allocation
+    assert allocation is not None
+    allocation = replace(allocation, devices=replace(allocation.devices, config=list(configs)))
+    return replace(item, status=replace(item.status, allocation=allocation))
 
 
 def blockers(node_name: str, made: Machine, *ordinals: int) -> Sequence[ResourceClaim]:

@@ -8,11 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.decision import encode_decision
-from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
-from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
+from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.state.cluster import ClusterState, Wakers
 from dracaena.process.clock import Clock
@@ -62,15 +60,8 @@ def decide(cluster: WatchedCluster, waiting: Pod, *claims: ResourceClaim, now_s:
 
 
 def written(decision: Allocation, *users: Pod, at: str = "2026-01-01T00:00:00Z") -> tuple[ResourceClaim, ...]:
-    """Return the claims of a decision as the server stores them: with the decision noted, reserved for these pods."""
-    return tuple(newer(reserved(_stored(decision, entry, at), *users)) for entry in decision.claims)
-
-
-def _stored(decision: Allocation, entry: ClaimAllocation, at: str) -> ResourceClaim:
-    stored = allocated_claim(decision, entry, at)
-    note = {decision_annotation(DRIVER): encode_decision(decision_of(decision, entry))}
-    metadata = msgspec.structs.replace(stored.metadata, annotations={**stored.metadata.annotations, **note})
-    return msgspec.structs.replace(stored, metadata=metadata)
+    """Return the claims of a decision as the server stores them, reserved for these pods."""
+    return tuple(newer(reserved(allocated_claim(decision, entry, at), *users)) for entry in decision.claims)
 
 
 def reserved(item: ResourceClaim, *users: Pod) -> ResourceClaim:

@@ -110,16 +110,14 @@ class FakeClaims:
     def remove(self, key: str) -> None:
         self.on_change(self.claims.pop(key), None)
 
-    def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
+    def mark(self, claim: ResourceClaim) -> ResourceClaim:
         def change(stored: ResourceClaim) -> ResourceClaim:
             meta = stored.metadata
             finalizers = [
                 *(f for f in meta.finalizers if f != DELETE_PROTECTION_FINALIZER),
                 DELETE_PROTECTION_FINALIZER,
             ]
-            annotations = {**meta.annotations, annotation: value}
-            changed = msgspec.structs.replace(meta, finalizers=finalizers, annotations=annotations)
-            return msgspec.structs.replace(stored, metadata=changed)
+            return msgspec.structs.replace(stored, metadata=msgspec.structs.replace(meta, finalizers=finalizers))
 
         return self._write("mark", claim, change)
 

@@ -113,7 +113,6 @@ class Bench:
             DRIVER,
             cluster=self.cluster,
             writer=ClaimWriter(
-                DRIVER,
                 self.api,
                 self.clock,
                 metrics,

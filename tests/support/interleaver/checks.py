@@ -11,7 +11,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
-from dracaena.controller.lifecycle.own_decision import our_decision
+from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.lifecycle.prospects import SETTLE_S
 from support.allocation import DRIVER
@@ -142,7 +142,7 @@ def _has_its_devices(world: World, pod: Pod) -> None:
     And what World.moved_under_a_bind() lets pass.
     """
     node = pod.spec.node_name
-    if not node or pod.status.phase in ENDED:
+    if not node or pod.status.phase in ENDED or pod.metadata.name in world.scenario.on:
         return
     for entry in pod_claims(pod):
         claim = world.server.claims.get(entry.key or "")
@@ -183,6 +183,7 @@ def _records_are_right(world: World, process: Process) -> None:
         known = process.checked.get(record.key)
         if known is record:
             continue
+        _rests_rightly(world, process, record)
         process.checked[record.key] = record
         claim = record.shown
         if (
@@ -202,6 +203,14 @@ def _records_are_right(world: World, process: Process) -> None:
         wrong_reserved = record.phase in (Phase.UNRESERVED, Phase.RESERVING) and is_reserved
         if wrong_reserved or (record.phase is Phase.ALLOCATED and not is_reserved):
             raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, reserved: {is_reserved}")
+
+
+def _rests_rightly(world: World, process: Process, record: ClaimRecord) -> None:
+    """Nothing rests that the server never showed in the claim."""
+    for rest in record.rest:
+        shown = world.server.shown.get((rest.metadata.uid, rest.metadata.resource_version))
+        if not isinstance(shown, ResourceClaim) or held(shown) != held(rest):
+            raise ViolationError(f"{process.name} holds {sorted(held(rest))} for {record.key}, which never had them")
 
 
 def _is_there(world: World, record: ClaimRecord) -> bool:
@@ -231,6 +240,9 @@ def check_rest(world: World) -> None:
 
 
 def _is_served(world: World, pod: Pod) -> None:
+    if pod.metadata.name in world.scenario.on:
+        _is_served_where_it_was_made(world, pod)
+        return
     for entry in pod_claims(pod):
         claim = world.server.claims.get(entry.key or "")
         if (
@@ -246,6 +258,16 @@ def _is_served(world: World, pod: Pod) -> None:
                 )
         elif not is_reserved_for(claim, pod):
             raise ViolationError(f"{pod.key} is on {pod.spec.node_name}, and its {claim.key} is not reserved for it")
+
+
+def _is_served_where_it_was_made(world: World, pod: Pod) -> None:
+    """A pod that was made on a node gets its claims there, unless that cannot be: kubelet starts it then."""
+    claims = [world.server.claims.get(entry.key or "") for entry in pod_claims(pod)]
+    there = [one for one in claims if one is not None and one.metadata.deletion_timestamp is None]
+    is_elsewhere = any(one.status.allocation is not None and only_node(one) != pod.spec.node_name for one in there)
+    wanted = [one.metadata.name for one in there if one.status.allocation is None]
+    if len(there) == len(claims) and wanted and not is_elsewhere and _fit(world, wanted, pod.spec.node_name):
+        raise ViolationError(f"{pod.key} was made on {pod.spec.node_name}, and its claims could be allocated there")
 
 
 def _is_impossible(world: World, claim: ResourceClaim, pod: Pod) -> bool:
@@ -271,7 +293,7 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
     keys = dict.fromkeys(entry.key or "" for entry in pod_claims(pod))
     claims = [world.server.claims.get(key) for key in keys]
     there = [claim for claim in claims if claim is not None and claim.metadata.deletion_timestamp is None]
-    if len(there) < len(claims):
+    if len(there) < len(claims) or _shares_with_one_on_a_node(world, keys):
         return False
     wanted = [claim.metadata.name for claim in there if claim.status.allocation is None]
     if not _is_within_quota(world, pod.metadata.namespace, wanted):
@@ -286,6 +308,13 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
         if _fit(world, wanted, node):
             return True
     return False
+
+
+def _shares_with_one_on_a_node(world: World, keys: Iterable[str]) -> bool:
+    """Whether a claim is also that of a pod that was made on a node: it may only go there, where it may not fit."""
+    made = (world.server.pods.get(world.scenario.key(name)) for name in world.scenario.on)
+    named = {entry.key for pod in made if pod is not None for entry in pod_claims(pod)}
+    return not named.isdisjoint(keys)
 
 
 def _counts_on(world: World, pod: Pod, node: str) -> bool:
@@ -338,7 +367,7 @@ def _is_put_off(process: Process, claim: ResourceClaim) -> bool:
     """Whether a pod of a claim is looked at a little later, because its last try failed, or nobody names the claim and
     it is cleared as unused."""
     queue, pods = process.controller.parts.queue, process.controller.parts.cluster._state.records.naming(claim.key)
-    is_unused = not pods and not claim.status.reserved_for and our_decision(claim, DRIVER) is not None
+    is_unused = not pods and not claim.status.reserved_for and our_node(claim, DRIVER) is not None
     return is_unused or any(key in queue._not_before for key in pods)
 
 
@@ -349,7 +378,7 @@ def _is_left(world: World, claim: ResourceClaim) -> bool:
 
 
 def _can_give_way(world: World, claim: ResourceClaim) -> bool:
-    if our_decision(claim, DRIVER) is None or len(claim.status.reserved_for) != 1:
+    if our_node(claim, DRIVER) is None or len(claim.status.reserved_for) != 1:
         return False
     user = claim.status.reserved_for[0]
     pod = world.server.pods.get(world.scenario.key(user.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -11,11 +12,15 @@ from unittest import mock
 
 import msgspec
 
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.packed import unpacked
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller import program
+from dracaena.controller import program, reconciler
+from dracaena.controller.cache import claims
 from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
+from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import PodRecord, Wait
 from dracaena.controller.lifecycle.proof import Bounds
@@ -25,6 +30,9 @@ from dracaena.controller.state import upkeep
 from dracaena.controller.state.cluster import Cluster, ClusterState
 from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.records import Records
+from dracaena.controller.write import claim_tender
+from support.allocation import holding
+from support.interleaver.world import NOTE
 
 Fault = Callable[[], AbstractContextManager[None]]
 
@@ -235,6 +243,45 @@ def counts_no_shares() -> Iterator[None]:
         return devices, (others - decided) | {replace(one, consumed=()) for one in decided}
 
     with mock.patch.object(ClaimRecord, "held", shown_only):
+        yield
+
+
+@contextmanager
+def believes_a_made_up_note() -> Iterator[None]:
+    """A new leader holds back what a free claim's annotation names, if several pods wait for the claim."""
+    begin = Records.begin
+
+    def believing(self: Records, now_s: float) -> None:
+        begin(self, now_s)
+        for record in list(self.claims()):
+            text = record.shown.metadata.annotations.get(NOTE)
+            if text is None or record.phase is not Phase.FREE or len(self.pods_of(record.key).unbound) < 2:
+                continue
+            note = json.loads(text)
+            had = holding(record.shown, note["node"], *note["devices"])
+            resting = replace(record, phase=Phase.RESTING, rest=(had,), doubts=(Doubt(None, now_s),))
+            self._put(record, resting)
+
+    with (
+        mock.patch.object(claims, "_kept_annotations", lambda annotations: annotations),
+        mock.patch.object(Records, "begin", believing),
+    ):
+        yield
+
+
+@contextmanager
+def owns_only_what_users_leave_as_it_was() -> Iterator[None]:
+    """An allocation is ours as long as the metadata of its claim still has what we wrote there."""
+
+    def still_marked(claim: ResourceClaim, driver: str) -> str | None:
+        is_marked = DELETE_PROTECTION_FINALIZER in unpacked(claim.metadata.finalizers)
+        return our_node(claim, driver) if is_marked else None
+
+    with (
+        mock.patch.object(upkeep, "our_node", still_marked),
+        mock.patch.object(reconciler, "our_node", still_marked),
+        mock.patch.object(claim_tender, "our_node", still_marked),
+    ):
         yield
 
 

@@ -60,6 +60,8 @@ class Scenario:
     """Cores that each pod asks for."""
     on: Mapping[str, str] = field(default_factory=dict)
     """Pods that are made on a node."""
+    writing: bool = False
+    """Whether users write the metadata of claims: annotations of ours, and replacements without any."""
     halves: frozenset[str] = frozenset()
     """Claims that ask for one GPU each and want half of it. Where there are some, all GPUs are given in shares."""
     teaching: frozenset[str] = frozenset()
@@ -166,7 +168,12 @@ class Scenario:
             if name in self.pods
         )
         cpu = f" Cores of each node: {self.cores}; {cores}." if self.cores else ""
-        begin = f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}{self._quotas()}."
+        on = ", ".join(f"{name} on {node}" for name, node in self.on.items() if name in self.pods and not self.cpu)
+        made = f"; made on a node: {on}" if on else ""
+        writing = " Users write metadata of claims." if self.writing else ""
+        begin = (
+            f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}{made}{self._quotas()}.{writing}"
+        )
         return f"{begin} kube-scheduler refuses {refused}.{cpu}"
 
 
@@ -227,6 +234,13 @@ def sharing_scenario(rng: random.Random) -> Scenario:
     halves = frozenset(name for name in sorted(drawn.claims) if rng.random() < 0.7)
     claims = {name: 1 if name in halves else count for name, count in drawn.claims.items()}
     return replace(drawn, claims=claims, halves=halves, tolerating=frozenset())
+
+
+def written_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster whose users write the metadata of claims, and make some pods on a node."""
+    drawn = any_scenario(rng) if rng.random() < 0.7 else sharing_scenario(rng)
+    on = {name: rng.choice(drawn.node_names) for name in drawn.pods if rng.random() < 0.2}
+    return replace(drawn, on=on, tolerating=frozenset(), gated=drawn.gated - on.keys(), writing=True)
 
 
 def quota_scenario(rng: random.Random) -> Scenario:

@@ -67,7 +67,8 @@ class Server:
         guard = patch["metadata"].get("resourceVersion")
         if guard is not None and guard != stored.metadata.resource_version:
             raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
-        changed: Pod | ResourceClaim = msgspec.convert(_merged(msgspec.to_builtins(stored), patch), kind)
+        document = _merged(_document(stored), _document(patch))
+        changed: Pod | ResourceClaim = msgspec.json.decode(msgspec.json.encode(document), type=kind)
         if changed == stored:
             return stored  # nothing changes, and so the version does not
         if isinstance(changed, ResourceClaim):
@@ -173,6 +174,11 @@ def _validate(old: ResourceClaim, new: ResourceClaim) -> None:
         wrong = "spec: field is immutable"
     if wrong:
         raise InvalidError(f"PATCH {old.key}", 422, "Invalid", wrong)
+
+
+def _document(item: Any) -> Any:
+    """Return an object as JSON; opaque parameters are text in it."""
+    return msgspec.json.decode(msgspec.json.encode(item))
 
 
 def _merged(target: Any, patch: Mapping[str, Any]) -> Any:

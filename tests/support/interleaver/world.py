@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +29,10 @@ from support.interleaver.server import Kind, Server
 from support.interleaver.strands import Strand
 
 WORKERS: Final = ("w0", "w1")
+
+NOTE: Final = f"{DRIVER}/decision"
+"""An annotation that looks as if the controller had written it."""
+
 LEAPS_S: Final = (0.4, 2.5, 6.0, 12.0, 31.0)
 """Below and above what the controller waits for: settle, refusal, doubt, no reservation."""
 
@@ -136,6 +142,9 @@ class World:
                 yield 2.0, f"users create claim {name}"
             elif stored.metadata.deletion_timestamp is None:
                 yield 0.05, f"users delete claim {name}"
+                if self.scenario.writing:
+                    yield 0.3, f"users annotate claim {name}"
+                    yield 0.2, f"users replace claim {name}"
         for name in self.scenario.pods:
             pod = self.server.pods.get(self.scenario.key(name))
             if pod is None:
@@ -269,9 +278,25 @@ class World:
             self._made += 1
             make = self.scenario.claim if what == "claim" else self.scenario.pod
             self.server.create(make(name, self._made))
+        elif verb in ("annotate", "replace"):
+            if not isinstance(stored, ResourceClaim):
+                return False
+            self._write_metadata(stored, forges=verb == "annotate")
         else:
             self.server.delete(kind, self.scenario.key(name))
         return self._say(step)
+
+    def _write_metadata(self, claim: ResourceClaim, *, forges: bool) -> None:
+        """Note a decision of nobody on a claim, for any devices of a node; or replace its metadata with a manifest's,
+        as `kubectl replace` does: what others wrote there is gone, finalizers too."""
+        rng = random.Random(len(self.said))
+        finalizers, notes = claim.metadata.finalizers if forges else [], {}
+        if forges:
+            node = rng.choice(self.scenario.node_names)
+            devices = rng.sample(self.scenario.devices[node], rng.randint(1, len(self.scenario.devices[node])))
+            notes = {NOTE: json.dumps({"node": node, "devices": devices})}
+        metadata = msgspec.structs.replace(claim.metadata, annotations=notes, finalizers=finalizers)
+        self.server.update_claim(msgspec.structs.replace(claim, metadata=metadata))
 
     def _take_of_scheduler(self, step: str, words: Sequence[str]) -> bool:
         scheduler = self.scheduler

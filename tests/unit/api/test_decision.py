@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,20 +11,25 @@ from dracaena.api.decision import (
     MAX_BYTES,
     Decision,
     RunnerUp,
+    decision_config,
     decision_document,
     decode_decision,
     describe,
     describe_one_gpu,
     encode_decision,
     parts_in_words,
+    read_decision,
 )
 from dracaena.api.errors import BadInputError
+from dracaena.api.go_json import as_go_writes
+from dracaena.api.limits import DRIVER_NAME_BYTES
+from dracaena.api.names import decision_driver
+from support.allocation import DRIVER, claim, decided, holding
 
 NAMES = [f"gpu-{index:08x}-0000-0000-0000-000000000000" for index in range(16)]
 
 DECISION = Decision(
     node="node-a",
-    devices=tuple(NAMES[:4]),
     links="6 pairs NV12",
     score=(("bandwidth_gb_s", 300), ("damage_8_gb_s", 300), ("worst_level", 30), ("bound_level", 0), ("numa_nodes", 1)),
     pod_devices=4,
@@ -45,7 +51,6 @@ def test_what_was_encoded_is_decoded() -> None:
 def test_a_full_node_with_runner_up_is_written_uncut() -> None:
     whole = Decision(
         node="n" * 63,
-        devices=tuple(NAMES),
         links="120 pairs NV18",
         score=DECISION.score,
         pod_devices=16,
@@ -54,30 +59,45 @@ def test_a_full_node_with_runner_up_is_written_uncut() -> None:
     assert decode_decision(encode_decision(whole)) == whole
 
 
-def test_the_runner_up_is_cut_before_the_devices() -> None:
-    long = Decision(
-        node="node-a",
-        devices=tuple(NAMES) * 2,
-        links="6 pairs NV12",
-        score=DECISION.score,
-        pod_devices=32,
-        runner_up=RunnerUp(node="node-b", devices=tuple(NAMES), links="", lost_by="node"),
-    )
-    read = decode_decision(encode_decision(long))
-    assert read.cut
-    assert read.devices == long.devices
-    assert read.runner_up == RunnerUp(node="node-b", devices=(), links="", lost_by="node")
+def test_the_runner_ups_devices_are_cut_before_all_else() -> None:
+    second = RunnerUp(node="node-b", devices=tuple(NAMES) * 3, links="", lost_by="node")
+    read = decode_decision(encode_decision(replace(DECISION, runner_up=second)))
+    assert read == replace(DECISION, runner_up=replace(second, devices=()), cut=True)
 
 
-def test_reasons_and_scores_are_cut_before_devices_and_the_runner_up_before_them() -> None:
+def test_reasons_are_cut_before_the_runner_up_and_its_score() -> None:
     long = replace(DECISION, others=tuple((f"reason {number} {'x' * 80}", 1) for number in range(20)))
     read = decode_decision(encode_decision(long))
-    assert (read.cut, read.others, read.devices) == (True, (), long.devices)
+    assert (read.cut, read.others) == (True, ())
     assert read.runner_up is not None
     assert (read.runner_up.devices, read.runner_up.score) == (
         (),
         DECISION.runner_up.score if DECISION.runner_up else (),
     )
+
+
+def test_it_is_written_as_kube_apiserver_stores_it() -> None:
+    """At a patch of anything else, other bytes would count as a change of the allocation, which is immutable."""
+    written = bytes(encode_decision(replace(DECISION, links="<&>")))
+    assert written == bytes(as_go_writes(msgspec.Raw(written)))
+    assert written.startswith(b'{"apiVersion":"gpu.dracaena.dev/v1alpha1","kind":"Decision"')
+
+
+@pytest.mark.parametrize("driver", ["gpu.dracaena.dev", "g" * 52 + ".example.a", "g" * 53 + ".example.a"])
+def test_the_entry_names_a_driver_that_the_api_allows_and_that_is_no_other(driver: str) -> None:
+    entry = decision_config(DECISION, driver)
+    assert (entry["source"], entry["opaque"]["driver"]) == ("FromClass", decision_driver(driver))
+    assert len(decision_driver(driver)) <= DRIVER_NAME_BYTES
+    assert decision_driver(driver) != driver
+    assert not decision_driver(driver).endswith((".", "-"))
+
+
+def test_what_was_written_last_with_an_allocation_is_read() -> None:
+    """A class may have a config for that name too, and a user's own carries another source."""
+    held = holding(claim("c"), "node-a", NAMES[0])
+    assert read_decision(held, DRIVER) is None
+    assert read_decision(decided(decided(held), DECISION), DRIVER) == DECISION
+    assert read_decision(claim("c"), DRIVER) is None
 
 
 def test_people_read_the_part_that_decided_and_all_parts_with_their_units_if_they_want() -> None:
@@ -122,7 +142,7 @@ def test_what_compares_nodes_is_told_in_words() -> None:
 )
 def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) -> None:
     second = RunnerUp("b", (), "one GPU", "damage_8_gb_s", (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
-    one = Decision("a", (), "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
+    one = Decision("a", "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
     assert describe(one) == f"1 of the GPUs of a: one GPU; {words}"
     assert describe_one_gpu(replace(one, others=(("with fewer than 8 free GPUs", 3),))) == describe(one)
 
@@ -150,7 +170,6 @@ parts = st.lists(st.tuples(texts, st.integers(-(2**63), 2**63 - 1)), max_size=12
 decisions = st.builds(
     Decision,
     node=texts,
-    devices=st.lists(texts, max_size=33).map(tuple),
     links=texts,
     score=parts,
     pod_devices=st.integers(0, 32),
@@ -158,26 +177,31 @@ decisions = st.builds(
     | st.builds(RunnerUp, node=texts, devices=st.lists(texts).map(tuple), links=texts, lost_by=texts, score=parts),
     others=parts,
 )
+WRITTEN = bytes(encode_decision(DECISION))
 
 
 @given(decisions)
 def test_no_decision_is_longer_than_the_limit_and_only_a_cut_one_differs(decision: Decision) -> None:
-    text = encode_decision(decision)
-    assert len(text.encode()) <= MAX_BYTES
+    text = bytes(encode_decision(decision))
+    assert len(text) <= MAX_BYTES
     read = decode_decision(text)
     assert read == decision or read.cut
-    assert encode_decision(read) == text
+    assert bytes(encode_decision(read)) == text
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "does not decode"),
-        ("[]", "does not decode"),
-        ('{"v":1}', "does not decode"),
-        ('{"v":2,"node":"a","devices":[],"links":"","score":[],"podDevices":1}', "has version 2, expected 1"),
+        (b"", "does not decode"),
+        (b"[]", "does not decode"),
+        (b'{"node":"a","links":"","score":[],"podDevices":1}', "does not decode"),
+        (
+            WRITTEN.replace(b"v1alpha1", b"v2"),
+            "is a Decision of gpu.dracaena.dev/v2, expected Decision of gpu",
+        ),
+        (WRITTEN.replace(b'"Decision"', b'"GpuConfig"'), "is a GpuConfig of gpu.dracaena.dev/v1alpha1, expected"),
     ],
 )
-def test_an_annotation_that_is_no_decision_is_refused(text: str, message: str) -> None:
+def test_parameters_that_are_no_decision_are_refused(text: bytes, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         decode_decision(text)

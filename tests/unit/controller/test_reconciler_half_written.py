@@ -5,9 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
-from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import (
     ConsumerReference,
@@ -17,9 +15,9 @@ from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (
-    DRIVER,
     blockers,
     claim,
+    decided,
     device_name,
     holding,
     pod,
@@ -54,7 +52,6 @@ def test_a_claim_that_somebody_else_allocated_makes_the_rest_be_taken_back_and_t
         ("allocate", "x"),
         ("reserve", "x"),
         ("deallocate", "x"),
-        ("mark", "x"),
         ("allocate", "x"),
     ]
 
@@ -129,9 +126,7 @@ def test_before_the_first_allocation_nothing_is_in_doubt_and_failures_are_spaced
 def half_written(name: str, node_name: str, made: Machine, ordinal: int, *users: Pod) -> ResourceClaim:
     """A claim as a killed controller left it."""
     device = device_name(made, ordinal)
-    decision = Decision(node=node_name, devices=(device,), links="", score=(), pod_devices=2)
-    marked = claim(name, annotations={decision_annotation(DRIVER): encode_decision(decision)})
-    held = holding(marked, node_name, device)
+    held = decided(holding(claim(name), node_name, device))
     reserved = [ConsumerReference("pods", user.metadata.name, user.metadata.uid) for user in users]
     return msgspec.structs.replace(held, status=msgspec.structs.replace(held.status, reserved_for=reserved))
 

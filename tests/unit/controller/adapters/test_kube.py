@@ -31,15 +31,9 @@ def at_version(item: Any) -> Any:
 
 WRITES: list[tuple[Callable[[KubeClaimWrites], object], str, dict[str, Any]]] = [
     (
-        lambda claims: claims.mark(at_version(CLAIM), annotation="a", value="v"),
+        lambda claims: claims.mark(at_version(CLAIM)),
         STATUS.removesuffix("/status"),
-        {
-            "metadata": {
-                "resourceVersion": VERSION,
-                "finalizers": [DELETE_PROTECTION_FINALIZER],
-                "annotations": {"a": "v"},
-            }
-        },
+        {"metadata": {"resourceVersion": VERSION, "finalizers": [DELETE_PROTECTION_FINALIZER]}},
     ),
     (
         lambda claims: claims.allocate(at_version(CLAIM), {"devices": {}}, USER),

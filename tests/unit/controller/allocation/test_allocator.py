@@ -293,7 +293,7 @@ def test_a_tainted_device_is_left_out_unless_it_is_tolerated() -> None:
     tolerations = [{"key": "sick", "operator": "Exists"}]
     allocation = decide(inventory, claim("c", request(count=7, tolerations=tolerations)))
     assert isinstance(allocation, Allocation)
-    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
+    document = allocation_document(allocation, allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
     assert document["devices"]["results"][0]["tolerations"] == tolerations
 
 
@@ -332,8 +332,13 @@ def test_the_document_is_what_the_api_wants() -> None:
     asked = claim("c", request("train", 2, "PIX"), request("infer", 1))
     allocation = decide(cluster({"n": SEVEN}), asked)
     assert isinstance(allocation, Allocation)
-    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
-    assert msgspec.json.decode(msgspec.json.encode(document)) == {
+    document = allocation_document(allocation, allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
+    written = msgspec.json.decode(msgspec.json.encode(document))
+    decision = written["devices"]["config"].pop()
+    assert decision["source"] == "FromClass"
+    assert decision["opaque"]["driver"] == f"decision.{DRIVER}"
+    assert decision["opaque"]["parameters"]["links"] == decision_of(allocation, allocation.claims[0]).links
+    assert written == {
         "devices": {
             "results": [
                 {"request": name, "driver": DRIVER, "pool": "n", "device": device_name(SEVEN, ordinal)}
@@ -360,7 +365,6 @@ def test_the_decision_names_what_was_chosen_and_what_came_second() -> None:
     assert isinstance(allocation, Allocation)
     decision = decision_of(allocation, allocation.claims[0])
     assert (decision.node, decision.links, decision.pod_devices) == ("b", "3 pairs NV18", 3)
-    assert decision.devices == tuple(device_name(SWITCHED, ordinal) for ordinal in range(3))
     assert dict(decision.score)["bandwidth_gb_s"] == 450
     assert decision.runner_up is not None
     assert (decision.runner_up.node, decision.runner_up.lost_by) == ("b", "ordinals")

@@ -43,7 +43,8 @@ def test_a_config_that_covers_each_request_names_none_from_1_37_on(
     assert isinstance(decision, Allocation)
     stored = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
     assert stored.status.allocation is not None
-    assert [entry.requests for entry in stored.status.allocation.devices.config] == named
+    *configs, _ = stored.status.allocation.devices.config
+    assert [entry.requests for entry in configs] == named
 
 
 PAIRS = machine("pairs", blocks(2, 2, inside="NV4", outside="PIX"))

@@ -220,7 +220,7 @@ def test_admin_access_takes_nothing_from_others() -> None:
     inventory = cluster([pool_slice("n", SEVEN)], [holder])
     decision = decide(inventory, claim("c", request("look", allocationMode="All", adminAccess=True)))
     assert len(given(decision)) == 7
-    document = allocation_document(decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
+    document = allocation_document(decision, decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
     assert all(result["adminAccess"] is True for result in document["devices"]["results"])
     assert decision.devices(decision.claims[0]) == frozenset()
     commit(inventory, decision)
@@ -255,8 +255,8 @@ def test_the_first_alternative_that_any_node_can_serve_wins_over_a_better_linked
     asked = claim("c", {"name": "r", "firstAvailable": entries}, configs=configs)
     decision = decide(cluster([pool_slice("n", SEVEN)]), asked)
     assert {name for name, _ in given(decision)} == {"r/five"}
-    document = allocation_document(decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
-    assert [entry["requests"] for entry in document["devices"]["config"]] == [["r/five"]]
+    document = allocation_document(decision, decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
+    assert [entry.get("requests") for entry in document["devices"]["config"]] == [["r/five"], None]
     assert msgspec.convert(document, AllocationResult).devices.results[0].request == "r/five"
 
 
@@ -375,7 +375,7 @@ def test_shares_of_a_device_come_with_an_id_and_what_they_take_until_nothing_is_
     for number in range(2):
         asked = claim(f"c{number}", request(selectors=selectors, capacity={"requests": {"memory": "4"}}))
         decision = decide(inventory, asked, allocator=allocator)
-        document = allocation_document(decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
+        document = allocation_document(decision, decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
         (result,) = document["devices"]["results"]
         assert result["consumedCapacity"] == {"memory": "4"}
         assert result["shareID"] == f"00000000-0000-4000-8000-{number:012x}"

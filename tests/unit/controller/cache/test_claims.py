@@ -2,24 +2,41 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
+from dracaena.api.decision import Decision, decision_config, read_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import ObjectMeta
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaimWrites
+from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
-from dracaena.controller.allocation.result import allocation_document
+from dracaena.controller.allocation.result import Allocation, allocation_document, is_trimmed
 from dracaena.controller.allocation.state.node_state import held_devices, other_holdings
 from dracaena.controller.cache.claims import claim_stand_in, kept_claim
-from support.allocation import DRIVER, device_class, own_config, policy, request, requests_of
+from dracaena.controller.simulation import make_inventory
+from support.allocation import (
+    DRIVER,
+    blocks,
+    device_class,
+    machine,
+    node,
+    own_config,
+    pod,
+    policy,
+    pool_slice,
+    request,
+    requests_of,
+)
 from support.hostile_objects import short_claim
 
+TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 DEEP = "[" * 1_500 + "]" * 1_500
 OTHERS = {"opaque": {"driver": "other.example.com", "parameters": {"any": "@"}}}
 
@@ -54,13 +71,17 @@ def test_ours_that_are_too_deep_are_a_reason() -> None:
 
 
 def test_annotations_labels_owners_and_device_status_that_nobody_reads_go() -> None:
-    ours = {decision_annotation(DRIVER): "d", EXTENDED_RESOURCE_ANNOTATION: "true"}
+    ours = {EXTENDED_RESOURCE_ANNOTATION: "true"}
     owners = [{"uid": "1", "controller": True}, {"uid": "2"}]
     results = [{"request": "a", "driver": DRIVER, "pool": "n", "device": "d"}]
     allocation = {"devices": {"results": results, "config": [{"source": "FromClaim", **OTHERS}]}}
     status = {"allocation": allocation, "devices": [{"driver": "o", "pool": "p", "device": "d", "data": {"a": "@"}}]}
     claim = kept(
-        status=status, annotations={**ours, "x": "y"}, labels={"a": "b"}, ownerReferences=owners, finalizers=["f"]
+        status=status,
+        annotations={**ours, f"{DRIVER}/decision": "d"},
+        labels={"a": "b"},
+        ownerReferences=owners,
+        finalizers=["f"],
     )
     assert claim.metadata.annotations == ours
     assert claim.metadata.labels == {}
@@ -70,6 +91,19 @@ def test_annotations_labels_owners_and_device_status_that_nobody_reads_go() -> N
     assert claim.status.allocation is not None
     assert claim.status.allocation.devices.config == []
     assert [device.device for device in held_devices(claim, DRIVER)] == ["d"]
+
+
+def test_of_an_allocations_configs_the_decision_stays_once() -> None:
+    """kube-scheduler and we copy the configs of classes and claims into an allocation."""
+    entries = [decision_config(Decision(node, "", (), 1), DRIVER) for node in ("of-a-class", "n")]
+    told = [json.loads(msgspec.json.encode(entry)) for entry in entries]
+    configs = [told[0], {"source": "FromClass", **OTHERS}, {**told[1], "source": "FromClaim"}, told[1]]
+    claim = kept(status={"allocation": {"devices": {"results": [RESULT], "config": configs}}})
+    assert claim.status.allocation is not None
+    assert [one.source for one in claim.status.allocation.devices.config] == ["FromClass"]
+    decision = read_decision(claim, DRIVER)
+    assert decision is not None
+    assert decision.node == "n"
 
 
 def demand_of(claim: ResourceClaim) -> ClaimDemand:
@@ -84,8 +118,12 @@ def test_an_allocation_has_the_parameters_of_others_as_the_server_answered(
     whole = ResourceClaim.from_json(text(OTHERS, {**OTHERS, "requests": ["a"]}, own_config(policy("PIX"))))
     demand = demand_of(kept_claim(DRIVER)(whole))
     configs = demand.configs((one for alternatives in demand.requests for one in alternatives), Features())
-    entry = type("Entry", (), {"results": (), "configs": configs, "node_selector": None})
-    document = allocation_document(entry, "2026-01-01T00:00:00Z", whole)  # type: ignore[arg-type]
+    inventory = make_inventory(DRIVER, nodes=[node("n")], slices=[pool_slice("n", TWO)], classes=[device_class()])
+    plain = Allocator().allocate(inventory, pod("p", "c"), [kept()])
+    assert isinstance(plain, Allocation)
+    entry = replace(plain.claims[0], configs=configs)
+    assert is_trimmed(entry)
+    document = allocation_document(plain, entry, "2026-01-01T00:00:00Z", whole)
     found = [bytes(config["opaque"]["parameters"]) for config in document["devices"]["config"]]
     assert found[0] == found[1] == b'{"any": %s}' % DEEP.encode()
     assert json.loads(found[2]) == policy("PIX")
@@ -128,9 +166,7 @@ def test_many_finalizers_cost_a_few_times_their_text_and_stay_when_ours_is_writt
         def merge_patch(self, kind: object, name: str, patch: dict[str, Any], **more: object) -> None:
             sent.append(patch)
 
-    KubeClaimWrites(Client()).mark(  # type: ignore[arg-type]
-        claim, annotation="a", value="b"
-    )
+    KubeClaimWrites(Client()).mark(claim)  # type: ignore[arg-type]
     assert sent[0]["metadata"]["finalizers"] == [*finalizers[:distinct], DELETE_PROTECTION_FINALIZER]
 
 

@@ -6,24 +6,36 @@ import json
 from dataclasses import replace
 
 import msgspec
-import pytest
 
-from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.fabric import HGX_FABRIC
-from dracaena.api.names import decision_annotation
+from dracaena.api.names import decision_driver
 from dracaena.api.node_status import HIDDEN, node_document, node_statuses, tree_lines
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import AllocationConfig, OpaqueConfig, ResourceClaim
 from dracaena.controller.views.details import MOST_TREES, graph_text, node_view, pod_view
 from dracaena.controller.views.snapshot import ClusterSnapshot, SnapshotMaker, WaitingPod, Watched
-from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.allocation import (
+    DRIVER,
+    allocated,
+    blocks,
+    claim,
+    decided,
+    device_name,
+    holding,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    with_configs,
+)
 from support.mig_nodes import mig_slices, part_name
 from support.mig_tables import A100, MigPart
 from support.shares import holding_share, in_shares
 
 FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name='<b>"T4"</b>\n\x1b[31m')
 DECISION = Decision(
-    "n", ("gpu-x",), "1 pair NV12", (("bandwidth_gb_s", 300), ("numa_nodes", 1)), 2,
+    "n", "1 pair NV12", (("bandwidth_gb_s", 300), ("numa_nodes", 1)), 2,
     RunnerUp("m", ("gpu-y",), "1 pair SYS", "bandwidth_gb_s", (("bandwidth_gb_s", 20),)),
 )  # fmt: skip
 
@@ -133,9 +145,7 @@ def test_a_pod_is_followed_from_waiting_to_running() -> None:
 
 def test_a_decision_is_told_beside_the_next_best() -> None:
     has = used("c", device_name(FOUR, 1), pod("p"))
-    annotations = {decision_annotation(DRIVER): encode_decision(DECISION)}
-    noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
-    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None, 5.0)["claims"]
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": decided(has, DECISION)}, None, 5.0)["claims"]
     decision = shown["decision"]
     assert decision["runnerUp"] == {"node": "m", "links": "1 pair SYS"}
     assert decision["parts"][0] == {"part": "bandwidth", "chosen": "300 GB/s", "runnerUp": "20 GB/s", "decided": True}
@@ -143,13 +153,23 @@ def test_a_decision_is_told_beside_the_next_best() -> None:
     assert "next best: 1 pair SYS on m" in decision["words"]
 
 
-@pytest.mark.parametrize("text", ["", "no JSON", '{"v": 99}'])
-def test_a_decision_that_cannot_be_read_says_so(text: str) -> None:
+def test_a_decision_that_a_later_version_wrote_says_so() -> None:
     has = used("c", device_name(FOUR, 1), pod("p"))
-    annotations = {decision_annotation(DRIVER): text}
-    noted = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=annotations))
-    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": noted}, None, 5.0)["claims"]
-    assert "the decision annotation" in shown["decision"]["words"]
+    later = OpaqueConfig(decision_driver(DRIVER), msgspec.Raw(b'{"kind": "Decision"}'))
+    unread = with_configs(has, AllocationConfig("FromClass", [], later))
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": unread}, None, 5.0)["claims"]
+    assert "the decision in status.allocation" in shown["decision"]["words"]
+
+
+def test_what_a_user_writes_into_an_annotation_or_a_config_is_no_decision() -> None:
+    has = used("c", device_name(FOUR, 1), pod("p"))
+    ours = decided(has, DECISION).status.allocation
+    assert ours is not None
+    copied = [msgspec.structs.replace(one, source="FromClaim") for one in ours.devices.config]
+    note = {f"{DRIVER}/decision": '{"node":"m","links":"","score":[],"podDevices":1}'}
+    forged = msgspec.structs.replace(has, metadata=msgspec.structs.replace(has.metadata, annotations=note))
+    (shown,) = pod_view(DRIVER, pod("p", "c"), {"c": with_configs(forged, *copied)}, None, 5.0)["claims"]
+    assert shown["decision"] is None
 
 
 def test_the_graph_draws_few_nodes_as_trees_and_many_as_lines() -> None:

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.decision import decode_decision
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.decision import read_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.simulation import make_inventory
 from dracaena.controller.write.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
@@ -40,14 +41,14 @@ X, Y = claim("x", request(count=2)), claim("y", request(count=1))
 class Bench:
     """A writer over a fake API, with one decision for two claims."""
 
-    def __init__(self) -> None:
-        self.api = FakeClaims(POD, X, Y)
+    def __init__(self, x: ResourceClaim = X, y: ResourceClaim = Y, *, stored: ResourceClaim | None = None) -> None:
+        """`stored`: x as the server has it, if less of it is kept."""
+        self.api = FakeClaims(POD, stored or x, y)
         self.registry = CollectorRegistry()
         self.shown: list[ResourceClaim] = []
         self.asked: list[tuple[str, str]] = []
         self.is_ours = True
         self.writer = ClaimWriter(
-            DRIVER,
             self.api,
             FakeClock(),
             ControllerMetrics(self.registry),
@@ -56,7 +57,7 @@ class Bench:
         )
         slices = [pool_slice("n", MACHINE)]
         inventory = make_inventory(DRIVER, nodes=[node("n")], slices=slices, classes=[device_class()])
-        decision = Allocator().allocate(inventory, POD, [X, Y])
+        decision = Allocator().allocate(inventory, POD, [x, y])
         assert isinstance(decision, Allocation)
         self.decision = decision
 
@@ -103,13 +104,51 @@ def test_all_finalizers_come_before_the_first_allocation() -> None:
     ]
 
 
+def protected(item: ResourceClaim) -> ResourceClaim:
+    """A claim as the admission policy of the chart has it made."""
+    metadata = msgspec.structs.replace(item.metadata, finalizers=[DELETE_PROTECTION_FINALIZER])
+    return msgspec.structs.replace(item, metadata=metadata)
+
+
+def test_claims_that_are_made_with_the_finalizer_take_one_write_each() -> None:
+    bench = Bench(protected(X), protected(Y))
+    assert isinstance(bench.write(), Written)
+    assert bench.api.writes == [("allocate", "default/x"), ("allocate", "default/y")]
+
+
+def test_a_finalizer_that_went_after_the_decision_is_written_before_the_allocation() -> None:
+    """kube-controller-manager takes it off a claim that nobody uses any more; our watch may lag."""
+    bench = Bench(protected(X), protected(Y))
+    stored = bench.api.claims["default/y"]
+    bench.api.put(msgspec.structs.replace(stored, metadata=msgspec.structs.replace(stored.metadata, finalizers=[])))
+    assert isinstance(bench.write(), Written)
+    assert [verb for verb, key in bench.api.writes if key == "default/y"] == ["mark", "allocate"]
+
+
+def test_a_claim_whose_parameters_are_not_kept_is_read_and_not_written_before() -> None:
+    parameters = {"any": "thing"}
+    config = {"opaque": {"driver": "other.example.com", "parameters": parameters}}
+    whole = protected(ResourceClaim.from_json(msgspec.json.encode(claim("x", request(count=2), configs=[config]))))
+    bench = Bench(kept_claim(DRIVER)(whole), protected(Y), stored=whole)
+    assert isinstance(bench.write(), Written)
+    assert [verb for verb, _ in bench.api.writes] == ["allocate", "allocate"]
+    allocation = bench.api.claims["default/x"].status.allocation
+    assert allocation is not None
+    (first, _) = allocation.devices.config
+    assert first.opaque is not None
+    assert msgspec.json.decode(first.opaque.parameters) == parameters
+
+
 def test_a_written_claim_carries_finalizer_decision_timestamp_and_reservation() -> None:
     bench = Bench()
     assert isinstance(bench.write(), Written)
     written = bench.api.claims["default/x"]
     assert DELETE_PROTECTION_FINALIZER in written.metadata.finalizers
-    decision = decode_decision(written.metadata.annotations[decision_annotation(DRIVER)])
-    assert list(decision.devices) == devices(written) == [device_name(MACHINE, 0), device_name(MACHINE, 1)]
+    decision = read_decision(written, DRIVER)
+    assert decision is not None
+    assert (decision.node, decision.pod_devices) == ("n", 3)
+    assert written.metadata.annotations == {}
+    assert devices(written) == [device_name(MACHINE, 0), device_name(MACHINE, 1)]
     assert devices(bench.api.claims["default/y"]) == [device_name(MACHINE, 2)]
     assert written.status.allocation is not None
     assert written.status.allocation.allocation_timestamp == "2026-01-01T00:00:00Z"
@@ -287,6 +326,26 @@ def test_a_claim_that_is_not_the_decisions_any_more_gets_no_allocation() -> None
     assert isinstance(outcome, Lost)
     assert (outcome.why, outcome.refused) == ("changed before it was written", False)
     assert [verb for verb, _ in bench.api.writes] == ["mark", "mark"]
+
+
+def test_a_claim_that_changed_since_it_was_decided_for_is_written_as_it_is_now() -> None:
+    """Somebody labelled it, and the watch showed that before the write."""
+    bench = Bench()
+    stale: list[str] = []
+
+    def only_the_newest(item: ResourceClaim, decision_id: str) -> bool:
+        newest = bench.api.claims[item.key].metadata.resource_version
+        if item.metadata.resource_version != newest:
+            stale.append(item.key)
+        return item.metadata.resource_version == newest
+
+    bench.writer._may_send = only_the_newest
+    marked = bench.writer.mark(bench.decision)
+    assert not isinstance(marked, Lost)
+    bench.touch("default/y")
+    assert isinstance(bench.writer.allocate(bench.decision, marked, POD, "id"), Written)
+    assert stale == ["default/y"]
+    assert devices(bench.api.claims["default/y"]) == [device_name(MACHINE, 2)]
 
 
 def test_a_claim_that_has_what_was_decided_by_then_needs_no_write() -> None:

@@ -4,14 +4,13 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.wiring import DOUBT_S
-from dracaena.controller.write.nomination import NEVER, Nomination, earlier_nodes
+from dracaena.controller.write.nomination import NEVER, Nomination
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
-from support.allocation import DRIVER, blocks, claim, holding, machine, pod
+from support.allocation import blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
 from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
 from support.watched_cluster import WatchedCluster
@@ -186,12 +185,29 @@ def test_a_hint_of_somebody_else_stays_beside_a_decision_that_was_not_written() 
     assert bench.api.pods[POD.key].status.nominated_node_name == "elsewhere"
 
 
-def test_a_decision_that_cannot_be_read_tells_of_no_node() -> None:
-    noted = claim("c")
-    unreadable = msgspec.structs.replace(
-        noted, metadata=msgspec.structs.replace(noted.metadata, annotations={decision_annotation(DRIVER): "{"})
+def test_a_hint_of_ours_is_overwritten_and_withdrawn_and_forgotten_with_its_pod() -> None:
+    alone = Alone()
+    first = alone.nomination.set(POD, "a")
+    second = alone.nomination.set(first, "b")
+    assert alone.named == "b"
+    alone.nomination.withdraw(first)
+    assert alone.named == "b", "somebody named that one meanwhile, as far as we know"
+    alone.nomination.withdraw(second)
+    assert alone.named == ""
+    third = alone.nomination.set(alone.api.pods["default/p"], "c")
+    alone.nomination.forget("default/p")
+    alone.nomination.withdraw(third)
+    assert alone.named == "c"
+
+
+def test_a_hint_on_another_pod_of_the_name_is_not_ours() -> None:
+    alone = Alone()
+    again = msgspec.structs.replace(
+        alone.nomination.set(POD, "a"), metadata=msgspec.structs.replace(POD.metadata, uid="another")
     )
-    assert earlier_nodes([noted, unreadable], DRIVER) == frozenset()
+    alone.api.put_pod(again)
+    alone.nomination.withdraw(alone.api.pods["default/p"])
+    assert alone.named == "a"
 
 
 def test_a_pod_whose_allocation_is_refused_is_not_tried_without_a_pause_although_its_hint_comes_and_goes() -> None:
