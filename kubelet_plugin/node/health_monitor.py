@@ -25,17 +25,21 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     CONFIDENTIAL,
     FABRIC,
     LASTS_POLLS,
+    NVLINK,
+    SRAM,
     Fault,
     GpuHealth,
     HealthClass,
     Rules,
-    ecc_fault,
+    counted_faults,
     message,
     noted,
     on_device,
     polled,
+    with_last_counts,
     xid_fault,
 )
+from dracaena.kubelet_plugin.discovery.health.links import KnownLinks, links_of
 from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
@@ -155,7 +159,7 @@ class HealthMonitor:
         # Everything below belongs to the monitor's thread.
         self._machine: Machine | None = None
         self._devices: tuple[_WatchedDevice, ...] = ()
-        self._present: frozenset[str] = frozenset()
+        self._present, self._links = frozenset[str](), KnownLinks()
         self._slots: dict[str, str] = {}  # UUID → PCI address of each GPU that the driver ever had
         self._of_node: tuple[Fault, ...] = ()
         self._health: dict[str, GpuHealth] = {}
@@ -235,6 +239,7 @@ class HealthMonitor:
         migs = tuple(_WatchedDevice(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
         self._machine, self._devices = machine, (*gpus, *migs, *gone)
         self._present = frozenset(present)
+        self._links = links_of(machine, self._links)
         self._due_s = 0.0
 
     def _note_events(self) -> bool:
@@ -287,11 +292,12 @@ class HealthMonitor:
             state, health = poll.of(uuid), self._health.get(uuid, GpuHealth())
             if not self._rules.fabric:
                 state = replace(state, fabric_state=None)
-            more_errors = ecc_fault(self._states.get(uuid), state)
-            if more_errors is not None:
+            if uuid in self._links.down and state.lost is None and state.silent is None:
+                state = replace(state, nvlinks_down=self._links.down[uuid])
+            for more_errors in counted_faults(self._states.get(uuid), state):
                 health = noted(health, more_errors)
             self._health[uuid] = polled(health, state)
-            self._states[uuid] = state
+            self._states[uuid] = with_last_counts(self._states.get(uuid), state)
             if state.silent is None:
                 self._heard_s[uuid] = now_s
         self._silences &= {held.fault.message for health in self._health.values() for held in health.held}
@@ -307,7 +313,7 @@ class HealthMonitor:
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
         fabric = self._shared_troubles(FABRIC, TroubleKind.FABRIC)
         unready = self._shared_troubles(CONFIDENTIAL, TroubleKind.CONFIDENTIAL_NOT_READY)
-        self._listeners.troubles((*self._of_gpu_driver, *fabric, *unready))
+        self._listeners.troubles((*self._of_gpu_driver, *fabric, *unready, *self._own_troubles()))
         with self._lock:
             before, self._told = {health.device: health for health in self._told}, told
         if faults != self._faults:
@@ -357,6 +363,16 @@ class HealthMonitor:
         first = next(iter(found))
         text = f"{len(found)} of {len(self._present)} GPUs, {first} for one: {found[first]}"
         return (trouble(kind, text),)
+
+    def _own_troubles(self) -> tuple[Trouble, ...]:
+        """Return what is wrong with single GPUs that stay in use: their devices stay healthy, so nothing else tells."""
+        kinds = {NVLINK: TroubleKind.NVLINKS_DOWN, SRAM: TroubleKind.SRAM_ERRORS}
+        return tuple(
+            trouble(kinds[fault.key], f"GPU {uuid}: {fault.message}", uuid)
+            for uuid in sorted(self._present)
+            for fault in self._health.get(uuid, GpuHealth()).faults
+            if fault.key in kinds
+        )
 
     def _device_health(self, device: _WatchedDevice, faults: Sequence[Fault]) -> DeviceHealth:
         heard_s = self._heard_s.get(device.gpu, 0)

@@ -14,10 +14,12 @@ import pynvml
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import RESEND_S
+from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.node.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.node.live_machine import REREAD_S
 from dracaena.kubelet_plugin.program import Program
@@ -25,6 +27,7 @@ from dracaena.proto.health.v1 import api_pb2 as health_v1
 from dracaena.proto.health.v1 import api_pb2_grpc as health_v1_grpc
 from dracaena.proto.health.v1alpha1 import api_pb2 as health_v1alpha1
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
+from support import nvml_world as nvml_world_module
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.fake_nvml import SYMBOLS, FakeNvml
@@ -340,3 +343,38 @@ def test_the_driver_is_let_go_of_when_asked_and_the_plugin_goes_on_serving(node:
     node.until(lambda: not any(taints(node).values()), "well again", EVENTS_S)
     node.until(lambda: node.world.prepare(after)[after.metadata.uid].error == "", "prepared")
     assert node.nvml.opened == 1
+
+
+@pytest.mark.parametrize("machine", ["hgx-h100", "dgx-1v"])
+def test_nvlinks_that_go_down_are_told_and_their_gpu_stays_in_use(
+    server: ApiGround, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr(nvml_world_module, "RECORDED", read_machine(machine))
+    with nvml_world(server) as world, nvml_node(world) as node:
+        node.program.start()
+        node.ready()
+        assert node.nvml is not None
+        gpu = node.nvml.machine.gpus[0]
+        links = node.nvml.links[0]
+        node.nvml.links[0] = [replace(link, state=pynvml.NVML_FEATURE_DISABLED) for link in links]
+        name = gpu_device_name(gpu.uuid)
+        node.until(lambda: ("nvlink", "down", "None") in taints(node)[name], "tainted", POLL_S)
+        node.until(lambda: "NvLinksDown" in node_events(node), "an Event", EVENTS_S)
+        assert f"GPU {gpu.uuid}: {len(links)} of its NVLinks are down" in http(node.program, "/readyz")[1]
+        counted = 'dracaena_plugin_troubles{reason="NvLinksDown"} '
+        assert f"{counted}0.0" not in http(node.program, "/metrics")[1]
+        assert counted in http(node.program, "/metrics")[1]
+        node.nvml.links[0] = links
+        node.until(lambda: "NvLinksDown" not in http(node.program, "/readyz")[1], "links that are back", POLL_S)
+        assert [taint for each in taints(node).values() for taint in each if taint[2] != "None"] == []
+
+
+def test_one_question_that_keeps_failing_hides_no_due_reset(node: NvmlNode) -> None:
+    assert node.nvml is not None
+    node.nvml.refuse("nvmlDeviceGetRetiredPagesPendingStatus", pynvml.NVML_ERROR_UNKNOWN)
+    node.program.start()
+    node.ready()
+    node.nvml.health[2].recovery_action = 1
+    due = ("recovery-action", "gpu-reset", "NoSchedule")
+    node.until(lambda: due in taints(node)[NAMES[2]], "what the driver asks for", POLL_S)
+    node.until(lambda: taints(node)[NAMES[1]] == [("unmonitored", "partly", "None")], "what is not known", POLL_S)

@@ -408,11 +408,21 @@ class FakeNvml:
         return int(pynvml.NVML_ERROR_GPU_IS_LOST if found.types.keys() & self.lost else pynvml.NVML_ERROR_TIMEOUT)
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, _count: Any, values: Any) -> int:
-        action = self.health[_ordinal_of(handle)].recovery_action
-        value = values._obj[0]
-        value.nvmlReturn = NOT_SUPPORTED if action is None else OK
-        value.value.uiVal = action or 0
+        health = self.health[_ordinal_of(handle)]
+        for value in values._obj:
+            told = {230: health.recovery_action, 52: health.nvlink_replays, 59: health.nvlink_recoveries}[value.fieldId]
+            is_short = value.fieldId == 230
+            value.nvmlReturn = NOT_SUPPORTED if told is None else OK
+            value.valueType = (
+                pynvml.NVML_VALUE_TYPE_UNSIGNED_INT if is_short else pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            )
+            setattr(value.value, "uiVal" if is_short else "ullVal", told or 0)
         return int(OK)
+
+    def _nvmlDeviceGetSramEccErrorStatus(self, handle: Any, status: Any) -> int:
+        exceeded = self.health[_ordinal_of(handle)].sram_exceeded
+        status._obj.bThresholdExceeded = int(exceeded or False)
+        return int(NOT_SUPPORTED if exceeded is None else OK)
 
     def _nvmlDeviceGetTotalEccErrors(self, handle: Any, _kind: Any, _counter: Any, count: Any) -> int:
         return _set(count, self.health[_ordinal_of(handle)].uncorrected_ecc)

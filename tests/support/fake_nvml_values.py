@@ -48,6 +48,9 @@ class FakeHealth:
     retirement_pending: bool | None = None
     clock_reasons: int = 1
     event_types: int | None = 0xFC0F
+    nvlink_replays: int | None = None
+    nvlink_recoveries: int | None = None
+    sram_exceeded: bool | None = None
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.discovery.health import gpu_health
 from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
@@ -33,6 +34,11 @@ MAX_EVENTS = 256
 _WHOLE_GPU = 0xFFFFFFFF
 _RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""
+_NVLINK_FIELDS = (
+    pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+    pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+)
+"""Counters of all links together. Drivers do not have them for each generation of NVLinks."""
 _RESET_DUE = 1
 """NVML_GPU_RECOVERY_ACTION_GPU_RESET."""
 GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
@@ -224,66 +230,99 @@ class NvmlHealth:
         self._sets = {}
 
     def _state(self, uuid: str, handle: Any, *, cc_ready: bool | None) -> GpuState:
-        troubles: list[str] = []
-
-        def ask(call: Callable[..., Any], *arguments: Any) -> Any:
-            self.doing = f"{call.__name__} of {uuid}"
-            try:
-                return call(*arguments)
-            except pynvml.NVMLError as error:
-                self._library.note(call.__name__, error_name(error))
-                if error.value in GONE:
-                    raise _LostError(f"{call.__name__} says {error_name(error)}") from error
-                if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
-                    return error
-                if error_name(error) not in LASTING:
-                    troubles.append(f"{call.__name__} says {error_name(error)}")
-                return None
-
+        asked = _Questions(uuid, self._library, self._begin)
         try:
-            action = _action(ask(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION_FIELD]))
-            ecc = ask(
-                pynvml.nvmlDeviceGetTotalEccErrors,
-                handle,
-                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                pynvml.NVML_VOLATILE_ECC,
-            )
-            rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
-            pages = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
-            clocks = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-            fabric = _fabric(ask, handle)
+            told = _states(asked.ask, handle)
         except _LostError as error:
             return GpuState(uuid, lost=str(error))
-        reset_due = any(isinstance(answer, pynvml.NVMLError) for answer in (action, ecc, rows, pages, clocks, fabric))
-        if troubles and not reset_due:
-            return GpuState(uuid, silent=troubles[0])
-        return GpuState(
-            uuid,
-            unwatched=self._unwatched[uuid].reason if uuid in self._unwatched else None,
-            recovery_action=(_number(action) or _RESET_DUE) if reset_due else action,
-            uncorrected_ecc=_number(ecc),
-            remap_pending=bool(rows[2]) if isinstance(rows, tuple) else None,
-            remap_failed=bool(rows[3]) if isinstance(rows, tuple) else None,
-            retirement_pending=None if _number(pages) is None else pages == pynvml.NVML_FEATURE_ENABLED,
-            clock_reasons=_number(clocks),
-            cc_ready=cc_ready,
-            **_fabric_fields(fabric),
-        )
+        if asked.unanswered and not asked.has_answered:
+            return GpuState(uuid, silent=next(iter(asked.unanswered.values())))
+        if asked.reset_due:
+            told["recovery_action"] = told["recovery_action"] or _RESET_DUE
+        unwatched = self._unwatched[uuid].reason if uuid in self._unwatched else None
+        return GpuState(uuid, unwatched=unwatched, cc_ready=cc_ready, unanswered=asked.unanswered, **told)
+
+    def _begin(self, doing: str) -> None:
+        self.doing = doing
 
 
-def _fabric(ask: Callable[..., Any], handle: Any) -> Any:
-    """Return the answer of the newest call that the driver knows, the refusal that means a due reset, or None."""
+class _Questions:
+    """Asks for the states of one GPU. A question that one driver does not answer must not hide what others show."""
+
+    def __init__(self, uuid: str, library: NvmlLibrary, begin: Callable[[str], None]) -> None:
+        self._uuid = uuid
+        self._library = library
+        self._begin = begin
+        self.unanswered: dict[str, str] = {}
+        """See GpuState."""
+        self.has_answered = False
+        self.reset_due = False
+
+    def ask(self, key: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the answer of a call, None if there is none; `key` is that of the fault that it would show. Raises
+        _LostError.
+        """
+        self._begin(f"{call.__name__} of {self._uuid}")
+        try:
+            answer = call(*arguments)
+        except pynvml.NVMLError as error:
+            self._note(key, call.__name__, error)
+            return None
+        self.has_answered = True
+        return answer
+
+    def _note(self, key: str, call: str, error: pynvml.NVMLError) -> None:
+        self._library.note(call, error_name(error))
+        if error.value in GONE:
+            raise _LostError(f"{call} says {error_name(error)}") from error
+        if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+            self.has_answered = self.reset_due = True
+        elif error_name(error) not in LASTING:
+            self.unanswered.setdefault(key, f"{call} says {error_name(error)}")
+
+
+_Ask = Callable[..., Any]
+"""_Questions.ask()."""
+
+
+def _states(ask: _Ask, handle: Any) -> dict[str, Any]:
+    """Return the fields of GpuState that the driver tells."""
+    action = ask(gpu_health.RECOVERY_ACTION, pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION_FIELD])
+    links = ask(gpu_health.NVLINK_ERRORS, pynvml.nvmlDeviceGetFieldValues, handle, list(_NVLINK_FIELDS))
+    ecc = ask(
+        gpu_health.ECC,
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        pynvml.NVML_VOLATILE_ECC,
+    )
+    rows = ask(gpu_health.ROW_REMAP, pynvml.nvmlDeviceGetRemappedRows, handle)
+    pages = ask(gpu_health.PAGE_RETIREMENT, pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+    clocks = ask(gpu_health.SLOWDOWN, pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    sram = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    has_sram = ask(gpu_health.SRAM, pynvml.nvmlDeviceGetSramEccErrorStatus, handle, byref(sram)) is not None
+    return {
+        "recovery_action": None if action is None else _field(action[0]),
+        "nvlink_replays": None if links is None else _field(links[0]),
+        "nvlink_recoveries": None if links is None else _field(links[1]),
+        "uncorrected_ecc": ecc,
+        "remap_pending": None if rows is None else bool(rows[2]),
+        "remap_failed": None if rows is None else bool(rows[3]),
+        "retirement_pending": None if pages is None else pages == pynvml.NVML_FEATURE_ENABLED,
+        "clock_reasons": clocks,
+        "sram_exceeded": bool(sram.bThresholdExceeded) if has_sram else None,
+        **_fabric(ask, handle),
+    }
+
+
+def _fabric(ask: _Ask, handle: Any) -> dict[str, Any]:
+    """Return the fields about the fabric, from the newest call that the driver knows; the first form has no health."""
     info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    told = ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
+    told = ask(gpu_health.FABRIC, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
     if told is None:
         info = pynvml.c_nvmlGpuFabricInfo_t()
-        told = ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info))
-    return told if told is None or isinstance(told, pynvml.NVMLError) else info
-
-
-def _fabric_fields(info: Any) -> dict[str, Any]:
-    """Return the fields of GpuState; the first form of the answer has no health."""
-    if info is None or isinstance(info, pynvml.NVMLError):
+        told = ask(gpu_health.FABRIC, pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info))
+    if told is None:
         return {}
     return {
         "fabric_state": int(info.state),
@@ -292,15 +331,12 @@ def _fabric_fields(info: Any) -> dict[str, Any]:
     }
 
 
-def _action(values: Any) -> Any:
-    """Return the field's number, the refusal that means a due reset, or None."""
-    if values is None or isinstance(values, pynvml.NVMLError):
-        return values
-    return int(values[0].value.uiVal) if values[0].nvmlReturn == pynvml.NVML_SUCCESS else None
-
-
-def _number(answer: Any) -> int | None:
-    return answer if isinstance(answer, int) else None
+def _field(value: Any) -> int | None:
+    """Return the number of a field, None if the driver does not have it."""
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    is_short = value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    return int(value.value.uiVal if is_short else value.value.ullVal)
 
 
 def _event(uuid: str, data: Any) -> GpuEvent:

@@ -12,7 +12,9 @@ from dracaena.api.errors import BadInputError
 from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
 
 _XIDS = "xids"
-_STATES = {field.name: field.type for field in fields(GpuState) if field.name not in {"uuid", "unwatched"}}
+_STATES = {
+    field.name: field.type for field in fields(GpuState) if field.name not in {"uuid", "unwatched", "unanswered"}
+}
 _WORDS = {"str": str, "int": int, "bool": bool}
 
 

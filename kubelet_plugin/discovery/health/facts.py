@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,17 @@ class GpuState:
     cc_ready: bool | None = None
     """Whether a GPU that computes confidentially accepts work (nvmlSystemGetConfComputeGpusReadyState). None: it does
     not compute confidentially, or that is not reported."""
+    nvlinks_down: int | None = None
+    """How many NVLinks fewer are active than this GPU had, or than its peers at the NVSwitches have."""
+    nvlink_replays: int | None = None
+    """Packets that NVLinks sent again after an error, of all links."""
+    nvlink_recoveries: int | None = None
+    """How often an NVLink was trained again after an error, of all links."""
+    sram_exceeded: bool | None = None
+    """Whether errors of its SRAM exceed the threshold of NVIDIA's field diagnosis (nvmlDeviceGetSramEccErrorStatus)."""
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """Key of a fault → why this poll says neither that it is there nor that it is not, although other questions were
+    answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ CLEAR_POLLS = 4
 """Good polls in a row that clear a fault: 60 s. A reset takes tens of seconds, in which a GPU answers now and then."""
 
 LASTS_POLLS = 4
-"""Polls in a row before a slowdown or a silence counts: 60 s. Both often pass by themselves: a burst of load, a driver
-that brings up another GPU."""
+"""Polls in a row before a slowdown, a silence or a missing NVLink counts: 60 s. They often pass by themselves: a burst
+of load, a driver that brings up another GPU, links that are trained again."""
 
 INFORMED_POLLS = 40
 """How long a harmless fault is reported: 10 minutes, so that it is seen by whoever investigates a crashed program."""
@@ -63,6 +63,20 @@ _ACTIONS = {
 }
 """NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
 
+RECOVERY_ACTION = "recovery-action"
+ECC = "ecc"
+ROW_REMAP = "row-remap"
+PAGE_RETIREMENT = "page-retirement"
+SLOWDOWN = "slowdown"
+NVLINK = "nvlink"
+NVLINK_ERRORS = "nvlink-errors"
+SRAM = "sram"
+"""Keys of faults that a poll shows, and by which it says which of them it could not look for."""
+
+_XID = "xid"
+_UNMONITORED = "unmonitored"
+_PARTLY = "partly"
+
 FABRIC = "fabric"
 """Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they do
 not count as relapses of a GPU."""
@@ -70,6 +84,9 @@ not count as relapses of a GPU."""
 CONFIDENTIAL = "confidential"
 """Key of the fault of a GPU that computes confidentially and is not attested yet. Like those of the fabric it is not
 the GPU's own, and the first good poll clears it."""
+
+_ONCE = frozenset({_XID, ECC, NVLINK_ERRORS})
+"""Keys of faults that show once, when they happen, and not as a state."""
 
 _NOT_ITS_OWN = frozenset({FABRIC, CONFIDENTIAL})
 """Keys of faults that all GPUs of a node usually have together, and whose end does not depend on the GPU."""
@@ -189,7 +206,7 @@ def xid_fault(event: GpuEvent, rules: Rules) -> Fault | None:
     health_class = xid_class(event.xid, rules)
     where = "" if event.gpu_instance is None else f" in GPU instance {event.gpu_instance}"
     message = f"the driver reported XID {event.xid}{where} ({health_class.name.lower()})"
-    return Fault(health_class, "xid", str(event.xid), event.gpu_instance, message)
+    return Fault(health_class, _XID, str(event.xid), event.gpu_instance, message)
 
 
 def xid_class(xid: int, rules: Rules) -> HealthClass:
@@ -210,22 +227,31 @@ def shown_faults(state: GpuState) -> tuple[Fault, ...]:
     found = []
     if state.recovery_action:
         action = _ACTIONS.get(state.recovery_action, str(state.recovery_action))
-        found.append(Fault(HealthClass.FATAL, "recovery-action", action, message=f"the driver asks for {action}"))
+        found.append(Fault(HealthClass.FATAL, RECOVERY_ACTION, action, message=f"the driver asks for {action}"))
     if state.remap_failed:
-        found.append(Fault(HealthClass.FATAL, "row-remap", "failed", message="a memory row could not be remapped"))
+        found.append(Fault(HealthClass.FATAL, ROW_REMAP, "failed", message="a memory row could not be remapped"))
     if state.remap_pending:
-        found.append(Fault(HealthClass.FATAL, "row-remap", "pending", message="a row remap waits for a GPU reset"))
+        found.append(Fault(HealthClass.FATAL, ROW_REMAP, "pending", message="a row remap waits for a GPU reset"))
     if state.retirement_pending:
-        found.append(Fault(HealthClass.FATAL, "page-retirement", "pending", message="a page waits to be retired"))
+        found.append(Fault(HealthClass.FATAL, PAGE_RETIREMENT, "pending", message="a page waits to be retired"))
     found += _fabric_faults(state)
     if state.cc_ready is False:
         text = "it computes confidentially and accepts no work: it has not been declared attested"
         found.append(Fault(HealthClass.UNREADY, CONFIDENTIAL, "not-ready", message=text))
     for bit, word in _SLOWDOWNS.items():
         if (state.clock_reasons or 0) & bit:
-            found.append(Fault(HealthClass.DEGRADED, "slowdown", word, message=f"hardware slowdown: {word}"))
+            found.append(Fault(HealthClass.DEGRADED, SLOWDOWN, word, message=f"hardware slowdown: {word}"))
     if state.unwatched is not None:
-        found.append(Fault(HealthClass.DEGRADED, "unmonitored", message=state.unwatched))
+        found.append(Fault(HealthClass.DEGRADED, _UNMONITORED, message=state.unwatched))
+    if state.nvlinks_down:
+        text = f"{state.nvlinks_down} of its NVLinks are down"
+        found.append(Fault(HealthClass.DEGRADED, NVLINK, "down", message=text))
+    if state.sram_exceeded:
+        text = "errors of its SRAM exceed NVIDIA's threshold: run the field diagnosis"
+        found.append(Fault(HealthClass.CONTAINED, SRAM, "threshold-exceeded", message=text))
+    if state.unanswered:
+        text = f"not known: {'; '.join(f'{key} ({why})' for key, why in sorted(state.unanswered.items()))}"
+        found.append(Fault(HealthClass.DEGRADED, _UNMONITORED, _PARTLY, message=text))
     return tuple(found)
 
 
@@ -252,16 +278,39 @@ def _fabric_faults(state: GpuState) -> tuple[Fault, ...]:
     return (Fault(HealthClass.DEGRADED, FABRIC, "degraded", message=message),) if found else ()
 
 
-def ecc_fault(before: GpuState | None, now: GpuState) -> Fault | None:
-    """Return the fault for uncorrectable ECC errors since the last poll. Counts drop at a reset."""
-    if before is None or before.uncorrected_ecc is None or now.uncorrected_ecc is None:
-        return None
-    more = now.uncorrected_ecc - before.uncorrected_ecc
-    return (
-        Fault(HealthClass.CONTAINED, "ecc", "uncorrected", message=f"{more} uncorrectable ECC errors")
-        if more > 0
-        else None
+def counted_faults(before: GpuState | None, now: GpuState) -> tuple[Fault, ...]:
+    """Return the faults for errors that were counted since the last poll. Counts drop at a reset.
+
+    DCGM, too, reports every replay and recovery of an NVLink.
+    """
+    if before is None:
+        return ()
+    return tuple(
+        Fault(health_class, key, value, message=f"{more} {words}")
+        for name, health_class, key, value, words in _COUNTERS
+        if (more := _more(getattr(before, name), getattr(now, name))) > 0
     )
+
+
+_COUNTERS = (
+    ("uncorrected_ecc", HealthClass.CONTAINED, ECC, "uncorrected", "uncorrectable ECC errors"),
+    ("nvlink_replays", HealthClass.DEGRADED, NVLINK_ERRORS, "replay", "packets were sent again over NVLinks"),
+    ("nvlink_recoveries", HealthClass.DEGRADED, NVLINK_ERRORS, "recovery", "NVLinks were trained again"),
+)
+"""Counter of GpuState → what its growth means."""
+
+
+def _more(before: int | None, now: int | None) -> int:
+    return 0 if before is None or now is None else now - before
+
+
+def with_last_counts(before: GpuState | None, now: GpuState) -> GpuState:
+    """Return a state with the counters of an earlier one where it has none: errors in between count at the next poll
+    that has them.
+    """
+    if before is None:
+        return now
+    return replace(now, **{c[0]: getattr(before, c[0]) for c in _COUNTERS if getattr(now, c[0]) is None})
 
 
 def noted(health: GpuHealth, fault: Fault) -> GpuHealth:
@@ -311,7 +360,7 @@ def effect(fault: Fault, rules: Rules) -> str:
     """Return the effect of a fault's taint."""
     if not fault.blocks:
         return "None"
-    deadly = fault.health_class is HealthClass.LOST or (fault.key == "xid" and int(fault.value) in EVICTING_XIDS)
+    deadly = fault.health_class is HealthClass.LOST or (fault.key == _XID and int(fault.value) in EVICTING_XIDS)
     return "NoExecute" if deadly and rules.evict else "NoSchedule"
 
 
@@ -330,7 +379,8 @@ def _worst_first(fault: Fault) -> tuple[int, str, str, int]:
 
 
 def _at_once(fault: Fault) -> bool:
-    return fault.health_class is not HealthClass.SILENT and fault.key != "slowdown"
+    may_pass = fault.key in (SLOWDOWN, NVLINK) or fault.value == _PARTLY
+    return fault.health_class is not HealthClass.SILENT and not may_pass
 
 
 def _again(old: Held, fault: Fault) -> Held:
@@ -342,18 +392,20 @@ def _after(old: Held, state: GpuState, *, answered: bool) -> Held | None:
     """Return a fault after a poll that did not show it, None if that clears it."""
     if not old.raised:
         return None
-    if not answered:  # proves nothing, except that a lost GPU that comes back has been reset
+    told_by = RECOVERY_ACTION if old.fault.key == _XID else old.fault.key
+    if not answered or told_by in state.unanswered:
+        # proves nothing, except that a lost GPU that comes back has been reset
         return replace(old, shown_polls=0, good_polls=0, away=old.away or state.lost is not None)
     if old.fault.is_shared:
         return None
     good = old.good_polls + 1 if _mended(old, state) else 0
-    needed = old.clear_after if old.fault.blocks or old.fault.key not in {"xid", "ecc"} else INFORMED_POLLS
+    needed = old.clear_after if old.fault.blocks or old.fault.key not in _ONCE else INFORMED_POLLS
     return None if good >= needed else replace(old, shown_polls=0, good_polls=good)
 
 
 def _mended(old: Held, state: GpuState) -> bool:
     """Whether the poll of a GPU that answers refutes a fault. A fatal XID needs the driver's word, or a reset."""
-    if old.fault.key != "xid" or not old.fault.blocks:
+    if old.fault.key != _XID or not old.fault.blocks:
         return True
     return state.recovery_action == 0 or (state.recovery_action is None and old.away)
 

@@ -27,6 +27,8 @@ class TroubleKind(enum.Enum):
     MIG_LAYOUT = "MigLayoutFailed"
     VGPU_LAYOUT = "VgpuLayoutFailed"
     FABRIC = "FabricNotReady"
+    NVLINKS_DOWN = "NvLinksDown"
+    SRAM_ERRORS = "GpuSramErrors"
     CONFIDENTIAL_NOT_READY = "ConfidentialNotReady"
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     CONFIDENTIAL_CHANGE = "ConfidentialModeFailed"
@@ -66,6 +68,10 @@ MENDING = {
     TroubleKind.VGPU_LAYOUT: "the GPUs stay as they are until that is done (docs/vm.md); on the node: "
     "`nvidia-smi vgpu -q`, `ls -l /sys/bus/mdev/devices`, `journalctl -u nvidia-vgpu-mgr`",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
+    TroubleKind.NVLINKS_DOWN: f"on the node: `nvidia-smi nvlink -s -i {{subject}}`, {_KERNEL_LOG}; links that stay "
+    "down need a reset of the GPUs at both ends, or service",
+    TroubleKind.SRAM_ERRORS: "on the node: `nvidia-smi -q -d ECC -i {subject}`, then NVIDIA's field diagnosis; the GPU "
+    "may have to be replaced",
     TroubleKind.CONFIDENTIAL_NOT_READY: "attest them, then on the node: `nvidia-smi conf-compute -srs 1` (docs/vm.md)",
     TroubleKind.CONFIDENTIAL_MODE: "the plugin changes modes where setting cc-mode-tool names NVIDIA's program for it, "
     "while no pod has a GPU; else let NVIDIA's manager do so (label `nvidia.com/cc.mode`), or correct the label "

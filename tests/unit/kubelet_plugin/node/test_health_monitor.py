@@ -193,6 +193,32 @@ def test_errors_that_memory_could_not_mend_are_told(node: Node) -> None:
     assert (health.status, health.message) == (Status.HEALTHY, "3 uncorrectable ECC errors")
 
 
+def test_nvlinks_that_are_down_are_one_trouble_of_their_gpu_and_inform(node: Node) -> None:
+    linked = replace(MACHINE, gpus=tuple(replace(gpu, nvlink_count=18) for gpu in MACHINE.gpus))
+    node.monitor.take(linked)
+    node.look()
+    node.monitor.take(replace(linked, gpus=(replace(linked.gpus[0], nvlink_count=15), linked.gpus[1])))
+    node.look(LASTS_POLLS - 1)
+    assert not node.troubles[-1]
+    health = node.look(2)[0]
+    assert (health.status, health.message) == (Status.HEALTHY, "3 of its NVLinks are down")
+    (told,) = node.troubles[-1]
+    assert (told.reason, told.subject) == ("NvLinksDown", UUIDS[0])
+    assert (
+        f"GPU {UUIDS[0]}: 3 of its NVLinks are down; on the node: `nvidia-smi nvlink -s -i {UUIDS[0]}`" in told.advice
+    )
+    node.monitor.take(linked)
+    node.look(CLEAR_POLLS + 1)
+    assert (node.troubles[-1], node.values()) == ((), [[], []])
+
+
+def test_a_worn_sram_is_one_trouble_of_its_gpu(node: Node) -> None:
+    node.states[UUIDS[1]] = replace(node.states[UUIDS[1]], sram_exceeded=True)
+    node.look()
+    assert [(told.reason, told.subject) for told in node.troubles[-1]] == [("GpuSramErrors", UUIDS[1])]
+    assert node.values() == [[], ["threshold-exceeded"]]
+
+
 def test_devices_are_counted_by_health(node: Node) -> None:
     node.happened.append(GpuEvent(UUIDS[1], 79))
     node.look()

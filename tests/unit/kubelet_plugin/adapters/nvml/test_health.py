@@ -31,6 +31,7 @@ STATE_CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetGpuFabricInfo",
+    "nvmlDeviceGetSramEccErrorStatus",
 )
 NAMING_CALLS = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID")
 EVENT_CALLS = ("nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents")
@@ -239,7 +240,7 @@ def test_a_gpu_that_is_back_is_watched_again(gpu_driver: FakeGpuDriver, lost_fro
 
 
 @pytest.mark.parametrize("call", STATE_CALLS)
-def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(call: str) -> None:
+def test_a_refusal_means_lost_a_reset_or_a_question_without_an_answer(call: str) -> None:
     for gpu_driver, code, error in refusing(call, gpu=0):
         state = gpu_driver.state(0)
         if code in LOST:
@@ -247,11 +248,34 @@ def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(call: str) -> None
         elif code == pynvml.NVML_ERROR_RESET_REQUIRED:
             assert state.recovery_action == 1
             assert (state.lost, state.silent) == (None, None)
-        elif error in LASTING:
-            assert (state.lost, state.silent) == (None, None), error
         else:
-            assert error in (state.silent or "")
+            assert (state.lost, state.silent) == (None, None), error
+            assert any(error in why for why in state.unanswered.values()) == (error not in LASTING), error
     assert gpu_driver.state(1).recovery_action == 0
+
+
+def test_one_question_that_keeps_failing_hides_nothing_that_others_show(gpu_driver: FakeGpuDriver) -> None:
+    health = gpu_driver.nvml.health[0]
+    health.recovery_action, health.remap_pending = 1, True
+    gpu_driver.nvml.refuse("nvmlDeviceGetRetiredPagesPendingStatus", pynvml.NVML_ERROR_UNKNOWN, 0)
+    state = gpu_driver.state(0)
+    assert (state.silent, state.recovery_action, state.remap_pending) == (None, 1, True)
+    assert state.unanswered == {"page-retirement": "nvmlDeviceGetRetiredPagesPendingStatus says UNKNOWN"}
+
+
+def test_a_gpu_that_answers_nothing_is_silent(gpu_driver: FakeGpuDriver) -> None:
+    for call in STATE_CALLS:
+        gpu_driver.nvml.refuse(call, pynvml.NVML_ERROR_TIMEOUT, gpu=0)
+    assert "TIMEOUT" in (gpu_driver.state(0).silent or "")
+    assert gpu_driver.state(1).silent is None
+
+
+def test_nvlink_counters_and_sram_are_read_where_the_driver_has_them(gpu_driver: FakeGpuDriver) -> None:
+    health = gpu_driver.nvml.health[1]
+    health.nvlink_replays, health.sram_exceeded = 1 << 33, True
+    state = gpu_driver.state(1)
+    assert (state.nvlink_replays, state.nvlink_recoveries, state.sram_exceeded) == (1 << 33, None, True)
+    assert gpu_driver.state(0).sram_exceeded is None
 
 
 @pytest.mark.parametrize("call", NAMING_CALLS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     GpuHealth,
     HealthClass,
     Rules,
-    ecc_fault,
+    counted_faults,
     effect,
     message,
     noted,
@@ -29,6 +30,7 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     polled,
     shown_faults,
     taints,
+    with_last_counts,
     xid_class,
     xid_fault,
 )
@@ -193,11 +195,81 @@ def test_a_mig_device_has_the_faults_of_its_gpu_and_of_its_own_instance() -> Non
 
 def test_ecc_errors_are_counted_from_poll_to_poll() -> None:
     before = replace(WELL, uncorrected_ecc=3)
-    assert ecc_fault(None, before) is None
-    assert ecc_fault(before, replace(before, uncorrected_ecc=0)) is None
-    fault = ecc_fault(before, replace(before, uncorrected_ecc=5))
-    assert fault is not None
+    assert counted_faults(None, before) == ()
+    assert counted_faults(before, replace(before, uncorrected_ecc=0)) == ()
+    (fault,) = counted_faults(before, replace(before, uncorrected_ecc=5))
     assert (fault.health_class, fault.message) == (HealthClass.CONTAINED, "2 uncorrectable ECC errors")
+
+
+def test_errors_of_nvlinks_since_the_last_poll_inform_for_ten_minutes() -> None:
+    before = replace(WELL, nvlink_replays=3, nvlink_recoveries=0)
+    assert counted_faults(before, before) == ()
+    assert counted_faults(before, replace(before, nvlink_replays=None)) == (), "nothing is made up"
+    found = counted_faults(before, replace(before, nvlink_replays=53, nvlink_recoveries=1))
+    assert [(f.key, f.value, f.blocks, f.message) for f in found] == [
+        ("nvlink-errors", "replay", False, "50 packets were sent again over NVLinks"),
+        ("nvlink-errors", "recovery", False, "1 NVLinks were trained again"),
+    ]
+    health = noted(GpuHealth(), found[0])
+    assert after(health, WELL, INFORMED_POLLS - 1).faults
+    assert not after(health, WELL, INFORMED_POLLS).faults
+
+
+def test_errors_count_over_a_poll_that_did_not_have_the_counter() -> None:
+    before = replace(WELL, uncorrected_ecc=3, nvlink_replays=7)
+    gap = with_last_counts(before, replace(WELL, uncorrected_ecc=None, unanswered={"ecc": "TIMEOUT"}))
+    assert (gap.uncorrected_ecc, gap.nvlink_replays) == (3, 7)
+    (fault,) = counted_faults(gap, replace(before, uncorrected_ecc=4))
+    assert fault.message == "1 uncorrectable ECC errors"
+
+
+@pytest.mark.parametrize(
+    ("shown", "key", "clears_after"),
+    [
+        ({"recovery_action": 1}, "recovery-action", CLEAR_POLLS),
+        ({"remap_pending": True}, "row-remap", CLEAR_POLLS),
+        ({"retirement_pending": True}, "page-retirement", CLEAR_POLLS),
+        ({"fabric_state": 3, "fabric_status": 1}, "fabric", 1),
+    ],
+)
+def test_a_fault_holds_while_the_question_that_shows_it_is_not_answered(
+    shown: dict[str, Any], key: str, clears_after: int
+) -> None:
+    broken = polled(GpuHealth(), replace(WELL, **shown))
+    assert [fault.key for fault in broken.faults] == [key]
+    unknown: dict[str, Any] = dict.fromkeys(shown)
+    dumb = replace(WELL, **unknown, unanswered={key: "nvmlCall says UNKNOWN"})
+    held = after(broken, dumb, 100)
+    assert [fault.key for fault in held.faults] == [key, "unmonitored"]
+    assert held.faults[0].blocks
+    assert any(fault.blocks for fault in after(held, WELL, clears_after - 1).faults)
+    assert not any(fault.blocks for fault in after(held, WELL, clears_after).faults)
+
+
+def test_a_fatal_xid_needs_the_drivers_word_and_no_silence_of_it() -> None:
+    health = noted(GpuHealth(), xid(79))
+    dumb = replace(WELL, recovery_action=None, unanswered={"recovery-action": "nvmlDeviceGetFieldValues says UNKNOWN"})
+    away = after(polled(health, LOST), dumb, 100)
+    assert any(fault.key == "xid" for fault in away.faults)
+
+
+def test_a_question_that_keeps_failing_informs_after_a_minute_and_blocks_nothing() -> None:
+    dumb = replace(WELL, unanswered={"page-retirement": "nvmlDeviceGetRetiredPagesPendingStatus says UNKNOWN"})
+    assert after(GpuHealth(), dumb, LASTS_POLLS - 1).faults == ()
+    (fault,) = after(GpuHealth(), dumb, LASTS_POLLS).faults
+    assert (fault.key, fault.value, fault.blocks) == ("unmonitored", "partly", False)
+    assert "page-retirement (nvmlDeviceGetRetiredPagesPendingStatus says UNKNOWN)" in fault.message
+    assert after(after(GpuHealth(), dumb, 9), WELL, CLEAR_POLLS).faults == ()
+
+
+def test_nvlinks_that_stay_down_inform_after_a_minute_and_a_worn_sram_at_once() -> None:
+    down = replace(WELL, nvlinks_down=3)
+    assert after(GpuHealth(), down, LASTS_POLLS - 1).faults == ()
+    (fault,) = after(GpuHealth(), down, LASTS_POLLS).faults
+    assert (fault.key, fault.value, fault.blocks) == ("nvlink", "down", False)
+    assert fault.message == "3 of its NVLinks are down"
+    (worn,) = polled(GpuHealth(), replace(WELL, sram_exceeded=True)).faults
+    assert (worn.key, worn.value, worn.blocks) == ("sram", "threshold-exceeded", False)
 
 
 def test_a_gpu_that_a_poll_does_not_name_is_lost_silent_or_gone() -> None:
