@@ -42,6 +42,19 @@ GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MOST_PERCENT = 100
 
+CLIENT_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - in the client's container, and the driver's own default for clients
+"""Where containers see their pipe folder."""
+
+CLIENT_SHM = "/dev/shm"  # noqa: S108 - the one place of shm_open(3)
+"""Where servers and clients of protocol 2 see the shared memory of their GPU."""
+
+
+def client_folders(protocol: int) -> tuple[str, ...]:
+    """Return the folders that the containers of a share see as the supervisor wants: no volume of a pod can be there.
+    Protocol 0 is not known: all folders that there may be.
+    """
+    return (CLIENT_PIPES,) if protocol >= 3 else (CLIENT_PIPES, CLIENT_SHM)
+
 
 class MpsPhase(Enum):
     """Where a share is."""
@@ -87,11 +100,13 @@ class MpsShareRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     served (MpsNodeStatus.multi_user is false)."""
 
 
-class MpsMount(msgspec.Struct, frozen=True, kw_only=True):
+class MpsMount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A folder of the host that the share's containers must see."""
 
     host_path: str
     container_path: str
+    read_only: bool = False
+    """A reader that does not know this field mounts it writable."""
 
 
 class MpsClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

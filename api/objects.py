@@ -141,14 +141,21 @@ class ContainerPort(Wire, frozen=True):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
+class VolumeMount(Wire, frozen=True):
+    """containers[].volumeMounts[]."""
+
+    mount_path: str = ""
+
+
 class Container(Wire, frozen=True):
-    """spec.containers[] and spec.initContainers[]."""
+    """spec.containers[] and spec.initContainers[]. The controller keeps no volume mounts."""
 
     name: str
     resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
     """`Always` makes an init container a sidecar."""
     ports: list[ContainerPort] = []
+    volume_mounts: list[VolumeMount] = []
 
 
 class ResourceRequests(Wire, frozen=True):

@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import V3, ModeJournal, MpsStep, StepKind
-from dracaena.mps.ports import ComputeModes, ControlError, DaemonGoneError, MpsControl, MpsFiles, MpsProcessTable
+from dracaena.mps.ports import (
+    ComputeModes,
+    ControlError,
+    DaemonGoneError,
+    MpsControl,
+    MpsFiles,
+    MpsProcessTable,
+    MpsShm,
+)
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.process.clock import Clock
@@ -27,6 +35,7 @@ class Executor:
         processes: MpsProcessTable,
         modes: ComputeModes,
         files: MpsFiles,
+        shm: MpsShm,
         places: MpsPlaces,
         clock: Clock,
         *,
@@ -43,6 +52,8 @@ class Executor:
             StepKind.RESTORE_MODE: lambda step: modes.set(step.gpu, step.mode),
             StepKind.FORGET_MODE: lambda step: files.remove_journal(step.gpu),
             StepKind.MAKE_FOLDERS: lambda step: files.make_folders(step.gpu),
+            StepKind.MOUNT_SHM: lambda step: shm.mount(step.gpu),
+            StepKind.UNMOUNT_SHM: lambda step: shm.unmount(step.gpu),
             StepKind.REMOVE_FOLDERS: lambda step: files.remove_folders(step.gpu),
             StepKind.KILL: self._kill,
         }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import V2, V3, ComputeMode, MpsProcess, Role, SeenGpu
 from dracaena.mps.ports import (
     ComputeModes,
@@ -16,6 +17,7 @@ from dracaena.mps.ports import (
     DriverReleasedError,
     MpsControl,
     MpsFiles,
+    MpsShm,
 )
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ClientSeen, ControlAnswerError, ControlCommand, ServerSeen, ShareLimits
@@ -52,8 +54,10 @@ class Observer:
     and forget() is not called.
     """
 
-    def __init__(self, control: MpsControl, modes: ComputeModes, files: MpsFiles, places: MpsPlaces) -> None:
-        self._control, self._modes, self._files, self._places = control, modes, files, places
+    def __init__(
+        self, control: MpsControl, modes: ComputeModes, files: MpsFiles, shm: MpsShm, places: MpsPlaces
+    ) -> None:
+        self._control, self._modes, self._files, self._shm, self._places = control, modes, files, shm, places
         self._limits: dict[str, _Limits] = {}
 
     def forget(self, gpu: str) -> None:
@@ -68,12 +72,13 @@ class Observer:
         """
         journal = self._files.journal()
         folders = set(self._files.folders())
+        shm = self._shm.seen()
         by_folder: dict[str, list[MpsProcess]] = {}
         for process in processes:
             by_folder.setdefault(process.folder, []).append(process)
         of_node = tuple(by_folder.pop("", ()))
         named = {gpu for gpu in map(v3.gpu_of, by_folder) if gpu is not None}
-        gpus = sorted({*wanted, *journal, *folders, *named})
+        gpus = sorted({*wanted, *journal, *folders, *shm, *named})
         modes, released = self._read_modes([gpu for gpu in gpus if gpu in journal or gpu in wanted])
         look = NodeLook(
             {
@@ -83,6 +88,7 @@ class Observer:
                     journal=journal.get(gpu),
                     processes=tuple(by_folder.get(server_name(gpu), ())),
                     folder=gpu in folders,
+                    shm=shm.get(gpu, ShmState.NONE),
                 ))
                 for gpu in gpus
             },

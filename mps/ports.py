@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import ComputeMode, ModeJournal, MpsProcess
 from dracaena.mps.planning.wants import ReadRequest
 from dracaena.mps.protocol.seen import ControlCommand
@@ -49,7 +50,9 @@ class MpsControl(Protocol):
         ...
 
     def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
-        """Start a daemon. `gpu`: the only one that it and its servers see; empty: all. Raises like run()."""
+        """Start a daemon. `gpu`: the only one that it and its servers see, and whose tmpfs they have at /dev/shm;
+        empty: all GPUs, and the supervisor's own /dev/shm. Raises like run().
+        """
         ...
 
     def last_words(self, logs: str) -> str:
@@ -97,6 +100,22 @@ class ComputeModes(Protocol):
 
     def set(self, gpu: str, mode: ComputeMode) -> None:
         """Set a GPU's mode. Raises TemporaryError."""
+        ...
+
+
+class MpsShm(Protocol):
+    """The /dev/shm of each GPU whose shares use protocol 2."""
+
+    def seen(self) -> Mapping[str, ShmState]:
+        """Return what there is, by GPU, sorted; nothing for GPUs of which nothing is left. Never raises."""
+        ...
+
+    def mount(self, gpu: str) -> None:
+        """Mount a GPU's tmpfs, unless it is mounted. Raises DracaenaError."""
+        ...
+
+    def unmount(self, gpu: str) -> None:
+        """Remove it with all that is in it. Raises DracaenaError."""
         ...
 
 

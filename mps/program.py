@@ -17,6 +17,8 @@ from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
+from dracaena.mps.adapters.selinux import container_label
+from dracaena.mps.adapters.share_memory import ShareMemory
 from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces, too_long
@@ -54,21 +56,25 @@ class MpsProgram:
         clock: Clock | None = None,
         registry: CollectorRegistry = REGISTRY,
         modes: ComputeModes | None = None,
+        shm: ShareMemory | None = None,
         boot_id: str | None = None,
     ) -> None:
-        """`modes` stands in for NVML."""
+        """`modes` stands in for NVML, `shm` for mounts where a test may make none."""
         places = MpsPlaces(settings.root)
         problem = too_long(places)
         if problem is not None:
             raise BadInputError(problem)
         self._settings, self._places, self._registry = settings, places, registry
         self._clock = clock or SystemClock()
-        self._files = SharedFolder(places)
+        label = container_label()
+        self._files = SharedFolder(places, label=label)
+        self._shm = shm or ShareMemory(places, label)
         ports = MpsPorts(
-            ControlProgram(settings.driver_root_mount, settings.root),
+            ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter),
             ProcProcessTable(places.pipes),
             modes or _nvml_modes(settings),
             self._files,
+            self._shm,
         )
         self._supervisor = Supervisor(
             ports, places, self._clock, MpsMetrics(registry),
@@ -95,6 +101,7 @@ class MpsProgram:
             )
         try:
             self._files.prepare()
+            self._shm.prepare()
             self._supervisor.resume()
             if self._settings.http_address:
                 self.http = HttpEndpoint(

@@ -21,6 +21,7 @@ from dracaena.mps.observation import NodeLook, Observer
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.plan import plan_gpu, plan_node
 from dracaena.mps.planning.report import GpuLook, held_gpus, share_status
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, Role, SeenGpu, StepKind
 from dracaena.mps.planning.wants import MpsWants, ReadRequest, wants
 from dracaena.mps.ports import (
@@ -30,6 +31,7 @@ from dracaena.mps.ports import (
     MpsControl,
     MpsFiles,
     MpsProcessTable,
+    MpsShm,
 )
 from dracaena.mps.protocol.seen import ControlAnswerError
 from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3, server_name
@@ -62,6 +64,7 @@ class MpsPorts:
     processes: MpsProcessTable
     modes: ComputeModes
     files: MpsFiles
+    shm: MpsShm
 
 
 @dataclass(slots=True)
@@ -88,9 +91,9 @@ class Supervisor:
         """`protocol`: 2 or 3, 0 for the best that the driver has."""
         self._ports, self._places, self._clock, self._metrics = ports, places, clock, metrics
         self._boot_id, self._multi_user, self._forced = boot_id, multi_user, protocol
-        self._observer = Observer(ports.control, ports.modes, ports.files, places)
+        self._observer = Observer(ports.control, ports.modes, ports.files, ports.shm, places)
         self._executor = Executor(
-            ports.control, ports.processes, ports.modes, ports.files, places, clock,
+            ports.control, ports.processes, ports.modes, ports.files, ports.shm, places, clock,
             boot_id=boot_id, multi_user=multi_user,
         )  # fmt: skip
         self._faults = FaultLog(ports.processes, clock, metrics)
@@ -372,5 +375,6 @@ class Supervisor:
             return False
         if gpu in wanted.gpus:
             return True  # what is left belongs to others
-        left = seen.server or seen.processes or seen.folder or (seen.journal and seen.mode is not None)
+        has_shm = seen.shm is not ShmState.NONE
+        left = seen.server or seen.processes or seen.folder or has_shm or (seen.journal and seen.mode is not None)
         return not left

@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.ports import ReadMinors
 from dracaena.kubelet_plugin.prepare.guests import NO_GUESTS, GuestRuntimes, fitted_to_pods
 from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, of_another_mode, of_unknown_address, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
-from dracaena.kubelet_plugin.prepare.mps_containers import crowded_container
+from dracaena.kubelet_plugin.prepare.mps_containers import unfit_container
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.store.claim_files import ClaimFiles
@@ -62,9 +62,11 @@ class LastGuard:
         changing: Callable[[], Collection[str]] = tuple,
         guest_runtimes: GuestRuntimes = NO_GUESTS,
         refusal: Callable[[], str | None] = lambda: None,
+        mps_folders: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Both are called with the lock held: `changing` returns the GPUs that are not granted now, whole or in part,
-        as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are.
+        """All are called with the lock held: `changing` returns the GPUs that are not granted now, whole or in part,
+        as device names or PCI addresses; `refusal` returns why no GPU of the node is, None if they are; `mps_folders`
+        returns what containers of shares by MPS see at places of the supervisor's choice.
         """
         self._checkpoints = checkpoints
         self._files = files
@@ -73,6 +75,7 @@ class LastGuard:
         self._changing = changing
         self._guest_runtimes = guest_runtimes
         self._refusal = refusal
+        self._mps_folders = mps_folders
 
     def refuse_stale(self, prepared: PreparedClaim) -> None:
         """Refuse device nodes that no longer belong to the claim's devices, by what the driver shows without a call.
@@ -150,8 +153,8 @@ class LastGuard:
         return [c.prepared for c in now if c.planned or c.prepared.effects]
 
     def fitted(self, plan: PreparedClaim, pods: Sequence[Pod]) -> PreparedClaim | str:
-        """Return the plan adapted to the pods of its claim, or why it does not fit them: a container would use more MPS
-        shares than it can, or runs in a virtual machine that lacks what it needs. The caller holds the lock.
+        """Return the plan adapted to the pods of its claim, or why it does not fit them: a container cannot use a share
+        by MPS as it is, or runs in a virtual machine that lacks what it needs. The caller holds the lock.
 
         What a GPU for virtual machines needs depends on the RuntimeClass, so unknown pods get none.
         """
@@ -161,8 +164,9 @@ class LastGuard:
                 f"pod UID {min(unknown)}, for which claim {plan.claim} is reserved, is not known yet: what it gets "
                 "depends on its RuntimeClass"
             )
-        others = (c.prepared for c in self._checkpoints.load_all()[0]) if plan.effects else ()
-        return crowded_container(plan, others, pods) or fitted_to_pods(plan, pods, self._guest_runtimes)
+        others = (c.prepared for c in self._checkpoints.load_all()[0])
+        unfit = unfit_container(plan, others, pods, self._mps_folders())
+        return unfit or fitted_to_pods(plan, pods, self._guest_runtimes)
 
 
 def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:

@@ -16,8 +16,11 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 _ENVIRONMENT: Final = "env:"
 _MOUNT: Final = "mount:"
-"""Prefixes of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` → the folder of the host that
-containers see at PATH."""
+_READ_ONLY_MOUNT: Final = "read-only-mount:"
+"""Prefixes of the names in an outcome, which is flat: `env:NAME` → value, `mount:PATH` and `read-only-mount:PATH` → the
+folder of the host that containers see at PATH."""
+
+_MOUNT_OPTIONS: Final = ("nosuid", "nodev", "noexec", "bind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,10 @@ def mps_outcome(status: MpsShareStatus, root: str) -> Mapping[str, Scalar]:
         raise BadInputError(f"it names a variable {bad!r}")
     return {
         **{_ENVIRONMENT + name: value for name, value in sorted(status.environment.items())},
-        **{_MOUNT + mount.container_path: mount.host_path for mount in status.mounts},
+        **{
+            (_READ_ONLY_MOUNT if mount.read_only else _MOUNT) + mount.container_path: mount.host_path
+            for mount in status.mounts
+        },
     }
 
 
@@ -96,5 +102,10 @@ def mps_edits(effects: Sequence[Effect]) -> ContainerEdits:
     said = [(name, str(value)) for outcome in outcomes for name, value in outcome.items()]
     return ContainerEdits(
         tuple(f"{name.removeprefix(_ENVIRONMENT)}={value}" for name, value in said if name.startswith(_ENVIRONMENT)),
-        tuple(ContainerMount(value, name.removeprefix(_MOUNT)) for name, value in said if name.startswith(_MOUNT)),
+        tuple(
+            ContainerMount(value, name.removeprefix(prefix), (access, *_MOUNT_OPTIONS))
+            for name, value in said
+            for prefix, access in ((_MOUNT, "rw"), (_READ_ONLY_MOUNT, "ro"))
+            if name.startswith(prefix)
+        ),
     )

@@ -1,43 +1,79 @@
-"""Finds containers that would have two shares by MPS: a container has one pipe folder, so one server."""
+"""Finds containers in which a share by MPS cannot work: a container has one pipe folder, so one server, which has one
+GPU, and some of its folders are the supervisor's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from posixpath import normpath
 
-from dracaena.api.objects import Pod
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Container, Pod
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 from dracaena.kubelet_plugin.prepare.reports.podlist import by_name, devices_by_container
 
+_Given = Mapping[tuple[ClaimUid, PreparedDevice], bool]
+"""Devices of a container, each once, in its order → whether it is a share by MPS."""
 
-def crowded_container(plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> str | None:
+
+def unfit_container(
+    plan: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod], folders: Collection[str]
+) -> str | None:
     """Return why a claim cannot be prepared beside those that its pods have already, None if it can.
 
-    `pods` are its consumers, as far as they are known.
+    `pods` are its consumers, as far as they are known; `folders` those that a share's containers see as the supervisor
+    wants.
     """
     claims = [plan, *(other for other in others if other.claim.uid != plan.claim.uid)]
+    for pod, container, given in _with_shares(plan, claims, pods):
+        where = f"container {container.name} of pod {pod.metadata.namespace}/{pod.metadata.name}"
+        if len(given) > 1:
+            return f"{where} {_crowded(given)}"
+        own = next((m.mount_path for m in container.volume_mounts if normpath(m.mount_path) in folders), None)
+        if own is not None:
+            return (
+                f"{where} mounts a volume of its own at {own}, where a share by MPS on this node needs the folder of "
+                "its GPU's server: leave out that volume mount"
+            )
+    return None
+
+
+def _with_shares(
+    plan: PreparedClaim, claims: list[PreparedClaim], pods: Iterable[Pod]
+) -> Iterator[tuple[Pod, Container, _Given]]:
+    """Yield the containers that have something of the plan, and a share by MPS of any claim."""
     by_mps = {
         (claim.claim.uid, effect.device, effect.share_id)
         for claim in claims
         for effect in claim.effects
         if effect.kind == MPS_SHARE
     }
-    if not any(uid == plan.claim.uid for uid, _, _ in by_mps):
-        return None
+    if not by_mps:
+        return
     places = by_name(claims)
     for pod in pods:
-        for container, given in devices_by_container(pod, places).items():
-            shares = dict.fromkeys(
-                (each.claim, device.device, device.share_id)
-                for each in given
+        containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
+        for name, parts in devices_by_container(pod, places).items():
+            given = {
+                (each.claim, device): (each.claim, device.device, device.share_id) in by_mps
+                for each in parts
                 for device in each.devices
-                if (each.claim, device.device, device.share_id) in by_mps
-            )
-            if len(shares) > 1:
-                return (
-                    f"container {container} of pod {pod.metadata.namespace}/{pod.metadata.name} would have "
-                    f"{len(shares)} shares by MPS ({', '.join(device for _, device, _ in shares)}), and MPS serves "
-                    "a container through one only: give each share to a container of its own "
-                    "(resources.claims[].request)"
-                )
-    return None
+            }
+            if any(given.values()) and any(uid == plan.claim.uid for uid, _ in given):
+                yield pod, containers[name], given
+
+
+def _crowded(given: _Given) -> str:
+    """Return what is wrong with several devices beside a share by MPS, as the rest of a sentence."""
+    shares = [device.device for (_, device), is_share in given.items() if is_share]
+    if len(shares) > 1:
+        return (
+            f"would have {len(shares)} shares by MPS ({', '.join(shares)}), and MPS serves a container through one "
+            "only: give each share to a container of its own (resources.claims[].request)"
+        )
+    others = ", ".join(device.device for (_, device), is_share in given.items() if not is_share)
+    return (
+        f"would have a share by MPS ({shares[0]}) and {others}, and as a client of MPS it sees only the GPU of its "
+        "server: give the share to a container of its own (resources.claims[].request)"
+    )

@@ -343,6 +343,7 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
             changing=layouts.changing,
             guest_runtimes=guests,
             refusal=cc_modes.refusal,
+            mps_folders=shares.client_folders,
         ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),

@@ -53,6 +53,10 @@ class ShareMeans:
     """None with a recorded machine without a driver."""
     time_slice_records: TimeSliceRecords
 
+    def client_folders(self) -> tuple[str, ...]:
+        """Return what the containers of shares by MPS see at places of the supervisor's choice."""
+        return () if self.supervisor is None else mps.client_folders(self.supervisor.protocol())
+
 
 def share_means(
     settings: PluginSettings,

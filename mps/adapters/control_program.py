@@ -11,6 +11,9 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -48,10 +51,21 @@ _LOG = "start.log"
 class ControlProgram:
     """Implements dracaena.mps.ports.MpsControl. `driver_root` is where this process sees the driver's root."""
 
-    def __init__(self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, kill_s: float = KILL_S) -> None:
-        """`root` is the supervisor's folder."""
+    def __init__(
+        self,
+        driver_root: str,
+        root: str,
+        enter_share_memory: Callable[[str, str], None],
+        *,
+        answer_s: float = ANSWER_S,
+        kill_s: float = KILL_S,
+    ) -> None:
+        """`root` is the supervisor's folder. `enter_share_memory` gives the calling thread, and the programs that it
+        starts, the /dev/shm of a GPU, also below a folder if that is to be their root; it raises OSError.
+        """
         self._driver = driver_root
         self._root = root
+        self._enter_share_memory = enter_share_memory
         self._answer_s, self._kill_s = answer_s, kill_s
         self._hung: list[subprocess.Popen[bytes]] = []
         """Processes that SIGKILL has not ended yet."""
@@ -93,15 +107,31 @@ class ControlProgram:
         log = Path(logs) / _LOG
         try:
             with log.open("wb") as output:
-                _, code = self._ended(
-                    line, environment, None, output, self._answer_s,
+                run = partial(
+                    self._ended, line, environment, None, output, self._answer_s,
                     f"{PROGRAM} does not start within {self._answer_s:g} s",
                 )  # fmt: skip
+                _, code = run() if not gpu else self._with_share_memory(gpu, run)
         except OSError as error:
             raise ControlError(f"cannot open {log}: {error.strerror}") from error
         if code != 0:
             said = _last_line(log) or "nothing"
             raise ControlError(f"{PROGRAM} cannot start a daemon (exit code {code}): {said}")
+
+    def _with_share_memory(self, gpu: str, run: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
+        """Run in a thread of its own, whose mounts are its own and end with the last of its programs."""
+
+        def inside() -> tuple[bytes, int]:
+            try:
+                self._enter_share_memory(gpu, self._driver if self._same_folder_inside() else "/")
+            except OSError as error:
+                raise ControlError(
+                    f"cannot give the daemon the shared memory of its GPU at {error.filename}: {error.strerror}"
+                ) from error
+            return run()
+
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="mps-daemon") as thread:
+            return thread.submit(inside).result()
 
     def _ended(
         self, line: list[str], environment: dict[str, str], given: bytes | None, output: IO[bytes] | int,
@@ -157,7 +187,7 @@ class ControlProgram:
         if program is None:
             missing = self.missing()
             raise ControlError(missing.message if missing is not None else f"{PROGRAM} has just appeared: retrying")
-        inside = self._driver != "/" and self._same_folder_inside()
+        inside = self._same_folder_inside()
         if self._driver == "/" or inside:
             path = ":".join(PROGRAM_FOLDERS)
             prefix = ["chroot", self._driver] if inside else []
@@ -171,7 +201,9 @@ class ControlProgram:
         return [str(on_disk), *command.arguments], environment
 
     def _same_folder_inside(self) -> bool:
-        """Whether a process in a chroot of the driver's root finds our folder at the same path."""
+        """Whether programs run in a chroot of the driver's root: it is not ours and has our folder at the same path."""
+        if self._driver == "/":
+            return False
         try:
             same = Path(f"{self._driver}{self._root}").samefile(self._root)
             return same and Path(f"{self._driver}/bin/sh").exists()

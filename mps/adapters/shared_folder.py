@@ -12,6 +12,7 @@ from dracaena.api import mps
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.mps.adapters.selinux import label_folder
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, ModeJournal
 from dracaena.mps.planning.wants import ReadRequest
@@ -19,9 +20,6 @@ from dracaena.mps.protocol.v3 import gpu_of
 
 _PIPE_MODE = 0o755
 """Clients of any user traverse it; only root creates names in it."""
-
-_SHM_MODE = 0o1777
-"""Like any /dev/shm."""
 
 
 class _JournalFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +30,13 @@ class _JournalFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedFolder:
-    """Implements dracaena.mps.ports.MpsFiles. Used by one thread. `steps`: a seam for tests."""
+    """Implements dracaena.mps.ports.MpsFiles. Used by one thread. `steps`: a seam for tests. `label` is the SELinux
+    label of folders that containers mount, "": none.
+    """
 
-    def __init__(self, places: MpsPlaces, steps: FileSteps | None = None) -> None:
+    def __init__(self, places: MpsPlaces, steps: FileSteps | None = None, *, label: str = "") -> None:
         self._places = places
+        self._label = label
         root = Path(places.root)
         self._requests = DocumentFolder(root / mps.REQUESTS, steps=steps, synced=False)
         self._statuses = DocumentFolder(root / mps.STATUS, steps=steps, synced=False)
@@ -52,12 +53,12 @@ class SharedFolder:
                 (self._requests.folder, _PIPE_MODE),
                 (Path(self._places.pipes), _PIPE_MODE),
                 (Path(self._places.logs), _PIPE_MODE),
-                (Path(self._places.shm), _SHM_MODE),
             ):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(mode)
         except OSError as error:
             raise PermanentError(f"cannot make {error.filename}: {error.strerror}") from error
+        label_folder(self._places.pipes, self._label)
         for folder in (self._statuses, self._journal):
             folder.remove_half_written()
 
@@ -162,6 +163,7 @@ class SharedFolder:
                 path.chmod(_PIPE_MODE)
             except OSError as error:
                 raise PermanentError(f"cannot make {path}: {error.strerror}") from error
+            label_folder(str(path), self._label)
 
     def remove_folders(self, gpu: str) -> None:
         """See MpsFiles. The pipe folder is removed last, for the same reason."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from dracaena.mps.planning.state import V2
 from dracaena.mps.protocol.v3 import server_name
 
-CLIENT_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - in the client's container, and the driver's own default for clients
-"""Where containers see their pipe folder."""
-
-CLIENT_SHM = "/dev/shm"  # noqa: S108 - the one place of shm_open(3)
+CLIENT_PIPES_ARE_READ_ONLY = True
+"""Whether containers mount their pipe folder read-only. Connecting to a socket and writing into a named pipe need no
+more, and root in a container cannot replace the socket through which others reach their server. Not yet tried with the
+driver's own clients: tests/device/on_real_mps.py does."""
 
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux. With a longer one the daemon starts, cannot bind, and ends silently."""
@@ -34,7 +34,7 @@ class MpsPlaces:
 
     @property
     def shm(self) -> str:
-        """What the servers and their clients of protocol 2 see at /dev/shm."""
+        """Parent of the file systems that servers and clients of protocol 2 see at /dev/shm."""
         return f"{self.root}/shm"
 
     @property
@@ -49,6 +49,10 @@ class MpsPlaces:
     def logs_of(self, gpu: str) -> str:
         """Log folder of the same."""
         return f"{self.logs}/{server_name(gpu)}"
+
+    def shm_of(self, gpu: str) -> str:
+        """What a GPU's server and clients see at /dev/shm (protocol 2)."""
+        return f"{self.shm}/{server_name(gpu)}"
 
     def client_pipes(self, gpu: str, share: str, protocol: int) -> str:
         """Folder that a share's containers see at CLIENT_PIPES."""

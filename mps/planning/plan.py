@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import (
     NOTHING,
     V2,
@@ -29,7 +30,7 @@ from dracaena.mps.protocol.seen import ShareLimits
 EXCLUSIVE = ComputeMode.EXCLUSIVE_PROCESS
 
 
-def obstacle(wanted: WantedGpu, seen: SeenGpu) -> str | None:
+def obstacle(wanted: WantedGpu, seen: SeenGpu, protocol: int) -> str | None:
     """Return why nothing can be started on a GPU, None if it can."""
     if not wanted.shares:
         return None
@@ -39,6 +40,11 @@ def obstacle(wanted: WantedGpu, seen: SeenGpu) -> str | None:
         return (
             "its compute mode is PROHIBITED, which somebody has set: `nvidia-smi -i <GPU> -c DEFAULT` allows work again"
         )
+    if protocol == V2 and seen.daemon and seen.shm is not ShmState.MOUNTED:
+        return (
+            "somebody has unmounted the shared memory of its server, which new containers would need: running "
+            "containers go on, and new ones can start once all shares of this GPU have ended"
+        )
     return None
 
 
@@ -46,7 +52,7 @@ def plan_gpu(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> tuple
     """Return the next steps of one GPU, in order; none if all is as wanted, or must be waited for."""
     if not wanted.shares:
         return tuple(_taken_back(gpu, seen, protocol))
-    if obstacle(wanted, seen) is not None:
+    if obstacle(wanted, seen, protocol) is not None:
         return ()
     return tuple(_made(gpu, wanted, seen, protocol))
 
@@ -82,6 +88,8 @@ def _made(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> Iterator
         yield MpsStep(StepKind.SET_MODE, gpu, mode=EXCLUSIVE)
     if protocol == V2 and not seen.folder:  # with protocol 3 the daemon makes them
         yield MpsStep(StepKind.MAKE_FOLDERS, gpu)
+    if protocol == V2 and seen.shm is not ShmState.MOUNTED:
+        yield MpsStep(StepKind.MOUNT_SHM, gpu)
     yield from _v3_made(gpu, wanted, seen) if protocol == V3 else _v2_made(gpu, wanted, seen)
 
 
@@ -149,6 +157,8 @@ def _taken_back(gpu: str, seen: SeenGpu, protocol: int) -> Iterator[MpsStep]:
     if seen.processes:
         yield from _kills(gpu, seen)
         return
+    if seen.shm is not ShmState.NONE:
+        yield MpsStep(StepKind.UNMOUNT_SHM, gpu)
     if seen.folder:
         yield MpsStep(StepKind.REMOVE_FOLDERS, gpu)
     yield from _mode_put_back(gpu, seen)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dracaena.api.mps import MpsFault, MpsFaultKind, MpsMount, MpsPhase, MpsShareRequest, MpsShareStatus
-from dracaena.mps.planning.places import CLIENT_PIPES, CLIENT_SHM, MpsPlaces
+from dracaena.api.mps import (
+    CLIENT_PIPES,
+    CLIENT_SHM,
+    MpsFault,
+    MpsFaultKind,
+    MpsMount,
+    MpsPhase,
+    MpsShareRequest,
+    MpsShareStatus,
+)
+from dracaena.mps.planning.places import CLIENT_PIPES_ARE_READ_ONLY, MpsPlaces
 from dracaena.mps.planning.plan import obstacle, plan_gpu
 from dracaena.mps.planning.state import V2, SeenGpu, WantedGpu, serves, v2_admitted
 from dracaena.mps.protocol.seen import ServerState
@@ -77,7 +86,7 @@ def _phase(name: str, request: MpsShareRequest, look: GpuLook, protocol: int) ->
     seen, wanted = look.seen, look.wanted
     if look.trouble:
         return MpsPhase.FAILED, look.trouble
-    blocked = obstacle(wanted, seen)
+    blocked = obstacle(wanted, seen, protocol)
     if blocked is not None:
         return MpsPhase.FAILED, blocked
     if protocol == V2 and name not in v2_admitted(wanted.shares, seen):
@@ -110,9 +119,13 @@ def _environment(request: MpsShareRequest, protocol: int) -> dict[str, str]:
 
 
 def _mounts(name: str, gpu: str, protocol: int, places: MpsPlaces) -> tuple[MpsMount, ...]:
-    pipes = MpsMount(host_path=places.client_pipes(gpu, name, protocol), container_path=CLIENT_PIPES)
+    pipes = MpsMount(
+        host_path=places.client_pipes(gpu, name, protocol),
+        container_path=CLIENT_PIPES,
+        read_only=CLIENT_PIPES_ARE_READ_ONLY,
+    )
     if protocol == V2:
-        return (pipes, MpsMount(host_path=places.shm, container_path=CLIENT_SHM))
+        return (pipes, MpsMount(host_path=places.shm_of(gpu), container_path=CLIENT_SHM))
     return (pipes,)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.protocol.seen import ClientSeen, ServerSeen, ServerState, ShareLimits
 
 V2, V3 = 2, 3
@@ -89,11 +90,14 @@ class SeenGpu:
     """Processes of this GPU's folder, in order of pid; with protocol 3 only servers."""
     folder: bool = False
     """Whether this GPU's folders exist."""
+    shm: ShmState = ShmState.NONE
+    """Protocol 2: what there is of its /dev/shm."""
 
     @property
     def holds_anything(self) -> bool:
         """Whether something of ours is left on this GPU."""
-        return bool(self.journal or self.server or self.namespaces or self.processes or self.folder)
+        has_shm = self.shm is not ShmState.NONE
+        return bool(self.journal or self.server or self.namespaces or self.processes or self.folder or has_shm)
 
 
 class StepKind(Enum):
@@ -102,6 +106,7 @@ class StepKind(Enum):
     JOURNAL_MODE = "journal the compute mode"
     SET_MODE = "set the compute mode"
     MAKE_FOLDERS = "make the folders"
+    MOUNT_SHM = "mount the shared memory"
     KILL = "end a process that no daemon owns"
     START_DAEMON = "start the daemon"
     SET_DEFAULTS = "set the limits of later servers"
@@ -112,6 +117,7 @@ class StepKind(Enum):
     DELETE_NAMESPACE = "remove a namespace"
     STOP_SERVER = "stop the server"
     STOP_DAEMON = "stop the daemon"
+    UNMOUNT_SHM = "unmount the shared memory"
     REMOVE_FOLDERS = "remove the folders"
     RESTORE_MODE = "restore the compute mode"
     FORGET_MODE = "remove the journal of the compute mode"

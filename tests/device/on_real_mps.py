@@ -18,9 +18,11 @@ from dracaena.mps.planning.state import Role
 from dracaena.mps.ports import ControlError, ControlSilentError
 from dracaena.mps.protocol import v3
 from support.mps_contract import make_folders, speaks_protocol_2, speaks_protocol_3
+from support.mps_mounts import share_memory
 
 pytestmark = pytest.mark.skipif(
-    ControlProgram("/", "/").missing() is not None, reason="no nvidia-cuda-mps-control on this machine"
+    ControlProgram("/", "/", share_memory(MpsPlaces("/")).enter).missing() is not None,
+    reason="no nvidia-cuda-mps-control on this machine",
 )
 
 
@@ -42,12 +44,13 @@ def gpu() -> str:
 
 def test_protocol_2(places: MpsPlaces, gpu: str) -> None:
     make_folders(places, gpu)
-    speaks_protocol_2(ControlProgram("/", places.root), places, gpu, None)
+    shm = share_memory(places)
+    speaks_protocol_2(ControlProgram("/", places.root, shm.enter), places, shm, gpu, None)
 
 
 def test_protocol_3(places: MpsPlaces, gpu: str) -> None:
     make_folders(places, gpu)
-    control = ControlProgram("/", places.root)
+    control = ControlProgram("/", places.root, share_memory(places).enter)
     try:
         usage = control.run(v3.ask_help(), places.pipes)
     except ControlSilentError:

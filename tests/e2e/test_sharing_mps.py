@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from dracaena.api import mps
+from dracaena.api.mps import CLIENT_PIPES
 from dracaena.kubelet_plugin.upkeep.mps_fault_watch import TOLD
-from dracaena.mps.planning.places import CLIENT_PIPES
 from dracaena.mps.planning.state import ComputeMode, Role
 from e2e import isolation
 from e2e.api import Api

@@ -11,11 +11,13 @@ import pytest
 
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
+from dracaena.mps.adapters.share_memory import ShareMemory
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import Role
 from dracaena.mps.ports import ControlError, DaemonGoneError
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ControlCommand, ServerSeen, ServerState, ShareLimits
+from support.mps_mounts import why_no_mounts
 
 SHARE = "s_0123456789abcdef"
 PATIENCE_S = 60.0
@@ -54,8 +56,12 @@ def speaks_protocol_3(control: ControlProgram, places: MpsPlaces, gpu: str, conn
     _gone(pipes)
 
 
-def speaks_protocol_2(control: ControlProgram, places: MpsPlaces, gpu: str, connect: Connect | None) -> None:
+def speaks_protocol_2(
+    control: ControlProgram, places: MpsPlaces, shm: ShareMemory, gpu: str, connect: Connect | None
+) -> None:
     pipes, logs = places.pipes_of(gpu), places.logs_of(gpu)
+    shm.prepare()
+    shm.mount(gpu)
     control.start(v2.start_daemon(multi_user=True), pipes, logs, gpu)
     assert v2.read_servers(_answer(control, v2.list_servers(), pipes)) == ()
     _, unset = v2.ask_defaults(gpu)
@@ -66,6 +72,9 @@ def speaks_protocol_2(control: ControlProgram, places: MpsPlaces, gpu: str, conn
     control.run(v2.start_server(0), pipes)
     (pid,) = v2.read_servers(control.run(v2.list_servers(), pipes))
     _ready(lambda: v2.read_status(pid, control.run(v2.server_status(pid), pipes)))
+    for process in () if why_no_mounts() else ProcProcessTable(places.pipes).find():
+        own = Path(f"/proc/{process.pid}/root{shm.at}")
+        assert own.samefile(places.shm_of(gpu)), f"{process.role.value} has another /dev/shm than its clients"
     for percentage, memory in (v2.ask_defaults(gpu), v2.ask_of_server(pid, gpu)):
         assert v2.read_percentage(percentage, control.run(percentage, pipes)) == limits.thread_percentage
         assert v2.read_memory_mib(memory, control.run(memory, pipes)) == limits.pinned_memory_mib
@@ -78,6 +87,8 @@ def speaks_protocol_2(control: ControlProgram, places: MpsPlaces, gpu: str, conn
     assert v2.read_clients(pid, control.run(v2.list_clients(pid), pipes)) == clients
     control.run(v2.quit_daemon(), pipes)
     _gone(places.pipes)
+    shm.unmount(gpu)
+    assert shm.seen() == {}
 
 
 def _answer(control: ControlProgram, command: ControlCommand, pipes: str) -> str:

@@ -16,11 +16,12 @@ from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.ports import MpsShm
 from dracaena.mps.protocol.v3 import server_name
 from dracaena.mps.supervisor import MpsPorts, Supervisor
 from support.clock import FakeClock
 from support.mps_model import MpsModel
-from support.mps_world import MpsWorld
+from support.mps_world import FakeShm, MpsWorld
 
 GPU = "GPU-11111111-2222-3333-4444-5555555555{:02d}"
 GPUS = tuple(GPU.format(number) for number in range(4))
@@ -71,6 +72,7 @@ class MpsNode:
     def __init__(self, root: Path, protocol: int = 3, *, gpus: tuple[str, ...] = GPUS, multi_user: bool = True) -> None:
         self.places = MpsPlaces(str(root))
         self.world = MpsWorld(self.places, gpus, protocol)
+        self.shm: MpsShm = FakeShm(self.world)
         self.clock = FakeClock()
         self.boot = BOOT
         self.multi_user = multi_user
@@ -84,7 +86,7 @@ class MpsNode:
         self.files = _Folder(self.world)
         self.files.prepare()
         self.supervisor = Supervisor(
-            MpsPorts(self.world, self.world, self.world, self.files),
+            MpsPorts(self.world, self.world, self.world, self.files, self.shm),
             self.places,
             self.clock,
             MpsMetrics(self.registry),
@@ -139,7 +141,8 @@ class MpsNode:
         ]
         modes = [f"{gpu} {mode.name}" for gpu, mode in self.world.modes.items() if mode is not ComputeMode.DEFAULT]
         processes = [str(process) for process in self.world.find()]
-        return files + modes + processes
+        shm = [f"tmpfs of {gpu}: {state.value}" for gpu, state in self.shm.seen().items()]
+        return files + modes + processes + shm
 
 
 def model_of(node: MpsNode, number: int = 0) -> MpsModel:

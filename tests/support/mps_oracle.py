@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.mps import STATUS, MpsPhase
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import ComputeMode, Role
 from dracaena.mps.protocol.v3 import server_name
 from support.mps_model import OK, MpsModel
@@ -40,6 +41,7 @@ def differences(node: MpsNode, asked: Mapping[str, Asked]) -> list[str]:
             wrong.append(f"{gpu} is in mode {world.modes[gpu].name}, expected {wanted.name}")
     wrong += _processes(node, shared)
     wrong += _files(node, shared)
+    wrong += _shm(node, shared)
     if not wrong and world.protocol == 2:
         wrong += [problem for gpu in sorted(shared) for problem in _defaults(node, gpu, asked)]
     if not wrong:
@@ -65,6 +67,20 @@ def _files(node: MpsNode, shared: set[str]) -> list[str]:
     if folders - set(map(server_name, shared)):
         wrong.append(f"folders {sorted(folders)} left for {sorted(shared)}")
     return [*wrong, f"half-written files: {hidden}"] if hidden else wrong
+
+
+def _shm(node: MpsNode, shared: set[str]) -> list[str]:
+    """Protocol 2: each GPU with shares has a tmpfs, the one that its daemon has, and no other GPU has any."""
+    expected = dict.fromkeys(sorted(shared), ShmState.MOUNTED) if node.world.protocol == 2 else {}
+    found = dict(node.shm.seen())
+    if found != expected:
+        return [f"tmpfs {found}, expected {expected}"]
+    daemons = node.world.daemons
+    return [
+        f"{gpu}: its daemon has another tmpfs at /dev/shm than its containers"
+        for gpu in expected
+        if (pipes := node.places.pipes_of(gpu)) in daemons and daemons[pipes].tmpfs != node.world.tmpfs[pipes]
+    ]
 
 
 def _defaults(node: MpsNode, gpu: str, asked: Mapping[str, Asked]) -> list[str]:

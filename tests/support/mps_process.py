@@ -22,6 +22,7 @@ from dracaena.mps.planning.state import ComputeMode, Role
 from support import mps_program
 from support.fake_mps import FakeCudaClient, FakeMps
 from support.forked_programs import ForkedProgram
+from support.mps_mounts import unmount_all
 from support.mps_node import GPUS
 from support.mps_program import ModesInFile
 
@@ -125,7 +126,7 @@ class SupervisedNode:
 
     def left(self) -> list[str]:
         root = Path(self.places.root)
-        names = [str(path) for folder in (mps.STATUS, "journal", "pipe") for path in (root / folder).glob("*/")]
+        names = [str(path) for folder in (mps.STATUS, "journal", "pipe", "shm") for path in (root / folder).glob("*/")]
         # With protocol 3 the node's daemon takes its own files along; what it logs stays for people.
         names += [str(path) for path in (root / "pipe").glob("*") if path.name != "control"]
         names += [gpu for gpu, mode in self.modes.all().items() if mode is not ComputeMode.DEFAULT]
@@ -146,6 +147,7 @@ class SupervisedNode:
             self.end()
         for process in sorted(self.table.find(), key=lambda each: each.role is Role.SERVER):
             self.table.kill(process)
+        unmount_all(self.places)
 
 
 def wait_for(true: Callable[[], bool], what: Callable[[], str]) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import TemporaryError
+from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.program import MpsProgram
 from dracaena.mps.settings import MpsSettings
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.logs import configure_logs
+from support.mps_mounts import share_memory
 
 
 class ModesInFile:
@@ -53,7 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     hold_end_signals()
     configure_logs("info", "text")
     settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=float(check_s), poll_s=float(poll_s))
-    program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)))
+    shm = share_memory(MpsPlaces(root))
+    program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)), shm=shm)
     program.start()
     assert program.http is not None
     sys.stdout.write(f"port {program.http.port}\n")

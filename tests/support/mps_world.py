@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import ComputeMode, MpsProcess, Role
 from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, DriverReleasedError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
@@ -29,6 +30,8 @@ class Daemon:
     pid: int
     model: MpsModel
     pipes: str
+    tmpfs: int = 0
+    """Number of the tmpfs that it has at /dev/shm."""
 
 
 @dataclass
@@ -54,12 +57,15 @@ class MpsWorld:
     slow_start: bool = False
     effect: Callable[[str], None] = lambda _what: None
     """Called before and after each change of the world with its name."""
+    tmpfs: dict[str, int] = field(default_factory=dict)
+    """Pipe folder of a GPU → number of its tmpfs, 0: only the folder is there."""
     daemons: dict[str, Daemon] = field(default_factory=dict)
     processes: dict[int, MpsProcess] = field(default_factory=dict)
     pods: dict[int, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     """GPUs whose compute mode was asked for."""
     commands: list[str] = field(default_factory=list)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
 
     def __post_init__(self) -> None:
@@ -119,7 +125,9 @@ class MpsWorld:
                 multi_user=any("multiuser" in each for each in command.arguments),
                 slow_start=self.slow_start,
             )
-            self.daemons[pipes] = Daemon(pid, model, pipes)
+            number = self.tmpfs.get(pipes, 0) if gpu else -1
+            assert number, "a daemon of one GPU needs its tmpfs"
+            self.daemons[pipes] = Daemon(pid, model, pipes, number)
         self.effect(f"start {pipes}")
 
     def last_words(self, logs: str) -> str:
@@ -205,3 +213,34 @@ class MpsWorld:
         """Return the daemon that serves a GPU."""
         daemon = self.daemons.get(self.places.pipes) or self.daemons.get(self.places.pipes_of(gpu))
         return daemon.model if daemon is not None else None
+
+
+@dataclass(frozen=True)
+class FakeShm:
+    """Implements MpsShm of dracaena.mps.ports."""
+
+    world: MpsWorld
+
+    def seen(self) -> Mapping[str, ShmState]:
+        gpus = {gpu: self.world.tmpfs.get(self.world.places.pipes_of(gpu)) for gpu in self.world.gpus}
+        return {
+            gpu: ShmState.MOUNTED if number else ShmState.FOLDER for gpu, number in gpus.items() if number is not None
+        }
+
+    def mount(self, gpu: str) -> None:
+        folder = self.world.places.pipes_of(gpu)
+        self.world.effect("make the folder of a tmpfs")
+        self.world.tmpfs.setdefault(folder, 0)
+        self.world.effect("mount")
+        self.world.tmpfs[folder] = self.world.tmpfs[folder] or next(self.world.numbers)
+        self.world.effect("mount")
+
+    def unmount(self, gpu: str) -> None:
+        folder = self.world.places.pipes_of(gpu)
+        assert folder not in self.world.daemons, "a daemon still has it"
+        self.world.effect("unmount")
+        if folder in self.world.tmpfs:
+            self.world.tmpfs[folder] = 0
+        self.world.effect("unmount")
+        self.world.tmpfs.pop(folder, None)
+        self.world.effect("remove the folder of a tmpfs")

@@ -53,14 +53,19 @@ def ready(*mounts: tuple[str, str], **environment: str) -> MpsShareStatus:
 
 
 def test_containers_get_what_the_supervisor_says() -> None:
-    status = ready((f"{ROOT}/pipe/x", INSIDE), (f"{ROOT}/shm", "/dev/shm"), B="2=3", A="1")
+    status = ready((f"{ROOT}/pipe/x", INSIDE), (f"{ROOT}/shm/x", "/dev/shm"), B="2=3", A="1")
     effect = Effect("mps-share", device_name(0), device_name(0), "share", {}, mps_outcome(status, ROOT))
     edits = mps_edits([effect])
     assert edits.environment == ("A=1", "B=2=3")
+    flags = ("nosuid", "nodev", "noexec", "bind")
     assert edits.mounts == (
-        ContainerMount(f"{ROOT}/pipe/x", INSIDE),
-        ContainerMount(f"{ROOT}/shm", "/dev/shm"),
+        ContainerMount(f"{ROOT}/pipe/x", INSIDE, ("rw", *flags)),
+        ContainerMount(f"{ROOT}/shm/x", "/dev/shm", ("rw", *flags)),
     )
+    mount = MpsMount(host_path=f"{ROOT}/pipe/x", container_path=INSIDE, read_only=True)
+    read_only = MpsShareStatus(request="", phase=MpsPhase.READY, mounts=(mount,))
+    effect = Effect("mps-share", device_name(0), device_name(0), "share", {}, mps_outcome(read_only, ROOT))
+    assert mps_edits([effect]).mounts == (ContainerMount(f"{ROOT}/pipe/x", INSIDE, ("ro", *flags)),)
     assert mps_edits([]) == NO_EDITS
     assert mps_edits([Effect("other", device_name(0), device_name(0), outcome={"env:A": "1"})]) == NO_EDITS
 

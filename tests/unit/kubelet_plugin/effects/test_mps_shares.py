@@ -114,7 +114,7 @@ def test_a_share_is_what_its_containers_need_and_leaves_nothing_of_itself(node: 
     means = shares(root_of(node), node.settle)
     outcome = means.apply(EFFECT, ())
     assert outcome["env:CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
-    pipes = str(outcome["mount:/tmp/nvidia-mps"])
+    pipes = str(outcome["read-only-mount:/tmp/nvidia-mps"])
     assert pipes.startswith(node.places.pipes)
     limits = {"env:CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "env:CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPU}=1024M"}
     assert {name: outcome.get(name) for name in limits} == (

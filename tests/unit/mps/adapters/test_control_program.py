@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +21,22 @@ from dracaena.mps.protocol import v3
 from dracaena.mps.protocol.seen import ControlCommand
 from support.fake_mps import FakeCudaClient, FakeMps
 from support.mps_contract import make_folders, speaks_protocol_2, speaks_protocol_3
+from support.mps_mounts import share_memory, unmount_all
 from support.mps_node import GPUS
+
+
+def untouched(_gpu: str, _root: str) -> None:
+    raise AssertionError("nothing is started here")
 
 
 class Ground:
     def __init__(self, root: Path, short: str) -> None:
         self.places = MpsPlaces(short)
+        self.shm = share_memory(self.places)
         make_folders(self.places, GPUS[0])
         self.fake = FakeMps(root / "driver", GPUS)
         self.table = ProcProcessTable(self.places.pipes)
-        self.control = ControlProgram(str(self.fake.root), self.places.root, answer_s=20.0)
+        self.control = ControlProgram(str(self.fake.root), self.places.root, self.shm.enter, answer_s=20.0)
 
 
 @pytest.fixture
@@ -47,10 +53,11 @@ def ground(tmp_path: Path, short: str) -> Iterator[Ground]:
     for process in sorted(ground.table.find(), key=lambda each: each.role is Role.CONTROL):
         ground.table.kill(process)
     assert ground.table.find() == ()
+    unmount_all(ground.places)
 
 
-@pytest.mark.parametrize("speaks", [speaks_protocol_2, speaks_protocol_3])
-def test_the_contract_holds_on_the_fake(ground: Ground, speaks: Callable[..., None]) -> None:
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_the_contract_holds_on_the_fake(ground: Ground, protocol: int) -> None:
     clients = []
 
     def connect(pipes: str) -> int:
@@ -58,13 +65,16 @@ def test_the_contract_holds_on_the_fake(ground: Ground, speaks: Callable[..., No
         assert clients[0].code == 0
         return 4711
 
-    speaks(ground.control, ground.places, GPUS[0], connect)
+    if protocol == 2:
+        speaks_protocol_2(ground.control, ground.places, ground.shm, GPUS[0], connect)
+    else:
+        speaks_protocol_3(ground.control, ground.places, GPUS[0], connect)
     clients[0].close()
 
 
 def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
     ground.fake.set(mode="hang")
-    control = ControlProgram(str(ground.fake.root), ground.places.root, answer_s=0.3)
+    control = ControlProgram(str(ground.fake.root), ground.places.root, ground.shm.enter, answer_s=0.3)
     with pytest.raises(ControlSilentError, match="does not answer `server list"):
         control.run(v3.list_servers(), ground.places.pipes)
     with pytest.raises(ControlSilentError, match="does not start within"):
@@ -76,7 +86,7 @@ def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
 def test_a_program_that_hangs_in_the_kernel_is_left_behind(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL does not end it: here because none is sent."""
     ground.fake.set(mode="hang")
-    control = ControlProgram(str(ground.fake.root), ground.places.root, answer_s=0.1, kill_s=0.1)
+    control = ControlProgram(str(ground.fake.root), ground.places.root, ground.shm.enter, answer_s=0.1, kill_s=0.1)
     left: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda group, _signal: left.append(group))
@@ -121,7 +131,7 @@ def test_rubbish_is_no_answer_that_can_be_read(ground: Ground) -> None:
 def test_a_driver_without_the_program_is_said(tmp_path: Path) -> None:
     library = tmp_path / "usr" / "lib64" / "libcuda.so.1"
     library.parent.mkdir(parents=True)
-    control = ControlProgram(str(tmp_path), str(tmp_path / "m"))
+    control = ControlProgram(str(tmp_path), str(tmp_path / "m"), untouched)
     missing = control.missing()
     assert missing is not None
     assert missing.passes
@@ -188,6 +198,6 @@ def test_a_driver_root_that_sees_our_folder_is_entered(tmp_path: Path) -> None:
     root = tmp_path / "link-to-root"
     root.symlink_to("/")
     assert not program.exists()
-    control = ControlProgram(str(root), str(tmp_path))
+    control = ControlProgram(str(root), str(tmp_path), untouched)
     assert control._same_folder_inside()
-    assert not ControlProgram(str(tmp_path), str(tmp_path / "nowhere"))._same_folder_inside()
+    assert not ControlProgram(str(tmp_path), str(tmp_path / "nowhere"), untouched)._same_folder_inside()

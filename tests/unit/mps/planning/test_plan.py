@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dracaena.mps.planning.plan import obstacle, plan_gpu, plan_node
+from dracaena.mps.planning.shm import ShmState
 from dracaena.mps.planning.state import (
     NOTHING,
     V2,
@@ -27,7 +28,9 @@ WANTED = WantedGpu({"s_a": LIMITS})
 JOURNAL = ModeJournal(GPU, "b", ComputeMode.DEFAULT)
 SERVER = ServerSeen(7, ServerState.READY, "Ready", 0)
 BARE = SeenGpu(ComputeMode.DEFAULT)
-HELD = SeenGpu(ComputeMode.EXCLUSIVE_PROCESS, journal=JOURNAL, daemon=True, server=SERVER, folder=True)
+HELD = SeenGpu(
+    ComputeMode.EXCLUSIVE_PROCESS, journal=JOURNAL, daemon=True, server=SERVER, folder=True, shm=ShmState.MOUNTED
+)
 MADE = {
     V2: replace(HELD, defaults=LIMITS, of_server=LIMITS),
     V3: replace(HELD, namespaces={"s_a": LIMITS}),
@@ -51,7 +54,7 @@ def test_a_mode_is_journalled_before_it_is_set_and_forgotten_after_it_was_put_ba
     steps = plan_gpu(GPU, WANTED, BARE, protocol)
     assert [step.kind for step in steps[:2]] == [StepKind.JOURNAL_MODE, StepKind.SET_MODE]
     assert (steps[0].mode, steps[1].mode) == (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)
-    bare = replace(HELD, server=None, daemon=False, folder=False)
+    bare = replace(HELD, server=None, daemon=False, folder=False, shm=ShmState.NONE)
     assert kinds(NOTHING, bare, protocol) == [StepKind.RESTORE_MODE, StepKind.FORGET_MODE]
 
 
@@ -72,12 +75,12 @@ def test_a_gpu_that_does_not_answer_keeps_its_journal_and_gets_nothing() -> None
     lost = SeenGpu(None, "lost", journal=JOURNAL)
     assert kinds(NOTHING, lost, V3) == []
     assert kinds(WANTED, lost, V3) == []
-    assert obstacle(WANTED, lost) == "lost"
+    assert obstacle(WANTED, lost, 2) == "lost"
 
 
 def test_limits_of_protocol_2_stand_before_its_server_starts() -> None:
     assert kinds(WANTED, BARE, V2)[2:] == [
-        StepKind.MAKE_FOLDERS, StepKind.START_DAEMON, StepKind.SET_DEFAULTS, StepKind.START_SERVER,
+        StepKind.MAKE_FOLDERS, StepKind.MOUNT_SHM, StepKind.START_DAEMON, StepKind.SET_DEFAULTS, StepKind.START_SERVER,
     ]  # fmt: skip
 
 
