@@ -24,11 +24,12 @@ an API or a kubelet that does not answer, frees nothing. After ORPHAN_GRACE_S an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import structlog
 
-from dracaena.api.errors import DracaenaError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
@@ -119,7 +120,26 @@ class Sweeper:
             self._worker.hurry()
 
     def sweep(self) -> None:
-        """Sweep once. Raises DracaenaError if checkpoints or specs cannot be read; other failures are only logged."""
+        """Sweep once, each part whatever becomes of the others. Raises TemporaryError for the parts that could not
+        read what they need; other failures are only logged.
+        """
+        failed = []
+        for what, part in self._parts().items():
+            try:
+                part()
+            except DracaenaError as error:
+                failed.append(f"{what}: {error}")
+            except Exception as error:
+                log.exception("part of a sweep failed: internal error of the plugin", part=what)
+                failed.append(f"{what}: {error!r}")
+        if failed:
+            raise TemporaryError("; ".join(failed))
+
+    def _parts(self) -> Mapping[str, Callable[[], None]]:
+        given_back = {kind: partial(self._give_back, kind, what) for kind, what in self._unclaimed.items()}
+        return {"claim": self._sweep_claims, "metadata": self._sweep_metadata, **given_back}
+
+    def _sweep_claims(self) -> None:
         pods = self._pods.values()
         self._recovery.recover(pods)
         with self._lock.hold():
@@ -133,12 +153,15 @@ class Sweeper:
         gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
         gone += [*self._of_nobody({b.uid for b in broken}, pods), *of_nobody]
         self._take_back_after_grace(gone)
+
+    def _sweep_metadata(self) -> None:
         stray = self._recovery.drop_stray_metadata()
         if stray:
             self._metrics.sweeping.swept.labels("metadata").inc(stray)
             log.warning("device metadata without a checkpoint removed", files=stray)
-        for kind, give_back in self._unclaimed.items():
-            self._metrics.sweeping.swept.labels(kind).inc(give_back())
+
+    def _give_back(self, kind: str, give_back: Callable[[], int]) -> None:
+        self._metrics.sweeping.swept.labels(kind).inc(give_back())
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()
@@ -266,10 +289,6 @@ class Sweeper:
             except DracaenaError as error:
                 self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.warning("sweep failed, trying again", error=str(error))
-            except Exception:
-                # The thread's outermost loop: a bug must not end the sweeping of this node.
-                self._metrics.sweeping.sweeps.labels("failed").inc()
-                log.exception("sweep failed")
             self._worker.notice()
             if not self._worker.pause(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):
                 return

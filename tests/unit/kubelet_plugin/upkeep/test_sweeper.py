@@ -42,6 +42,21 @@ def remade() -> ResourceClaim:
     return make_claim("claim", (0,), uid="later-uid")
 
 
+@pytest.mark.parametrize("error", [TemporaryError("the folder cannot be listed"), KeyError("a bug")])
+def test_a_part_of_a_sweep_that_fails_keeps_no_other_from_its_work(tmp_path: Path, error: Exception) -> None:
+    def fails(*_: object) -> int:
+        raise error
+
+    node = PluginNode(tmp_path, give_back_gpus=fails, withdraw_shares=lambda: 3)
+    with pytest.raises(TemporaryError, match=r"^gpu: .*(cannot be listed|a bug)"):
+        node.sweeper.sweep()
+    assert swept(node, "share") == 3
+    node.recovery.recover = fails  # type: ignore[method-assign,assignment]
+    with pytest.raises(TemporaryError, match=r"^claim: .*; gpu: "):
+        node.sweeper.sweep()
+    assert swept(node, "share") == 6
+
+
 @pytest.mark.parametrize("now", [None, remade(), claim_of("claim", None)], ids=["deleted", "remade", "deallocated"])
 def test_a_prepared_claim_that_is_gone_is_taken_back_after_a_while(tmp_path: Path, now: ResourceClaim | None) -> None:
     node = prepared_node(tmp_path)
