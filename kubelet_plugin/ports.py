@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -352,6 +352,23 @@ class FabricCode(enum.IntEnum):
     """When activating: the partition is active, or one of its GPUs is in another active one."""
     NOT_CONFIGURED = -8
     """It is starting, or waits to be told which partitions are active."""
+    RESOURCE_IN_USE = -12
+    PARTITION_ID_IN_USE = -17
+    RESOURCE_USED_IN_THIS_PARTITION = -23
+    RESOURCE_USED_IN_ANOTHER_PARTITION = -24
+
+
+ALREADY_ACTIVE: Final = frozenset(
+    {
+        FabricCode.IN_USE,
+        FabricCode.RESOURCE_IN_USE,
+        FabricCode.PARTITION_ID_IN_USE,
+        FabricCode.RESOURCE_USED_IN_THIS_PARTITION,
+        FabricCode.RESOURCE_USED_IN_ANOTHER_PARTITION,
+    }
+)
+"""Answers to an activation that did nothing, since somebody has the partition or one of its GPUs. The last four came
+with the headers of driver 575; it is not known which calls on one host give them."""
 
 
 class FabricManagerError(TemporaryError):

@@ -30,6 +30,7 @@ from dracaena.kubelet_plugin.discovery.fabric_partitions import (
 )
 from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.ports import (
+    ALREADY_ACTIVE,
     DocumentStore,
     EffectPendingError,
     FabricCode,
@@ -53,7 +54,8 @@ LOCK_WAIT_S: Final = 10.0
 BEGIN_S: Final = 8.0
 """How long after the first of a claim's partitions another one may be begun. One takes 37 s at most: LOCK_WAIT_S, two
 questions to Fabric Manager and one message between them if it restarted (5 s each), the change (10 s), and 2 s for a
-process that must be killed. Together with these 8 s that is kubelet's deadline for a call, 45 s."""
+process that must be killed. Together with these 8 s that is kubelet's deadline for a call, 45 s. Whoever refuses a
+change answers at once, which leaves time for the question after it."""
 
 PLACES: Final = "modules.json"
 """File with the module ids that were read in this boot, by PCI address."""
@@ -202,7 +204,7 @@ class FabricPartitions:
             except FabricManagerError as error:
                 # Somebody else was quicker: it is not ours to deactivate, unless an earlier call of ours activated it
                 # and got no answer in time.
-                if error.code == FabricCode.IN_USE and not is_ours:
+                if error.code in ALREADY_ACTIVE and not is_ours:
                     self._forget({number})
                     note({})
                 raise
@@ -300,7 +302,7 @@ class FabricPartitions:
                 raise
         journal = self._journal()
         active = sorted(journal.may_be_active if journal.is_whole else journal.may_be_active | self._activated())
-        self._keep_activated(active)
+        self._keep_if_possible(active)  # the journals name them already, and Fabric Manager ends if nobody tells it
         try:
             self._manager.set_active(active)
         except FabricManagerError as error:
@@ -327,7 +329,7 @@ class FabricPartitions:
                 try:
                     self._activate(number)
                     text += ": it is again. Programs that use its NVLinks must be restarted"
-                except FabricManagerError as error:
+                except DracaenaError as error:
                     text += f", and cannot be activated: {error}"
             text += f" (claims with UID {journal.claims(number)})"
             troubles.append(trouble(TroubleKind.FABRIC_PARTITION, text, f"partition {number}"))
@@ -350,6 +352,7 @@ class FabricPartitions:
         return number in self._activated() - self._journal().may_be_active
 
     def _activate(self, number: int) -> None:
+        """Activate a partition, never without its note in the file. Raises DracaenaError."""
         self._keep_activated({*self._activated(), number})
         self._manager.activate(number)
 
@@ -358,12 +361,36 @@ class FabricPartitions:
         try:
             self._manager.deactivate(number)
         except FabricManagerError as error:
-            if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED):
-                raise  # the second one: in its mode for vGPUs, where it did not activate it either
+            # The second one: in its mode for vGPUs, where it did not activate it either.
+            if error.code not in (FabricCode.UNINITIALIZED, FabricCode.NOT_SUPPORTED) and self._may_still_be(
+                error, number
+            ):
+                raise
         self._forget({number})
 
+    def _may_still_be(self, refusal: FabricManagerError, number: int) -> bool:
+        """Whether a partition may be active after its deactivation was refused, with whatever code. Without an answer
+        it may: the call may still be under way, and so may an earlier activation.
+        """
+        if refusal.code is None:
+            return True
+        try:
+            is_active = number in self._manager.read().active
+        except FabricManagerError as error:
+            log.warning("partitions cannot be read after a refusal", partition=number, error=str(error))
+            return True
+        if not is_active:
+            log.info("a partition is not active, though its deactivation was refused", refusal=str(refusal))
+        return is_active
+
     def _forget(self, numbers: Collection[int]) -> None:
-        self._keep_activated(self._activated().difference(numbers))
+        self._keep_if_possible(self._activated().difference(numbers))
+
+    def _keep_if_possible(self, partitions: Collection[int]) -> None:
+        try:
+            self._keep_activated(partitions)
+        except DracaenaError as error:
+            log.warning("activated partitions are not recorded", file=ACTIVATED, error=str(error))
 
     def _refuse_overlap(self, partition: ToldPartition, answer: FabricAnswer) -> None:
         busy = [each for each in answer.partitions if each.is_active and each.modules & partition.modules]
@@ -388,7 +415,10 @@ class FabricPartitions:
         kept = {address: module for address, module in known.items() if module not in now.values()}
         joined = {**kept, **now}
         if joined != known:
-            self._write(PLACES, modules=dict(sorted(joined.items())))
+            try:
+                self._write(PLACES, modules=dict(sorted(joined.items())))
+            except DracaenaError as error:
+                log.warning("module ids are not saved for the next start", file=PLACES, error=str(error))
         return joined
 
     def _remembered(self) -> Mapping[str, int]:
@@ -408,7 +438,7 @@ class FabricPartitions:
             return frozenset()
 
     def _keep_activated(self, partitions: Collection[int]) -> None:
-        """The caller holds the lock."""
+        """Record what may be active through us; the caller holds the lock. Raises DracaenaError."""
         if self._activated() != frozenset(partitions):
             self._write(ACTIVATED, partitions=sorted(partitions))
 
@@ -418,10 +448,7 @@ class FabricPartitions:
         return document if document.get("boot") == self._boot_id else {}
 
     def _write(self, file: str, **fields: Any) -> None:
-        try:
-            self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
-        except DracaenaError as error:
-            log.warning("state of the fabric is not saved for the next start", file=file, error=str(error))
+        self._files.write(file, f"{json.dumps({'boot': self._boot_id, **fields})}\n".encode())
 
 
 def _unknown() -> Journal:

@@ -26,6 +26,8 @@ LOCK: Final = DeviceName("fabric-manager")
 
 SHARED_NVSWITCH: Final = 1
 """FABRIC_MODE in which only activated partitions are linked."""
+VGPU_NVSWITCH: Final = 2
+"""The same for vGPUs, whose partitions are activated with virtual functions."""
 
 
 def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Callable[[Reading], Reading]:
@@ -39,16 +41,24 @@ def with_fabric(partitions: FabricPartitions, settings: PluginSettings) -> Calla
 
 
 def with_missing_setting(reading: Reading, mode: int | None) -> Reading:
-    """Return a reading with a trouble if Fabric Manager's file names a mode that the settings do not provide for. Links
-    stay as the driver reports them: the file may have changed since Fabric Manager was started.
+    """Return a reading with a trouble if Fabric Manager's file names a mode that the settings, or this plugin, do not
+    provide for. Links stay as the driver reports them: the file may have changed since Fabric Manager was started.
     """
-    gpus = len(reading.machine.gpus) + len(reading.machine.passthrough)
-    if mode != SHARED_NVSWITCH or gpus < 2:
+    machine = reading.machine
+    if mode == SHARED_NVSWITCH and len(machine.gpus) + len(machine.passthrough) >= 2:
+        text = (
+            f"/{FILE} starts Fabric Manager in its shared NVSwitch mode (FABRIC_MODE={mode}), and setting "
+            "`fabric-partitions` is off: nobody activates the partitions without which the GPUs of a claim are not "
+            "linked"
+        )
+    elif mode == VGPU_NVSWITCH and (machine.vgpus or machine.vgpu_parents):
+        text = (
+            f"/{FILE} starts Fabric Manager in its mode for vGPUs (FABRIC_MODE={mode}), and this plugin activates no "
+            "partitions for these: until something else does (fmActivateFabricPartitionWithVFs), cuInit fails with 802 "
+            "in each guest that has a vGPU"
+        )
+    else:
         return reading
-    text = (
-        f"/{FILE} starts Fabric Manager in its shared NVSwitch mode (FABRIC_MODE={mode}), and setting "
-        "`fabric-partitions` is off: nobody activates the partitions without which the GPUs of a claim are not linked"
-    )
     return dataclasses.replace(reading, troubles=(*reading.troubles, trouble(TroubleKind.FABRIC_MANAGER, text)))
 
 

@@ -133,7 +133,7 @@ class FabricNode(VfioNode):
 
     def reboot(self) -> None:
         self.manager.restart(resuming=False)
-        self.manager.silent, self.manager.late, self.manager.fails = [], [], {}
+        self.manager.silent, self.manager.late, self.manager.fails, self.manager.fails_after = [], [], {}, {}
         super().reboot()
 
     def more_means(self) -> dict[str, Any]:

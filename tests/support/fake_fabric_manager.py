@@ -28,6 +28,9 @@ HGX_H100: Final = {
 SUCCESS, BADPARAM, GENERIC_ERROR, NOT_SUPPORTED, UNINITIALIZED = 0, -1, -2, -3, -4
 TIMEOUT, VERSION_MISMATCH, IN_USE, NOT_CONFIGURED, CONNECTION_NOT_VALID, NVLINK_ERROR = -5, -6, -7, -8, -9, -10
 
+RESOURCE_IN_USE, PARTITION_ID_NOT_IN_USE, NOT_READY = -12, -18, -22
+NV_FM_API_ADDR_TYPE_INET, NV_FM_API_ADDR_TYPE_UNIX = 1, 2
+
 RUNNING, STARTING, WAITING, DOWN = "running", "starting", "waiting", "down"
 """WAITING: started anew in its restart mode, it wants to be told which partitions are active."""
 
@@ -51,6 +54,8 @@ class FakeFabricManager:
     """Module id → UUID and PCI address, as on A100; from H100 on it tells neither."""
     fails: dict[str, int] = field(default_factory=dict)
     """Call → what it answers, and nothing else happens."""
+    fails_after: dict[str, int] = field(default_factory=dict)
+    """Call → what it answers though it did what it was asked to."""
     silent: list[str] = field(default_factory=list)
     """Calls that get no answer and have no effect."""
     late: list[str] = field(default_factory=list)
@@ -83,7 +88,7 @@ class FakeFabricManager:
             self.pending.append(partition)
             raise SilentError
         self.active.append(partition)
-        return SUCCESS
+        return self.fails_after.get("fmActivateFabricPartition", SUCCESS)
 
     def deactivate(self, partition: int) -> int:
         code = self._begin("fmDeactivateFabricPartition") or self._ready()
@@ -94,7 +99,7 @@ class FakeFabricManager:
         if partition not in self.active:
             return UNINITIALIZED
         self.active.remove(partition)
-        return SUCCESS
+        return self.fails_after.get("fmDeactivateFabricPartition", SUCCESS)
 
     def set_active(self, partitions: Sequence[int]) -> int:
         code = self._begin("fmSetActivatedFabricPartitions")
@@ -129,8 +134,8 @@ class FakeFabricManager:
 
 
 class FakeLibrary:
-    """libnvfm.so.1 in front of it. Sizes: fmConnectParams_v1 268 bytes, fmFabricPartitionGpuInfo_t 128,
-    fmFabricPartitionInfo_t 2060, fmUnsupportedFabricPartitionInfo_t 72; lists have 64 of these.
+    """libnvfm.so.1 in front of it. Sizes: fmConnectParams_v1 268 bytes, fmConnectParams_v2 272,
+    fmFabricPartitionGpuInfo_t 128, fmFabricPartitionInfo_t 2060, fmUnsupportedFabricPartitionInfo_t 72; lists have 64.
     """
 
     def __init__(self, manager: FakeFabricManager) -> None:
@@ -138,6 +143,8 @@ class FakeLibrary:
         self.calls: list[str] = []
         self.address = ""
         self.initialised = False
+        self.connects_by: tuple[int, ...] = (1, 2)
+        """Versions of fmConnectParams that it knows."""
 
     def fmLibInit(self) -> int:  # noqa: N802 - the library's name
         if self.initialised:
@@ -151,8 +158,11 @@ class FakeLibrary:
 
     def fmConnect(self, parameters: Any, handle: Any) -> int:  # noqa: N802
         version, address, timeout_ms, is_unix = struct.unpack("<I256sII", _read(parameters, 268))
-        if version != 268 | 1 << 24:
+        if version not in [{1: 268, 2: 272}[number] | number << 24 for number in self.connects_by]:
             return VERSION_MISMATCH
+        if version >> 24 == 2:
+            (kind,) = struct.unpack("<I", _read(parameters, 272)[268:])
+            assert kind == (NV_FM_API_ADDR_TYPE_UNIX if is_unix else NV_FM_API_ADDR_TYPE_INET)
         self.address = address.rstrip(b"\0").decode()
         assert timeout_ms > 0
         assert is_unix == self.address.startswith("/")

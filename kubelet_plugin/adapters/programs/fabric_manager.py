@@ -31,9 +31,21 @@ PROGRAM: Final = (sys.executable, "-I", "-S", nvfm.__file__)
 _NAMES: Final = {
     -1: "FM_ST_BADPARAM", -2: "FM_ST_GENERIC_ERROR", -3: "FM_ST_NOT_SUPPORTED", -4: "FM_ST_UNINITIALIZED",
     -5: "FM_ST_TIMEOUT", -6: "FM_ST_VERSION_MISMATCH", -7: "FM_ST_IN_USE", -8: "FM_ST_NOT_CONFIGURED",
-    -9: "FM_ST_CONNECTION_NOT_VALID", -10: "FM_ST_NVLINK_ERROR",
+    -9: "FM_ST_CONNECTION_NOT_VALID", -10: "FM_ST_NVLINK_ERROR", -11: "FM_ST_RESOURCE_BAD",
+    -12: "FM_ST_RESOURCE_IN_USE", -13: "FM_ST_RESOURCE_NOT_IN_USE", -14: "FM_ST_RESOURCE_EXHAUSTED",
+    -15: "FM_ST_RESOURCE_NOT_READY", -16: "FM_ST_PARTITION_EXISTS", -17: "FM_ST_PARTITION_ID_IN_USE",
+    -18: "FM_ST_PARTITION_ID_NOT_IN_USE", -19: "FM_ST_PARTITION_NAME_IN_USE", -20: "FM_ST_PARTITION_NAME_NOT_IN_USE",
+    -21: "FM_ST_PARTITION_ID_NAME_MISMATCH", -22: "FM_ST_NOT_READY", -23: "FM_ST_RESOURCE_USED_IN_THIS_PARTITION",
+    -24: "FM_ST_RESOURCE_USED_IN_ANOTHER_PARTITION", -25: "FM_ST_PARTITION_MISWIRED_TRUNKS",
+    -26: "FM_ST_PARTITION_INSUFFICIENT_TRUNKS", -27: "FM_ST_PARTITION_MISSING_SWITCHES",
+    -28: "FM_ST_PARTITION_NETWORK_CONFIG_ERROR", -29: "FM_ST_PARTITION_ROUTE_PROGRAMMING_ERROR",
 }  # fmt: skip
-"""fmReturn_t, nv_fm_types.h."""
+"""fmReturn_t, nv_fm_types.h; those below -10 are in the headers of driver 575 and later."""
+
+_OTHER_SOCKET: Final = (
+    ". Fabric Manager answers every question so on a socket that is not for such questions: `fabric-manager-address` "
+    "must be what fabricmanager.cfg has as FM_CMD_UNIX_SOCKET_PATH, or as FM_CMD_BIND_INTERFACE and FM_CMD_PORT_NUMBER"
+)
 
 
 class _GpuAnswer(msgspec.Struct):
@@ -120,7 +132,8 @@ class FabricManagerLibrary:
             raise FabricManagerError(f"Fabric Manager's library cannot be used: {answer.error}")
         if answer.code != FabricCode.SUCCESS:
             name = _NAMES.get(answer.code, str(answer.code))
-            raise FabricManagerError(f"Fabric Manager at {self._address}: {answer.call} says {name}", answer.code)
+            hint = _OTHER_SOCKET if work == "read" and answer.code == FabricCode.UNINITIALIZED else ""
+            raise FabricManagerError(f"Fabric Manager at {self._address}: {answer.call} says {name}{hint}", answer.code)
         return answer
 
     def _found(self) -> str:

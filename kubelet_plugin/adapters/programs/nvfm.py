@@ -18,6 +18,9 @@ MAX_GPUS: Final = 16
 
 SUCCESS: Final = 0
 NOT_SUPPORTED: Final = -3
+VERSION_MISMATCH: Final = -6
+INTERNET_ADDRESS, UNIX_ADDRESS = 1, 2
+"""nvFmApiAddrTypes."""
 LIBRARY_IN_USE: Final = -7
 """FM_ST_IN_USE of fmLibInit: it is initialised already."""
 
@@ -31,6 +34,12 @@ class ConnectParams(ctypes.Structure):
         ("timeout_ms", ctypes.c_uint32),
         ("is_unix_socket", ctypes.c_uint32),
     )
+
+
+class TypedConnectParams(ctypes.Structure):
+    """fmConnectParams_v2, the default of newer headers (driver 575)."""
+
+    _fields_ = (*ConnectParams._fields_, ("address_type", ctypes.c_int))
 
 
 class PartitionGpu(ctypes.Structure):
@@ -129,11 +138,17 @@ def answer(request: dict[str, Any], load: Callable[[str], Any] = ctypes.CDLL) ->
 
 def _connected(library: Any, request: dict[str, Any]) -> dict[str, Any]:
     handle = ctypes.c_void_p()
-    address = request["address"]
-    parameters = ConnectParams(
-        _version(ConnectParams), address.encode(), request["timeout_ms"], int(address.startswith("/"))
-    )
-    _call(library, "fmConnect", ctypes.byref(parameters), ctypes.byref(handle))
+    address, timeout_ms = request["address"].encode(), request["timeout_ms"]
+    is_unix_socket = int(address.startswith(b"/"))
+    parameters = ConnectParams(_version(ConnectParams), address, timeout_ms, is_unix_socket)
+    try:
+        _call(library, "fmConnect", ctypes.byref(parameters), ctypes.byref(handle))
+    except _RefusedError as error:
+        if error.code != VERSION_MISMATCH:
+            raise
+        kind = UNIX_ADDRESS if is_unix_socket else INTERNET_ADDRESS
+        typed = TypedConnectParams(_version(TypedConnectParams, 2), address, timeout_ms, is_unix_socket, kind)
+        _call(library, "fmConnect", ctypes.byref(typed), ctypes.byref(handle))
     try:
         return {"code": SUCCESS, **_work(library, handle, request["work"], request.get("ids", []))}
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,24 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
+from dracaena.kubelet_plugin.effects.fabric_partitions import ACTIVATED
+from dracaena.kubelet_plugin.ports import ALREADY_ACTIVE
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from support.fabric_node import FabricNode, fabric_node
-from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, NVLINK_ERROR, RUNNING, STARTING
+from support.fake_fabric_manager import (
+    DOWN,
+    GENERIC_ERROR,
+    NOT_SUPPORTED,
+    NVLINK_ERROR,
+    RUNNING,
+    STARTING,
+    UNINITIALIZED,
+    FakeFabricManager,
+)
+from support.full_disk import FullDisk
 from support.plugin import reference_to
 
 
@@ -176,16 +190,89 @@ def test_a_partition_with_a_gpu_that_somebody_else_linked_is_refused(node: Fabri
     assert told(node) == []
 
 
-def test_who_is_quicker_by_a_moment_keeps_the_partition(node: FabricNode) -> None:
-    node.manager.fails = {"fmActivateFabricPartition": -7}
+@pytest.mark.parametrize("code", sorted(ALREADY_ACTIVE))
+def test_who_is_quicker_by_a_moment_keeps_the_partition(node: FabricNode, code: int) -> None:
+    node.manager.fails = {"fmActivateFabricPartition": code}
     node.manager.active = []
     claim = node.whole_of("a", 1, 3)
-    with pytest.raises(TemporaryError, match="fmActivateFabricPartition says -7"):
+    with pytest.raises(TemporaryError, match=f"fmActivateFabricPartition says {code}"):
         prepare(node, claim)
     node.manager.fails = {}
     node.manager.active = [3]
     unprepare(node, claim)
     assert active(node) == [3]
+
+
+CODES = [code for code in range(-29, 0) if code not in {NOT_SUPPORTED, UNINITIALIZED}]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_refused_deactivation_is_settled_by_what_is_active_whatever_its_code(node: FabricNode, code: int) -> None:
+    gone, stays = node.whole_of("gone", 5), node.whole_of("stays", 1, 3)
+    prepare(node, gone, stays)
+    node.manager.active.remove(11)  # it was started anew, and a reading has not seen that yet
+    node.manager.fails = {"fmDeactivateFabricPartition": code}
+    unprepare(node, gone)
+    with pytest.raises(TemporaryError, match=f"fmDeactivateFabricPartition says {code}"):
+        unprepare(node, stays)
+    assert active(node) == [3]
+    node.manager.fails = {}
+    unprepare(node, stays)
+    assert active(node) == []
+    assert node.node.checkpoints.load_all() == ((), ())
+    assert partitions_kept(node) == []
+
+
+@pytest.mark.parametrize("code", [GENERIC_ERROR, NVLINK_ERROR, -18, -22])
+def test_a_change_that_is_made_and_then_refused_leaves_no_partition_behind(node: FabricNode, code: int) -> None:
+    claim = node.whole_of("a", 1, 3)
+    node.manager.fails_after = {"fmActivateFabricPartition": code, "fmDeactivateFabricPartition": code}
+    with pytest.raises(TemporaryError, match=f"fmActivateFabricPartition says {code}"):
+        prepare(node, claim)
+    assert active(node) == []
+    assert node.node.checkpoints.load_all() == ((), ())
+    node.manager.fails_after = {"fmDeactivateFabricPartition": code}
+    prepare(node, claim)
+    unprepare(node, claim)
+    assert active(node) == []
+    assert partitions_kept(node) == []
+
+
+def test_a_refused_deactivation_holds_the_gpus_while_partitions_cannot_be_read(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    prepare(node, claim)
+    asked: list[object] = []
+
+    def answer() -> tuple[int, list[int]]:
+        asked.append(())
+        return (GENERIC_ERROR, []) if len(asked) == 2 else FakeFabricManager.supported(node.manager)
+
+    node.manager.supported = answer  # type: ignore[method-assign]
+    node.manager.fails_after = {"fmDeactivateFabricPartition": NVLINK_ERROR}
+    with pytest.raises(TemporaryError, match="fmDeactivateFabricPartition says -10"):
+        unprepare(node, claim)
+    unprepare(node, claim)
+    assert active(node) == []
+
+
+def test_no_partition_is_activated_where_that_cannot_be_recorded(node: FabricNode) -> None:
+    claim = node.whole_of("a", 1, 3)
+    files = node.partitions._files
+    node.partitions._files = DocumentFolder(node.folder / "fabric", steps=FullDisk(0), synced=False)
+    with pytest.raises(DracaenaError, match="No space left"):
+        prepare(node, claim)
+    assert active(node) == []
+    node.partitions._files = files
+    prepare(node, claim)
+    node.partitions._files = DocumentFolder(node.folder / "fabric", steps=FullDisk(0), synced=False)
+    unprepare(node, claim)  # a full disk keeps nobody from ending a partition
+    assert active(node) == []
+
+
+def partitions_kept(node: FabricNode) -> list[int]:
+    """What the file says may be active."""
+    file = node.folder / "fabric" / ACTIVATED
+    return list(json.loads(file.read_bytes())["partitions"]) if file.exists() else []
 
 
 @pytest.mark.parametrize("code", [GENERIC_ERROR, NVLINK_ERROR, -5, -6, -9])

@@ -19,13 +19,23 @@ from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, Effect, Sc
 from dracaena.kubelet_plugin.prepare.partition_effects import PARTITION
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.fabric_node import MODULES, FabricNode, fabric_node
-from support.fake_fabric_manager import DOWN, GENERIC_ERROR, HGX_H100, NVLINK_ERROR, RUNNING, WAITING
+from support.fake_fabric_manager import (
+    DOWN,
+    GENERIC_ERROR,
+    HGX_H100,
+    NOT_READY,
+    NVLINK_ERROR,
+    PARTITION_ID_NOT_IN_USE,
+    RUNNING,
+    WAITING,
+)
 from support.killed_steps import StopError
 from support.planted_means import DoesNotUndo, JournalsAfterwards, Planted
 from support.plugin import reference_to
 from support.seeds import sampled
 from support.vfio_node import NEVER
 
+REFUSALS = [GENERIC_ERROR, NVLINK_ERROR, PARTITION_ID_NOT_IN_USE, NOT_READY]
 CALLS = ["fmActivateFabricPartition", "fmDeactivateFabricPartition", "fmSetActivatedFabricPartitions", "fmConnect"]
 
 
@@ -96,7 +106,9 @@ class Walk:
         if chance.random() < 0.2:
             setattr(node.manager, chance.choice(["silent", "late"]), [chance.choice(CALLS[:2])])
         elif chance.random() < 0.1:
-            node.manager.fails = {chance.choice(CALLS): chance.choice([GENERIC_ERROR, NVLINK_ERROR])}
+            setattr(
+                node.manager, chance.choice(["fails", "fails_after"]), {chance.choice(CALLS): chance.choice(REFUSALS)}
+            )
         try:
             with suppress(DracaenaError):
                 self._act()
@@ -199,7 +211,7 @@ class Walk:
 
     def _quiet(self) -> None:
         manager = self.node.manager
-        manager.silent, manager.late, manager.fails = [], [], {}
+        manager.silent, manager.late, manager.fails, manager.fails_after = [], [], {}, {}
 
     def end(self) -> None:
         """End all claims: no partition is active, and all GPUs are with the NVIDIA driver."""

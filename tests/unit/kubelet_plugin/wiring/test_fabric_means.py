@@ -28,6 +28,7 @@ from support import fake_fabric_manager
 from support.clock import FakeClock
 from support.fake_fabric_manager import DOWN, FakeFabricManager, load, save
 from support.machines import plain_machine
+from support.passthrough import NO_GPUS
 
 
 class Source:
@@ -147,3 +148,11 @@ def test_a_mode_that_the_settings_do_not_know_of_is_told(mode: int | None, gpus:
     found = with_missing_setting(reading, mode)
     assert found.machine == reading.machine
     assert ["setting `fabric-partitions` is off" in trouble.text for trouble in found.troubles] == [True] * told
+
+
+@pytest.mark.parametrize(("mode", "parents", "told"), [(2, 1, True), (2, 0, False), (1, 1, False), (None, 1, False)])
+def test_vgpus_whose_partitions_nobody_activates_are_told(mode: int | None, parents: int, *, told: bool) -> None:
+    machine = replace(NO_GPUS, vgpu_parents=frozenset(["0000:18:00.0"][:parents]))
+    found = with_missing_setting(Reading(machine), mode)
+    assert found.machine == machine
+    assert ["cuInit fails with 802" in trouble.text for trouble in found.troubles] == [True] * told

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.kubelet_plugin.adapters.programs import fabric_manager
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.ports import FabricCode, FabricManager, FabricManagerError
 from support import fake_fabric_manager
@@ -41,6 +42,25 @@ def test_a_partition_is_activated_and_deactivated(file: Path) -> None:
     with pytest.raises(FabricManagerError, match="FM_ST_UNINITIALIZED") as caught:
         manager.deactivate(3)
     assert caught.value.code == FabricCode.UNINITIALIZED
+
+
+def test_every_number_of_the_header_is_named(file: Path) -> None:
+    for code in range(-29, 0):
+        fabric = load(file)
+        fabric.fails = {"fmGetSupportedFabricPartitions": code}
+        save(fabric, file)
+        if code in (-1, -18, -29):  # one process each
+            with pytest.raises(FabricManagerError, match=r"fmGetSupportedFabricPartitions says FM_ST_[A-Z_]+$"):
+                asked(file).read()
+        assert code in fabric_manager._NAMES
+
+
+def test_a_socket_that_is_not_for_questions_is_told(file: Path) -> None:
+    fabric = load(file)
+    fabric.fails = {"fmGetSupportedFabricPartitions": -4}
+    save(fabric, file)
+    with pytest.raises(FabricManagerError, match=r"says FM_ST_UNINITIALIZED\. .*`fabric-manager-address` must be what"):
+        asked(file).read()
 
 
 def test_after_a_restart_it_is_told_what_is_active(file: Path) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from dracaena.kubelet_plugin.adapters.programs import nvfm
-from support.fake_fabric_manager import DOWN, GENERIC_ERROR, NOT_SUPPORTED, FakeFabricManager, FakeLibrary
+from support.fake_fabric_manager import (
+    DOWN,
+    GENERIC_ERROR,
+    NOT_SUPPORTED,
+    VERSION_MISMATCH,
+    FakeFabricManager,
+    FakeLibrary,
+)
 
 READ = {"library": "libnvfm.so.1", "address": "/run/fm.sock", "timeout_ms": 1000, "work": "read"}
 
@@ -25,6 +32,7 @@ def answer(library: FakeLibrary, work: str, *ids: int) -> dict[str, Any]:
 def test_structures_have_the_sizes_of_the_header() -> None:
     sizes = {
         nvfm.ConnectParams: 268,
+        nvfm.TypedConnectParams: 272,
         nvfm.PartitionGpu: 128,
         nvfm.Partition: 2060,
         nvfm.PartitionList: 131852,
@@ -81,6 +89,21 @@ def test_a_refusal_names_the_call(library: FakeLibrary) -> None:
 def test_tcp_is_told_from_a_socket(library: FakeLibrary) -> None:
     nvfm.answer({**READ, "address": "127.0.0.1:6666"}, lambda _path: library)
     assert library.address == "127.0.0.1:6666"
+
+
+@pytest.mark.parametrize("address", ["/run/fm.sock", "127.0.0.1:6666"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_library_that_knows_one_form_of_address_alone_is_given_that(
+    library: FakeLibrary, version: int, address: str
+) -> None:
+    library.connects_by = (version,)
+    assert nvfm.answer({**READ, "address": address}, lambda _path: library)["code"] == 0
+    assert library.address == address
+
+
+def test_a_library_that_knows_neither_says_so(library: FakeLibrary) -> None:
+    library.connects_by = ()
+    assert answer(library, "read") == {"call": "fmConnect", "code": VERSION_MISMATCH}
 
 
 def test_a_library_without_the_list_of_the_unsupported_has_none(library: FakeLibrary) -> None:
