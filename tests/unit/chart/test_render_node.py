@@ -186,3 +186,30 @@ def test_only_who_asks_for_it_gets_the_right_to_write_a_condition_of_nodes(tmp_p
     done = helm("template", "dracaena", CHART, KUBERNETES, asked, off, home=tmp_path)
     assert done.returncode != 0
     assert "kubeletPlugin.migLayoutCondition is true and admissionPolicies.enabled is false" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("root", "mounted", "seen"),
+    [
+        ("/", "/", "/driver-root"),
+        ("/run/nvidia/driver", "/run/nvidia", "/driver-root/driver"),
+        ("/run/nvidia/driver/", "/run/nvidia", "/driver-root/driver"),
+        ("/nvidia", "/", "/driver-root/nvidia"),
+    ],
+)
+def test_the_parent_of_a_driver_containers_folder_is_mounted_so_that_a_new_folder_is_seen(
+    tmp_path: Path, root: str, mounted: str, seen: str
+) -> None:
+    parts = ("--set=exporter.enabled=true", "--set=nodeLabels.enabled=true")
+    rendered = render(tmp_path, *parts, "--set", f"kubeletPlugin.hostPaths.driverRoot={root}")
+    pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in objects(rendered, "DaemonSet")}
+    for spec in pods.values():
+        (path,) = (volume["hostPath"]["path"] for volume in spec["volumes"] if volume["name"] == "driver-root")
+        mounts = [mount for each in spec["containers"] for mount in each["volumeMounts"]]
+        (mount,) = (each for each in mounts if each["name"] == "driver-root")
+        assert (path, mount["mountPath"], mount["mountPropagation"]) == (mounted, "/driver-root", "HostToContainer")
+    arguments = [argument for spec in pods.values() for each in spec["containers"] for argument in each["args"]]
+    assert f"--driver-root-mount={seen}" in arguments
+    assert f"--driver-root={seen}" in arguments
+    settings = [text for one in objects(rendered, "ConfigMap") for text in one["data"].values()]
+    assert any(f"driver-root-mount: {seen}\n" in text for text in settings)

@@ -76,6 +76,20 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- toYaml (merge $own .Values.controller.settings) -}}
 {{- end -}}
 
+{{/*
+Where the driver's root is mounted from and seen. A driver container may remove its folder and make another one: a mount
+of the folder itself would stay empty until the pod is restarted, one of its parent shows the new folder. (Not for the
+MPS supervisor: it has folders mounted inside the driver's root, which a new root does not have.)
+*/}}
+{{- define "dracaena.driverRootParent" -}}
+{{- dir (clean .Values.kubeletPlugin.hostPaths.driverRoot) -}}
+{{- end -}}
+
+{{- define "dracaena.driverRootMount" -}}
+{{- $root := clean .Values.kubeletPlugin.hostPaths.driverRoot -}}
+{{- eq $root "/" | ternary "/driver-root" (printf "/driver-root/%s" (base $root)) -}}
+{{- end -}}
+
 {{- define "dracaena.pluginSettings" -}}
 {{- $paths := .Values.kubeletPlugin.hostPaths -}}
 {{- $own := dict
@@ -86,7 +100,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   "cdi-root" $paths.cdi
   "dev-root" $paths.devRoot
   "driver-root" $paths.driverRoot
-  "driver-root-mount" "/driver-root"
+  "driver-root-mount" (include "dracaena.driverRootMount" .)
   "host-root-mount" (eq $paths.driverRoot "/" | ternary "/driver-root" "/host-root")
   "job-mapping-dir" $paths.jobMapping
   "read-as-node" .Values.kubeletPlugin.readAsNode -}}
