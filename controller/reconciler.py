@@ -28,7 +28,8 @@ from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
-from dracaena.controller.queue.time_budgets import IDLE, TimeBudgets
+from dracaena.controller.queue.charging import Charging
+from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.cluster import Cluster
@@ -137,6 +138,7 @@ class Reconciler:
         self._waiting = waiting
         self._queue = queue
         self._budgets = budgets
+        self._charging = Charging(queue, budgets, clock)
         self._events = events
         self._ignored = IgnoredParts(events)
         self._clock = clock
@@ -148,6 +150,12 @@ class Reconciler:
         Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to the pod whose
         decision is made first.
         """
+        with self._charging.of(key) as charge:
+            step = self._plan(key)
+            charge.gave_devices = isinstance(step, Decided) and isinstance(step.decision, Allocation)
+            return step
+
+    def _plan(self, key: str) -> Step:
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
             self._budgets.forget(key)
@@ -285,7 +293,6 @@ class Reconciler:
         return tuple(claims.values())
 
     def _decide(self, decision_id: str, pod: Pod, claims: Sequence[ResourceClaim], began_s: float) -> Decision:
-        is_behind_others = self._budgets.behind_others(pod.key) is not None
         deadline = self._budgets.deadline(pod.key)
         decision = self._cluster.decide(pod, claims, decision_id=decision_id, now_s=began_s, deadline=deadline)
         took_s = self._clock.monotonic() - began_s
@@ -295,8 +302,6 @@ class Reconciler:
         rest_s = self._budgets.decided(pod.key, deadline.used_s, overdue=overdue, goes_on=goes_on)
         if rest_s:
             self._queue.rest(pod.key, rest_s)
-        if is_behind_others:
-            self._queue.rest_behind_others(IDLE * deadline.used_s)
         if not isinstance(decision, Behind | InProgress | Deferred):
             self._metrics.decisions.seconds.observe(took_s)
         self._metrics.decisions.results.labels(result).inc()

@@ -29,9 +29,11 @@ from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import PodApi
+from dracaena.controller.queue.charging import Charging
+from dracaena.controller.queue.lanes import Turn
 from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import LeaderQueue, turn_of
-from dracaena.controller.queue.workqueue import Turn, WorkQueue
+from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster, ClusterState, Wakers
@@ -332,7 +334,8 @@ def _workers(
         clock=clock,
         metrics=metrics,
     )
-    tender = ClaimTender(driver, cluster, claims, claims, nomination, clock, metrics)
+    charging = Charging(shared.queue, shared.budgets, clock)
+    tender = ClaimTender(driver, cluster, claims, claims, nomination, charging, clock, metrics)
     return reconciler, Workers(shared.queue, reconciler, tender, clock)
 
 

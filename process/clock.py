@@ -19,6 +19,10 @@ class Clock(Protocol):
         """Return steady seconds since an arbitrary start."""
         ...
 
+    def worked(self) -> float:
+        """Return the seconds of a processor that the calling thread has used, since an arbitrary start."""
+        ...
+
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         """Wait on a held condition; return False after timeout_s without a notification."""
         ...
@@ -38,6 +42,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """See Clock."""
         return time.monotonic()
+
+    def worked(self) -> float:
+        """See Clock."""
+        return time.thread_time()
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         """See Clock."""

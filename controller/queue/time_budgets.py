@@ -1,4 +1,4 @@
-"""How much time each pod's decision may take, and when pods with slow decisions get their turn.
+"""How much time each pod's decision may take, and when the pods of a namespace that costs much get their turn.
 docs/design/0018-deadline.md"""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dracaena.controller.allocation.effort import never
+from dracaena.controller.queue.work import claim_of_work
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
@@ -22,20 +23,30 @@ what cannot be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is 
 SLOW_S: Final = 0.01
 """A decision that takes longer counts as slow: five times the slowest ordinary one."""
 
-ALLOWANCE_S: Final = 0.1
-"""Time that a namespace may spend on slow decisions before its pods come behind those of others. It can hold up others
-at a stretch for this time plus the decision that exceeds it."""
+ALLOWANCE_S: Final = 0.08
+"""Time that a namespace may cost before its pods come behind those of others. It can hold up others at a stretch for
+ALLOWANCE_S / (1 - REFILL), which is 0.1 s, plus the decision that exceeds it."""
 
-REFILL: Final = ALLOWANCE_S / 60
-"""Seconds of the allowance that come back per second."""
+REFILL: Final = 0.2
+"""Seconds of the allowance that come back per second: 400 ordinary decisions, more than are written in a second."""
+
+SLOW_REFILL: Final = ALLOWANCE_S / 60
+"""The same for slow work."""
+
+RECOVERED: Final = 0.5
+"""Part of the allowance at which a namespace that had used it up is like any other again. Its keys change places then,
+so it must not come and go with each decision."""
 
 FIRST_REST_S: Final = 0.2
 LONGEST_REST_S: Final = 30.0
 """How long a pod rests after an overdue decision; doubles each time that all nodes were tried without success."""
 
 IDLE: Final = 3
-"""After a decision for a pod that comes behind others, the next such decision waits this many times as long as the
-decision took: taking in changes from the watches needs the same lock."""
+"""After slow work for a namespace that comes behind others, the next such work waits this many times as long as it
+took: taking in changes from the watches needs the same lock."""
+
+QUICK_IDLE: Final = 2
+"""The same after other work that gave no pod its devices: a third of a processor for all that comes behind others."""
 
 LEAST_STEPS: Final = 10_000
 """Steps (allocation.effort, about a microsecond each) that work may take whatever the clock says: work that has done
@@ -137,12 +148,19 @@ def _over_after(limit_s: float, clock: Clock, began_s: float) -> Callable[[int],
 
 @dataclass(slots=True)
 class _Account:
-    used_s: float = 0.0
+    quick_s: float = 0.0
+    slow_s: float = 0.0
     at_s: float = 0.0
+    is_used_up: bool = False
+
+    @property
+    def used_s(self) -> float:
+        return self.quick_s + self.slow_s
 
 
 class TimeBudgets:
-    """What we know about slow decisions, under a lock of its own. Keys are `namespace/name`."""
+    """What each namespace has cost, and what we know about slow decisions, under a lock of its own. Keys are those of
+    the queue: a pod's `namespace/name`, or a claim's work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -157,15 +175,28 @@ class TimeBudgets:
             tries = self._overruns.get(key, 0)
         return Deadline(self._clock, min(DECISION_S * 2 ** min(tries, 10), LONGEST_DECISION_S))
 
+    def charge(self, key: str, used_s: float, *, gave_devices: bool = False) -> float:
+        """Charge work to the namespace of a key, however short it was; return how long all that comes behind others has
+        to rest because of it.
+
+        A quick decision that `gave_devices` costs nothing. It ends the pod's wait, and takes its author some requests
+        and devices; and if a pod of lower priority came first meanwhile, it would take the devices.
+        """
+        is_slow = used_s > SLOW_S
+        if not used_s or (gave_devices and not is_slow):
+            return 0.0
+        with self._lock:
+            is_behind = self._is_behind_others(key) is not None
+            self._charge(_namespace(key), used_s)
+        return (IDLE if is_slow else QUICK_IDLE) * used_s if is_behind else 0.0
+
     def decided(self, key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
-        """Note how long a decision took; return how long the pod has to rest.
+        """Note how a decision that took so long ended; return how long the pod has to rest.
 
         A pod whose next attempt `goes_on` where this one stopped rests only briefly: in a large cluster it takes
         several attempts, and each comes behind all others anyway.
         """
         with self._lock:
-            if used_s > SLOW_S:
-                self._charge(_namespace(key), used_s)
             if not overdue:
                 self._forget(key)
                 return 0.0
@@ -189,29 +220,40 @@ class TimeBudgets:
 
         A pod is put there when its last decision was overdue, or when its namespace has used up its allowance.
         """
-        namespace = _namespace(key)
         with self._lock:
-            if key in self._overruns:
-                return namespace
-            account = self._accounts.get(namespace)
-            if account is None:
-                return None
-            self._refill(account)
-            if account.used_s <= 0:
-                del self._accounts[namespace]
-            return namespace if account.used_s >= ALLOWANCE_S else None
+            return self._is_behind_others(key)
+
+    def _is_behind_others(self, key: str) -> str | None:
+        namespace = _namespace(key)
+        if key in self._overruns:
+            return namespace
+        account = self._accounts.get(namespace)
+        if account is None:
+            return None
+        self._refill(account)
+        if account.used_s <= 0:
+            del self._accounts[namespace]
+        return namespace if account.is_used_up else None
 
     def _charge(self, namespace: str, used_s: float) -> None:
-        account = self._accounts.setdefault(namespace, _Account())
+        account = self._accounts.setdefault(namespace, _Account(at_s=self._clock.monotonic()))
         self._refill(account)
-        # The debt is at most twice the allowance: a minute after its last slow decision a namespace is like any other.
-        account.used_s = min(account.used_s + used_s, 2 * ALLOWANCE_S)
+        # The debt is at most twice the allowance: a minute after its last slow work a namespace is like any other.
+        most_s = 2 * ALLOWANCE_S - account.used_s
+        if used_s > SLOW_S:
+            account.slow_s += min(used_s, most_s)
+        else:
+            account.quick_s += min(used_s, most_s)
+        account.is_used_up = account.is_used_up or account.used_s >= ALLOWANCE_S
 
     def _refill(self, account: _Account) -> None:
         now_s = self._clock.monotonic()
-        account.used_s = max(0.0, account.used_s - (now_s - account.at_s) * REFILL)
+        for_s = now_s - account.at_s
+        account.quick_s = max(0.0, account.quick_s - for_s * REFILL)
+        account.slow_s = max(0.0, account.slow_s - for_s * SLOW_REFILL)
+        account.is_used_up = account.is_used_up and account.used_s > RECOVERED * ALLOWANCE_S
         account.at_s = now_s
 
 
 def _namespace(key: str) -> str:
-    return key.partition("/")[0]
+    return (claim_of_work(key) or key).partition("/")[0]

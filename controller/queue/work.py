@@ -7,13 +7,16 @@ from typing import Final
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.walk.pod_demand import turn
-from dracaena.controller.queue.workqueue import Turn, WorkQueue
+from dracaena.controller.queue.lanes import Turn
+from dracaena.controller.queue.workqueue import WorkQueue
 
 _CLAIM: Final = "resourceclaim "
 """Prefix of claims' keys in the queue; a pod's key contains no space."""
 
-CLAIMS_TURN: Final = (float("-inf"),)
-"""Claims come before all waiting pods, but not with the very first turn (), whose keys never rest."""
+BOUND_TURN: Final = (float("-inf"), 0)
+CLAIMS_TURN: Final = (float("-inf"), 1)
+"""Pods on a node come before claims, and claims before all waiting pods; but not with the very first turn (), whose
+keys never rest and come behind nobody: any user may make pods on a node, and change a claim."""
 
 
 class LeaderQueue:
@@ -61,9 +64,11 @@ def claim_of_work(key: str) -> str | None:
 def turn_of(key: str, pod: Pod | None) -> Turn:
     """Return the turn of a key in the queue; `pod` is the pod that it stands for, None when there is none.
 
-    A pod that is gone comes first: it may have devices to give back. So does a pod on a node: it waits only for its
+    A pod that is gone comes first: it may have devices to give back. Then a pod on a node: it waits only for its
     claims, and if it had them before, no other pod must get its devices. Then come the claims.
     """
     if claim_of_work(key) is not None:
         return CLAIMS_TURN
-    return () if pod is None or pod.spec.node_name else turn(pod)
+    if pod is None:
+        return ()
+    return BOUND_TURN if pod.spec.node_name else turn(pod)

@@ -7,8 +7,9 @@ import random
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
+from dracaena.controller.queue.lanes import Lanes, Turn
 from dracaena.process.clock import Clock
 
 FIRST_RETRY_S: Final = 0.05
@@ -17,22 +18,11 @@ FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 30.0
 """While the API server is down, it is asked at most twice a minute for each key."""
 
-SLACK: Final = 16
-"""Stale entries that the heap of a small group may keep."""
-
-Turn = tuple[Any, ...]
-"""Sorts keys, the smallest first."""
-
-_FIRST_LANE: Final = 0
-"""Takes the place of a wave's number for keys in the first lane."""
-
 
 class WorkQueue:
     """Hands out keys by turn, and keys of the same turn in order of arrival. Safe to use from many threads.
 
-    Keys that are tried again (add_again) have a second lane, so that neither they nor the others starve. If the first
-    lane's next key has an earlier turn, it goes first; otherwise the two lanes alternate. The second lane works in
-    waves: a key that was handed out comes again only after all others that waited there have had their turn.
+    Keys that are tried again (add_again) have a second lane, so that neither they nor the others starve (lanes.Lanes).
 
     A key that is added while a worker has it is handed out again after done(), so no change is lost. A key in back-off
     holds up no other key. One lock guards everything, and it is never held while work is done. Cost: O(log keys) per
@@ -54,16 +44,11 @@ class WorkQueue:
         self._rng = rng
         self._turn_of = turn_of
         self._condition = threading.Condition()
-        self._ready: dict[str, tuple[int, Turn]] = {}
-        """Key → its wave (_FIRST_LANE for keys of the first lane) and its turn."""
-        self._by_turn: list[tuple[Turn, int, str]] = []
-        """A heap. An entry that differs from what _ready says about its key is stale."""
-        self._by_wave: list[tuple[int, Turn, int, str]] = []  # the same for keys of the second lane
-        self._wave = _FIRST_LANE + 1
-        self._of_this_wave: set[str] = set()  # the keys that were handed out in this wave
-        self._may_overtake = False
-        """Whether the last key of the second lane went before a waiting key of the first."""
         self._arrivals = count()
+        self._front = Lanes(self._arrivals)
+        self._behind: dict[str, Lanes] = {}  # group → its keys that come behind others; the one whose turn it is first
+        self._ready: dict[str, Lanes] = {}
+        """Key → where it waits."""
         self._working: set[str] = set()
         self._again: dict[str, tuple[Turn, bool]] = {}
         """Keys that were added while a worker had them: the turn, and whether only by add_again()."""
@@ -71,9 +56,6 @@ class WorkQueue:
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
         self._behind_others = behind_others
-        self._groups: dict[str, list[tuple[Turn, int, str]]] = {}  # group → its heap; the one whose turn it is first
-        self._tidied: dict[str, int] = {}
-        """Group → how many entries were left when stale ones were last removed from its heap."""
         self._groups_from_s = float("-inf")
         self._not_before: dict[str, float] = {}
         self._rests_even_first: set[str] = set()
@@ -169,26 +151,14 @@ class WorkQueue:
             if key not in self._due or self._due[key][0] != due_s:  # changes may wake it many times while it rests
                 heapq.heappush(self._later, (due_s, key))
             self._due[key] = due_s, turn
-        elif again:
-            self._add_to_wave(key, turn)
-        elif self._ready.get(key) != (_FIRST_LANE, turn):
-            self._ready[key] = _FIRST_LANE, turn
-            heapq.heappush(self._by_turn, (turn, next(self._arrivals), key))
+        else:
+            lanes = self._ready.get(key, self._front)
+            if turn == () and lanes is not self._front:
+                lanes.discard(key)
+                lanes = self._front
+            self._ready[key] = lanes
+            lanes.add(key, turn, again=again)
             self._condition.notify()
-
-    def _add_to_wave(self, key: str, turn: Turn) -> None:
-        if key in self._ready and self._ready[key][1] == turn:
-            return
-        if self._first_again() is None:
-            self._begin_wave(self._wave + 1)
-        wave = self._wave + (key in self._of_this_wave)
-        self._ready[key] = wave, turn
-        heapq.heappush(self._by_wave, (wave, turn, next(self._arrivals), key))
-        self._condition.notify()
-
-    def _begin_wave(self, wave: int) -> None:
-        self._wave = wave
-        self._of_this_wave.clear()
 
     def _take_ready(self) -> str | None:
         self._promote()
@@ -198,70 +168,24 @@ class WorkQueue:
         return key
 
     def _take_first(self) -> str | None:
-        while (entry := self._take_from_lane()) is not None:
-            turn, arrival, key = entry
-            group = None if turn == () else self._behind_others(key)
+        while (entry := self._front.pop()) is not None:
+            group = None if entry.turn == () else self._behind_others(entry.key)
             if group is None:
-                return self._taken(key)
-            self._put_behind(group, (turn, arrival, key))
+                return self._taken(entry.key)
+            lanes = self._ready[entry.key] = self._behind.setdefault(group, Lanes(self._arrivals))
+            lanes.take_over(entry)
         return None if self._groups_from_s > self._clock.monotonic() else self._take_behind_others()
-
-    def _take_from_lane(self) -> tuple[Turn, int, str] | None:
-        """Pop the first entry of the lane whose turn it is."""
-        new, again = self._first_new(), self._first_again()
-        if again is None:
-            return None if new is None else heapq.heappop(self._by_turn)
-        if new is not None and (new[0] < again[1] or self._may_overtake):
-            self._may_overtake = self._may_overtake and new[0] < again[1]
-            return heapq.heappop(self._by_turn)
-        self._may_overtake = new is not None
-        wave, turn, arrival, key = heapq.heappop(self._by_wave)
-        if wave != self._wave:
-            self._begin_wave(wave)
-        self._of_this_wave.add(key)
-        return turn, arrival, key
-
-    def _first_new(self) -> tuple[Turn, int, str] | None:
-        while self._by_turn and self._ready.get(self._by_turn[0][2]) != (_FIRST_LANE, self._by_turn[0][0]):
-            heapq.heappop(self._by_turn)
-        return self._by_turn[0] if self._by_turn else None
-
-    def _first_again(self) -> tuple[int, Turn, int, str] | None:
-        while self._by_wave and self._ready.get(self._by_wave[0][3]) != self._by_wave[0][:2]:
-            heapq.heappop(self._by_wave)
-        return self._by_wave[0] if self._by_wave else None
-
-    def _put_behind(self, group: str, entry: tuple[Turn, int, str]) -> None:
-        """Let an entry wait in its group. Keys that were handed out after all leave stale entries. Those in front go as
-        they come up; those behind a key that keeps coming back would stay, so the heap is tidied whenever it has
-        doubled."""
-        members = self._groups.setdefault(group, [])
-        heapq.heappush(members, entry)
-        if len(members) > 2 * self._tidied.get(group, 0) + SLACK:
-            holding = sorted((one for one in members if self._turn_now(one[2]) == one[0]), reverse=True)
-            members[:] = sorted({one[2]: one for one in holding}.values())  # the first of equal entries of each key
-            self._tidied[group] = len(members)
 
     def _take_behind_others(self) -> str | None:
         """Take the first key of the group whose turn it is; that group then goes last."""
-        while self._groups:
-            group, members = next(iter(self._groups.items()))
-            del self._groups[group]
-            turn, _, key = heapq.heappop(members)
-            is_valid = self._turn_now(key) == turn
-            if members and is_valid:
-                self._groups[group] = members
-            elif members:
-                self._groups = {group: members, **self._groups}
-            else:
-                self._tidied.pop(group, None)
-            if is_valid:
-                return self._taken(key)
+        while self._behind:
+            group = next(iter(self._behind))
+            lanes = self._behind.pop(group)
+            entry = lanes.pop()
+            if entry is not None:
+                self._behind[group] = lanes  # also when it is empty now: its waves go on if keys come again at once
+                return self._taken(entry.key)
         return None
-
-    def _turn_now(self, key: str) -> Turn | None:
-        """Return the turn of a key that is ready; None when it is not."""
-        return self._ready[key][1] if key in self._ready else None
 
     def _taken(self, key: str) -> str:
         del self._ready[key]
@@ -276,7 +200,7 @@ class WorkQueue:
     def _next_due_s(self) -> float | None:
         """Return the seconds until a key may be ready; None when only another thread can make one ready."""
         due = [self._later[0][0]] if self._later else []
-        if self._groups:
+        if self._behind:
             due.append(self._groups_from_s)
         return min(due) - self._clock.monotonic() if due else None
 

@@ -42,8 +42,9 @@ from dracaena.controller.state.answers import Decision
 from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.group_turns import GroupTurns
+from dracaena.controller.state.pod_accounting import PodAccounting
 from dracaena.controller.state.quotas import Quotas, QuotaState
-from dracaena.controller.state.records import PodAccounting, Records
+from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
 from dracaena.controller.state.upkeep import TakenBack, Upkeep, UpkeepRules
 from dracaena.process.clock import Clock

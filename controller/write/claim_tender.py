@@ -22,6 +22,7 @@ from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, PodApi
+from dracaena.controller.queue.charging import Charging
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.write.claim_writer import pod_reference
 from dracaena.controller.write.nomination import Nomination
@@ -56,6 +57,7 @@ class ClaimTender:
         claims: ClaimApi,
         pods: PodApi,
         nomination: Nomination,
+        charging: Charging,
         clock: Clock,
         metrics: ControllerMetrics,
     ) -> None:
@@ -64,12 +66,17 @@ class ClaimTender:
         self._claims = claims
         self._pods = pods
         self._nomination = nomination
+        self._charging = charging
         self._clock = clock
         self._metrics = metrics
 
     def tend(self, claim_key: str) -> float | None:
         """Take the steps that can be taken now; return the seconds until the claim needs another look, None when its
         next change will bring one. Raises KubeError when the server does not answer."""
+        with self._charging.of(claim_key):
+            return self._tend(claim_key)
+
+    def _tend(self, claim_key: str) -> float | None:
         for _ in range(MAX_STEPS):
             found = self._cluster.next_step(claim_key)
             if found is None:

@@ -39,6 +39,7 @@ WHOLE_PACKAGE = {
         "doubled_devices": "orders of events in which a device once went to two claims, through all services",
         "found_interleavings": "schedules of all services that once broke a rule",
         "hostile_pods": "what a tenant may cost others: queue, budgets and decisions together",
+        "hostile_changes": "what changes that a tenant makes over and over may cost others",
         "interleaving_stories": "schedules of all services, told step by step",
         "interleavings": "schedules of all services, drawn by chance",
         "leaks": "what is left in the tables of all services after many pods",

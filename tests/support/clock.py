@@ -15,6 +15,7 @@ class FakeClock:
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = now
         self._monotonic = 0.0
+        self._worked = 0.0
         self._tick = threading.Condition()
 
     def now(self) -> datetime:
@@ -24,6 +25,16 @@ class FakeClock:
     def monotonic(self) -> float:
         with self._tick:
             return self._monotonic
+
+    def worked(self) -> float:
+        with self._tick:
+            return self._worked
+
+    def work(self, seconds: float) -> None:
+        """Advance, as the time goes by in which a thread works."""
+        with self._tick:
+            self._worked += seconds
+        self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         with self._tick:
@@ -116,6 +127,9 @@ class FastClock:
 
     def monotonic(self) -> float:
         return (time.monotonic() - self._began_s) * self._rate
+
+    def worked(self) -> float:
+        return time.thread_time() * self._rate
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         return condition.wait(None if timeout_s is None else timeout_s / self._rate)

@@ -21,10 +21,12 @@ from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_al
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.queue.charging import Charging
+from dracaena.controller.queue.lanes import Turn
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
-from dracaena.controller.queue.workqueue import Turn, WorkQueue
+from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import ClusterState, Wakers
 from dracaena.controller.state.collisions import Collision
@@ -93,7 +95,8 @@ class Bench:
         state = ClusterState(DRIVER, wakers, self.rules, self.clock.monotonic())
         self.cluster = cluster_type(state, self.clock, collided=self.collided)
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
-        self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, self.clock, metrics)
+        charging = Charging(self.queue, self.budgets, self.clock)
+        self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, charging, self.clock, metrics)
         self.gate_queue = WorkQueue(self.clock, random.Random(2))
         self.gatekeeper = Gatekeeper(
             DRIVER,

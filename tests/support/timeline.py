@@ -161,6 +161,9 @@ class MachineClock:
         jumped_s = sum(by_s for at_s, by_s in self._jumps if at_s <= self._timeline.now_s)
         return START + timedelta(seconds=self._timeline.now_s + jumped_s)
 
+    def worked(self) -> float:
+        return 0.0
+
     def monotonic(self) -> float:
         awake_s = self._timeline.now_s - sum(pause.before(self._timeline.now_s) for pause in self._suspended)
         return self._start_s + awake_s * self._rate

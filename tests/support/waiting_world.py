@@ -20,7 +20,8 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk.pod_demand import turn
-from dracaena.controller.queue.workqueue import Turn, WorkQueue
+from dracaena.controller.queue.lanes import Turn
+from dracaena.controller.queue.workqueue import WorkQueue
 from support.allocation import (
     DRIVER,
     blocks,

@@ -65,6 +65,9 @@ class ProcessClock:
     def monotonic(self) -> float:
         return self._world.server.now_s + self._offset_s
 
+    def worked(self) -> float:
+        return 0.0
+
     def wait(self, condition: object, timeout_s: float | None) -> bool:
         raise AssertionError("a strand never waits by itself")
 

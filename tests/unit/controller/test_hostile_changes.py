@@ -109,7 +109,7 @@ def test_a_pod_of_others_comes_before_the_pods_that_a_claim_wakes() -> None:
 def test_few_pods_of_a_claim_are_woken_by_the_event_itself() -> None:
     crowd = Crowd(FEW_PODS)
     crowd.patch({EXTENDED_RESOURCE_ANNOTATION: "x"})
-    assert len(crowd.queue._by_turn) >= FEW_PODS
+    assert len(crowd.queue._ready) >= FEW_PODS
 
 
 def test_a_decision_looks_at_none_of_the_other_pods_of_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ BOUNDED = {
     "_at_work_s": "SchedulerProgress: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",
     "ever": "NodeBuckets: SPARE_EMPTY, and three for each bucket with nodes",
-    "_by_turn": "WorkQueue: what was overtaken goes with the next look of a worker that finds nothing",
+    "_by_turn": "Lanes: SLACK, and two for each key that is there",
+    "_accounts": "TimeBudgets: one for each namespace",
 }
 """Tables that do not grow with the number of pods that ever were; test_… of their own hold the limits."""
 

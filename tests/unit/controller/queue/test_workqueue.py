@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller.queue.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, SLACK, Turn, WorkQueue
+from dracaena.controller.queue.lanes import SLACK, Turn
+from dracaena.controller.queue.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, WorkQueue
 from support.clock import FakeClock
 from support.queues import take_ready
 
@@ -262,9 +263,9 @@ def test_keys_that_left_a_group_leave_nothing_while_an_older_one_of_it_keeps_com
             queue.add(f"k{number}")
             assert take_ready(queue) == f"k{number}"
             queue.done(f"k{number}")
-    assert len(queue._groups["group"]) <= 2 * 10 + SLACK
+    assert len(queue._behind["group"]._by_turn) <= 2 * 10 + SLACK
     assert taken(queue) == [f"k{number}" for number in range(0, 1_000, 100)]
-    assert not queue._tidied
+    assert not queue._behind
 
 
 def test_keys_whose_turn_changes_while_they_wait_in_a_group_are_handed_out_once_by_their_last_turn() -> None:
@@ -277,7 +278,7 @@ def test_keys_whose_turn_changes_while_they_wait_in_a_group_are_handed_out_once_
         queue.add("old")
         assert take_ready(queue) == "old"
         queue.done("old")
-    assert len(queue._groups["group"]) <= 2 * 2 + SLACK
+    assert len(queue._behind["group"]._by_turn) <= 2 * 2 + SLACK
     assert taken(queue) == ["a", "b"]
 
 

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.queue.lanes import Lanes
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.decisions import Decisions
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants
@@ -191,13 +192,13 @@ def asks_again_by_turn() -> Iterator[None]:
 @contextmanager
 def asks_again_without_waves() -> Iterator[None]:
     """In their lane the first by turn comes first, however often."""
-    add_to_wave = WorkQueue._add_to_wave
+    add = Lanes.add
 
-    def forget(self: WorkQueue, key: str, turn: Any) -> None:
+    def forget(self: Lanes, key: str, turn: Any, *, again: bool = False) -> None:
         self._of_this_wave.clear()
-        add_to_wave(self, key, turn)
+        add(self, key, turn, again=again)
 
-    with mock.patch.object(WorkQueue, "_add_to_wave", forget):
+    with mock.patch.object(Lanes, "add", forget):
         yield
 
 

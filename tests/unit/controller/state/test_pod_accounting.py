@@ -11,7 +11,7 @@ from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle.claim_record import PodIdentity
-from dracaena.controller.state.records import PodAccounting
+from dracaena.controller.state.pod_accounting import PodAccounting
 from support.allocation import DRIVER, pod
 
 
