@@ -10,11 +10,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dracaena.api.limits import COUNTER_SET_COUNTERS
+from dracaena.api.links import MAX_NVLINKS
+
 MAX_NUMA_NODE = 1023
 """Largest value that resource.kubernetes.io/numaNode may have."""
 
-MAX_ORDINAL = 255
-"""No machine has 256 GPUs. That many have 32,640 pairs of links: decoding more would be expensive."""
+MAX_ORDINAL = 127
+"""Of 128 devices: 64 GPUs, more than any machine has, each of them for containers and for virtual machines. That many
+have 8,128 pairs of links; decoding and drawing them takes a tenth of a second."""
+
+MAX_MEMORY_SLICES = COUNTER_SET_COUNTERS
+"""Of a GPU that is divided on demand: each is a counter of its GPU's set. No GPU has more than 8."""
+
+MAX_BYTES = 2**63 - 1
+"""Of memory: beyond it, the API stores another number than was sent."""
+
+_MAX_GENERATION = 99
+"""Of NVLink and PCIe: below 10 today."""
+_MAX_LANES = 32
+"""Of a PCIe link, by its specification."""
+_MAX_INT32 = 2**31 - 1
+"""The kernel numbers IOMMU groups with an int."""
+_MAX_UINT32 = 2**32 - 1
+"""Fabric Manager's SDK has an unsigned int for the id of a partition."""
+_MAX_MINOR = 255
+"""The NVIDIA driver has the 256 minor numbers of one major number."""
 
 STANDARD_DOMAIN = "resource.kubernetes.io"
 GPU_TYPE = "gpu"
@@ -52,6 +73,17 @@ class AttributeSpec:
     """Field of dracaena.api.machine.Gpu that it carries as it is; None: the codec computes it."""
     optional: bool = True
     """A device that lacks a required attribute does not decode."""
+    most: int | None = None
+    """The largest value of an INT; the smallest is 0. Whoever reads a slice relies on it: what is drawn or compared
+    costs as much as these values say, and any node can publish any number."""
+
+    def __post_init__(self) -> None:
+        if (self.type is AttributeType.INT) != (self.most is not None):
+            raise ValueError(f"attribute {self.name}: an INT, and no other type, has a largest value")
+
+    def holds(self, value: int) -> bool:
+        """Return whether an INT may have this value."""
+        return self.most is not None and 0 <= value <= self.most
 
 
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
@@ -77,57 +109,94 @@ CUDA_DRIVER_VERSION = AttributeSpec("cudaDriverVersion", _VERSION, "CUDA version
 CUDA_DRIVER_VERSION_TEXT = AttributeSpec(
     "cudaDriverVersionText", _STRING, "the same as the driver reports it, for example 12.2"
 )
-INDEX = AttributeSpec("index", _INT, "NVML index; changes with reboots, no identity", "index", optional=False)
-MINOR = AttributeSpec("minor", _INT, "number of the device node /dev/nvidia<minor>", "minor")
+INDEX = AttributeSpec(
+    "index", _INT, "NVML index; changes with reboots, no identity", "index", optional=False, most=MAX_ORDINAL
+)
+MINOR = AttributeSpec("minor", _INT, "number of the device node /dev/nvidia<minor>", "minor", most=_MAX_MINOR)
 ORDINAL = AttributeSpec(
     "ordinal",
     _INT,
     "rank by PCI address among all physical GPUs of the node, from 0; those for virtual machines come after the others",
     optional=False,
+    most=MAX_ORDINAL,
 )
-NUMA_NODE = AttributeSpec(f"{STANDARD_DOMAIN}/numaNode", _INT, "NUMA node of the GPU")
+NUMA_NODE = AttributeSpec(f"{STANDARD_DOMAIN}/numaNode", _INT, "NUMA node of the GPU", most=MAX_NUMA_NODE)
 PCIE_ROOT = AttributeSpec(f"{STANDARD_DOMAIN}/pcieRoot", _STRING, "PCIe root, `pci<domain>:<bus>`", "pcie_root")
 PCI_BUS_ID = AttributeSpec(f"{STANDARD_DOMAIN}/pciBusID", _STRING, "PCI address, `dddd:bb:dd.f`", "pci_bus_id")
 NVLINK_GROUP = AttributeSpec(
-    "nvlinkGroup", _INT, "lowest ordinal among the GPUs that NVLinks connect to this one; left out where uncertain"
+    "nvlinkGroup",
+    _INT,
+    "lowest ordinal among the GPUs that NVLinks connect to this one; left out where uncertain",
+    most=MAX_ORDINAL,
 )
 PCIE_SWITCH = AttributeSpec(
-    "pcieSwitch", _INT, "lowest ordinal among the GPUs below the same PCIe switch (PIX); left out where uncertain"
+    "pcieSwitch",
+    _INT,
+    "lowest ordinal among the GPUs below the same PCIe switch (PIX); left out where uncertain",
+    most=MAX_ORDINAL,
 )
 HOST_BRIDGE = AttributeSpec(
-    "hostBridge", _INT, "lowest ordinal among the GPUs below the same host bridge (PHB); left out where uncertain"
+    "hostBridge",
+    _INT,
+    "lowest ordinal among the GPUs below the same host bridge (PHB); left out where uncertain",
+    most=MAX_ORDINAL,
 )
 FABRIC_CLIQUE = AttributeSpec(
     "fabricClique", _STRING, "NVLink fabric of several nodes, `<clusterUUID>.<cliqueID>`", "fabric_clique"
 )
-NVLINK_COUNT = AttributeSpec("nvlinkCount", _INT, "active NVLinks of this GPU to anywhere", "nvlink_count")
-NVLINK_GENERATION = AttributeSpec("nvlinkGeneration", _INT, "NVLink generation", "nvlink_generation")
-PCIE_GENERATION = AttributeSpec("pcieGeneration", _INT, "PCIe generation of the GPU's link", "pcie_generation")
-PCIE_WIDTH = AttributeSpec("pcieWidth", _INT, "PCIe lanes of the GPU's link", "pcie_width")
+NVLINK_COUNT = AttributeSpec(
+    "nvlinkCount", _INT, "active NVLinks of this GPU to anywhere", "nvlink_count", most=MAX_NVLINKS
+)
+NVLINK_GENERATION = AttributeSpec(
+    "nvlinkGeneration", _INT, "NVLink generation", "nvlink_generation", most=_MAX_GENERATION
+)
+PCIE_GENERATION = AttributeSpec(
+    "pcieGeneration", _INT, "PCIe generation of the GPU's link", "pcie_generation", most=_MAX_GENERATION
+)
+PCIE_WIDTH = AttributeSpec("pcieWidth", _INT, "PCIe lanes of the GPU's link", "pcie_width", most=_MAX_LANES)
 CC_CAPABLE = AttributeSpec("ccCapable", _BOOL, "whether the GPUs of the node can compute confidentially", "cc_capable")
 CC_MODE = AttributeSpec("ccMode", _STRING, "mode of confidential computing: `on`, `off` or `devtools`", "cc_mode")
 PCIE_LEVELS = AttributeSpec("pcieLevels", _STRING, "PCIe level to each GPU of the node in ordinal order (compact)")
 NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in ordinal order (compact)")
 NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
 GPU_MODULE_ID = AttributeSpec(
-    "gpuModuleID", _INT, "place of the GPU on its board, where Fabric Manager has partitions", "module_id"
+    "gpuModuleID",
+    _INT,
+    "place of the GPU on its board, where Fabric Manager has partitions",
+    "module_id",
+    most=MAX_ORDINAL,
 )
-PARTITION_1 = AttributeSpec("partition1", _INT, "Fabric Manager's id of the partition of this GPU alone")
-PARTITION_2 = AttributeSpec("partition2", _INT, "Fabric Manager's id of the partition of 2 GPUs that it is in")
-PARTITION_4 = AttributeSpec("partition4", _INT, "Fabric Manager's id of the partition of 4 GPUs that it is in")
-PARTITION_8 = AttributeSpec("partition8", _INT, "Fabric Manager's id of the partition of 8 GPUs that it is in")
+PARTITION_1 = AttributeSpec(
+    "partition1", _INT, "Fabric Manager's id of the partition of this GPU alone", most=_MAX_UINT32
+)
+PARTITION_2 = AttributeSpec(
+    "partition2", _INT, "Fabric Manager's id of the partition of 2 GPUs that it is in", most=_MAX_UINT32
+)
+PARTITION_4 = AttributeSpec(
+    "partition4", _INT, "Fabric Manager's id of the partition of 4 GPUs that it is in", most=_MAX_UINT32
+)
+PARTITION_8 = AttributeSpec(
+    "partition8", _INT, "Fabric Manager's id of the partition of 8 GPUs that it is in", most=_MAX_UINT32
+)
 PARENT_UUID = AttributeSpec("parentUUID", _STRING, "UUID of the GPU that a MIG device is part of", optional=False)
 PROFILE = AttributeSpec("profile", _STRING, "profile of a MIG device, for example 1g.10gb", optional=False)
 PLACEMENT_START = AttributeSpec(
-    "placementStart", _INT, "first memory slice of a MIG device that is made when a claim gets it"
+    "placementStart",
+    _INT,
+    "first memory slice of a MIG device that is made when a claim gets it",
+    most=MAX_MEMORY_SLICES - 1,
 )
-PLACEMENT_SIZE = AttributeSpec("placementSize", _INT, "number of memory slices of such a device")
+PLACEMENT_SIZE = AttributeSpec(
+    "placementSize", _INT, "number of memory slices of such a device", most=MAX_MEMORY_SLICES
+)
 VENDOR_ID = AttributeSpec("vendorID", _STRING, "PCI vendor id, `0x10de`")
 DEVICE_ID = AttributeSpec("deviceID", _STRING, "PCI device id, for example `0x2330`")
-IOMMU_GROUP = AttributeSpec("iommuGroup", _INT, "IOMMU group of a GPU for virtual machines; may change with reboots")
+IOMMU_GROUP = AttributeSpec(
+    "iommuGroup", _INT, "IOMMU group of a GPU for virtual machines; may change with reboots", most=_MAX_INT32
+)
 VGPU_TYPE_NAME = AttributeSpec("vgpuType", _STRING, "type of a vGPU, for example `A100-40C`", optional=False)
 VGPU_MIG_BACKED = AttributeSpec(
-    "vgpuMigBacked", _INT, "1: a vGPU has a GPU instance of its own; 0: it takes turns on the whole GPU"
+    "vgpuMigBacked", _INT, "1: a vGPU has a GPU instance of its own; 0: it takes turns on the whole GPU", most=1
 )
 PARENT_PCI_BUS_ID = AttributeSpec("parentPCIBusID", _STRING, "PCI address of the GPU that a vGPU is part of")
 MDEV_UUID = AttributeSpec(f"{STANDARD_DOMAIN}/mDevUUID", _STRING, "UUID of the mediated device that a vGPU is")

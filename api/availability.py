@@ -7,6 +7,7 @@ scripts that look for free GPUs have other claims in mind. A taint that only inf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -91,9 +92,9 @@ def why_pool_unusable(current: Sequence[ResourceSlice]) -> str:
             return f"slice {page.metadata.name}: {unknown_fields(page.spec.unknown, 'the pool')}"
         if page.spec.skip_node_operations:
             return f"slice {page.metadata.name}: {_SKIPS}"
-    names = [device.name for page in current for device in page.spec.devices]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    return f"device {twice[0]} is published twice" if twice else ""
+    counts = Counter(device.name for page in current for device in page.spec.devices)
+    twice = min((name for name, count in counts.items() if count > 1), default="")
+    return f"device {twice} is published twice" if twice else ""
 
 
 _SKIPS: Final = "skipNodeOperations: GPUs are of no use unless the plugin prepares them: the pool is left alone"

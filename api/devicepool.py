@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dracaena.api import attributes as table
 from dracaena.api import compact
@@ -167,9 +167,13 @@ class _Row:
         return None if row is None else len(row)
 
 
+MOST_SEEN: Final = 100
+"""Letters of a value that a problem repeats."""
+
+
 class _UnreadableDeviceError(Exception):
     def __init__(self, attribute: str, seen: str, expected: str) -> None:
-        self.attribute, self.seen, self.expected = attribute, seen, expected
+        self.attribute, self.seen, self.expected = attribute, seen[:MOST_SEEN], expected
         super().__init__(attribute)
 
 
@@ -189,8 +193,6 @@ def _read_row(device: Device) -> _Row:
     elif gpu_device_name(fields["uuid"]) != device.name:
         raise _UnreadableDeviceError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
     ordinal = _integer(device, table.ORDINAL) or 0
-    if ordinal > table.MAX_ORDINAL:
-        raise _UnreadableDeviceError(table.ORDINAL.name, str(ordinal), f"at most {table.MAX_ORDINAL}")
     levels, nvlinks = _compact(device, table.PCIE_LEVELS, ordinal), _compact(device, table.NVLINKS, ordinal)
     if levels is not None and nvlinks is not None and len(levels) != len(nvlinks):
         raise _UnreadableDeviceError(table.NVLINKS.name, f"{len(nvlinks)} entries", f"{len(levels)} as in pcieLevels")
@@ -236,8 +238,9 @@ def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> Decoded
             profile=_text(device, table.PROFILE) or "",
             memory_bytes=_memory_bytes(device),
         )
-    if not size:
-        raise _UnreadableDeviceError(table.PLACEMENT_SIZE.name, repr(size), "1 or more beside placementStart")
+    left = table.MAX_MEMORY_SLICES - start
+    if not size or size > left:
+        raise _UnreadableDeviceError(table.PLACEMENT_SIZE.name, repr(size), f"1 to {left} from placementStart {start}")
     return DecodedMig(
         name=name,
         uuid="",
@@ -272,8 +275,8 @@ def _value(device: Device, spec: AttributeSpec) -> int | str | None:
         value = attribute.int_value if spec.type is AttributeType.INT else attribute.string
     if value is None:
         raise _UnreadableDeviceError(spec.name, "another type", f"a value of type {spec.type.value}")
-    if isinstance(value, int) and value < 0:
-        raise _UnreadableDeviceError(spec.name, str(value), "0 or more")
+    if spec.type is AttributeType.INT and isinstance(value, int) and not spec.holds(value):
+        raise _UnreadableDeviceError(spec.name, str(value), f"0 to {spec.most}")
     return value
 
 
@@ -292,9 +295,12 @@ def _memory_bytes(device: Device) -> int | None:
     if capacity is None:
         return None
     try:
-        return parse_bytes(capacity.value)
+        count = parse_bytes(capacity.value)
     except ValueError as error:
         raise _UnreadableDeviceError(table.MEMORY_CAPACITY, repr(capacity.value), "a whole number of bytes") from error
+    if count > table.MAX_BYTES:
+        raise _UnreadableDeviceError(table.MEMORY_CAPACITY, capacity.value, f"at most {table.MAX_BYTES} bytes")
+    return count
 
 
 def _compact(device: Device, spec: AttributeSpec, own: int | None) -> tuple[int | None, ...] | None:

@@ -23,6 +23,13 @@ from dracaena.api.tree import render_tree
 
 HIDDEN: Final = "somebody of a namespace that you may not see"
 
+MOST_PAGES: Final = 64
+"""Slices of one node that are read to show it, 4,096 devices: 16 GPUs with all the places of a divided one have 500. A
+node can publish as many as the API server stores, and must not hold up who looks at it."""
+
+MOST_REMARKS: Final = 20
+"""About one node: a screen."""
+
 Held = Mapping[tuple[str, str], Sequence["Holder"]]
 """Pool and device → who has it."""
 
@@ -126,6 +133,11 @@ class PublishedNode:
         return (*(self.gpus[each] for each in sorted(self.gpus) if each not in left_out), *self.migs, *self.vgpus)
 
     @property
+    def parts_of(self) -> Counter[str]:
+        """How many parts claims have of each GPU that is cut on demand, by its UUID."""
+        return Counter(part.parent_uuid for part in self.migs if part.start is not None)
+
+    @property
     def free(self) -> int:
         """Devices that are free."""
         return sum(device.is_free for device in self.devices)
@@ -219,7 +231,7 @@ def node_status(
 ) -> PublishedNode:
     """Return what a node publishes. `pages` are all its slices, at least one, with the taints of DeviceTaintRules.
     Cost: O(GPUs²)."""
-    current = current_pages(pages)
+    current = shown_pages(pages)
     pool_name = current[0].spec.pool.name
     decoded = decode_pool(device for page in current for device in page.spec.devices)
     published = {item.ordinal: item for item in decoded.gpus}
@@ -260,8 +272,8 @@ def node_status(
             for item in decoded.mig_devices
             if item.start is None or (pool_name, item.name) in held
         ),
-        cut_gpus(decoded.mig_devices, {device for pool, device in held if pool == pool_name}),
-        tuple(remarks_of(driver, pages, node)) + tuple(problem.text for problem in decoded.problems),
+        cut_gpus(decoded.mig_devices, {mig.name for mig in decoded.mig_devices if (pool_name, mig.name) in held}),
+        few((*remarks_of(driver, pages, node), *(problem.text for problem in decoded.problems))),
         tuple(replace(status_of(item.name), profile=item.type_name, capacity={}) for item in decoded.vgpus),
         None if node is None else mig_layout_status(driver, node),
         {
@@ -286,6 +298,12 @@ def handed_devices(current: Sequence[ResourceSlice]) -> Mapping[str, str]:
     return {device: counter_set for device, counter_set in sets.items() if counter_set in names}
 
 
+def shown_pages(pages: Sequence[ResourceSlice]) -> list[ResourceSlice]:
+    """Return the slices of the newest generation, the first MOST_PAGES by name. There is at least one if `pages` has
+    one."""
+    return sorted(current_pages(pages), key=lambda page: page.metadata.name)[:MOST_PAGES]
+
+
 MOST_TAINTS: Final = 8
 """Different taints named in a node's remarks: a node of 8 GPUs rarely has two."""
 
@@ -294,8 +312,10 @@ def remarks_of(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -
     """Yield why devices of a node that nobody has may not be given, and what else their taints say, in words. `pages`:
     see node_status()."""
     yield from why_nothing_given(pages, node)
+    if (more := len(current_pages(pages)) - MOST_PAGES) > 0:
+        yield f"the devices of {more} more slices of its pool are not shown"
     ours = taint_key(driver)
-    devices = [device for page in current_pages(pages) for device in page.spec.devices]
+    devices = [device for page in shown_pages(pages) for device in page.spec.devices]
     if devices and not any(taint.key == ours for device in devices for taint in device.taints):
         yield "kube-scheduler allocates here"
     yield from _taint_remarks(Counter(each for device in devices for each in _taints(device, ours)))
@@ -314,11 +334,17 @@ def _taint_remarks(others: Mapping[tuple[str, bool], int]) -> Iterator[str]:
         yield f"{len(others) - MOST_TAINTS} more taints on its devices"
 
 
+def few(remarks: Sequence[str]) -> tuple[str, ...]:
+    """Return the first MOST_REMARKS, and how many more there are."""
+    more = len(remarks) - MOST_REMARKS
+    return tuple(remarks) if more <= 0 else (*remarks[:MOST_REMARKS], f"and {more} more remarks")
+
+
 def tree_lines(node: PublishedNode) -> Iterator[str]:
     """Yield the tree of a node with who has what, as text."""
     yield f"{node.name}: {node.free} of {counted(len(node.devices), 'device')} free, {node.product}"
     yield from (f"  {line}" for line in (*node.remarks, *([] if node.layout is None else [node.layout])))
-    labels = {ordinal: _label_of_gpu(node, ordinal) for ordinal in range(len(node.machine.gpus))}
+    labels = dict(enumerate(_labels_of_gpus(node)))
     if labels:
         yield from (f"  {line}" for line in render_tree(node.machine, labels, node.partitions))
     parts = (*(mig for mig in node.migs if mig.start is None), *node.vgpus)
@@ -329,20 +355,23 @@ def tree_lines(node: PublishedNode) -> Iterator[str]:
         yield from (f"    {part.profile} at {part.start}  [{labels_of_parts[part.name]}]" for part in gpu.parts)
 
 
-def _label_of_gpu(node: PublishedNode, ordinal: int) -> str:
-    if ordinal not in node.gpus:
-        return "not published"
-    uuid = node.machine.gpus[ordinal].uuid
-    count = sum(part.parent_uuid == uuid and part.start is not None for part in node.migs)
-    if count:
-        return f"cut into {counted(count, 'part')}"
-    device = node.gpus[ordinal]
-    address = pci_bus_id_in(device.name)
-    if address is not None:
-        words = label_of(device) if device.name in {each.name for each in node.devices} else "the same GPU as above"
-        return f"for virtual machines, {address}: {words}"
-    had = any(node.gpus[vfio].holders for vfio, whole in node.handed.items() if whole == ordinal)
-    return "given to a virtual machine" if had else label_of(device)
+def _labels_of_gpus(node: PublishedNode) -> Iterator[str]:
+    """Yield who has each GPU, in words, in ordinal order."""
+    parts, named = node.parts_of, {each.name for each in node.devices}
+    given = {whole for vfio, whole in node.handed.items() if node.gpus[vfio].holders}
+    for ordinal, gpu in enumerate(node.machine.gpus):
+        if ordinal not in node.gpus:
+            yield "not published"
+            continue
+        device = node.gpus[ordinal]
+        address = pci_bus_id_in(device.name)
+        if count := parts[gpu.uuid]:
+            yield f"cut into {counted(count, 'part')}"
+        elif address is not None:
+            words = label_of(device) if device.name in named else "the same GPU as above"
+            yield f"for virtual machines, {address}: {words}"
+        else:
+            yield "given to a virtual machine" if ordinal in given else label_of(device)
 
 
 def label_of(device: DeviceStatus) -> str:

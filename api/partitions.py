@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from operator import ge, sub
 from typing import Final, Generic, TypeVar
 
+from dracaena.api import attributes as table
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, DeviceAttribute
 
@@ -20,9 +21,9 @@ D = TypeVar("D")
 Left = tuple[int, ...]
 """What is left of each counter of one GPU, in the order of its geometry: the state of the GPU."""
 
-PROFILE: Final = "profile"
-START: Final = "placementStart"
-SIZE: Final = "placementSize"
+PROFILE: Final = table.PROFILE.name
+START: Final = table.PLACEMENT_START.name
+SIZE: Final = table.PLACEMENT_SIZE.name
 
 MAX_PLACES: Final = 256
 """The most devices that draw on the counters of one GPU: its places, and the whole GPU. An H100 has 25 places. Working
@@ -170,5 +171,7 @@ def _is_simple(device: Device, ours: Collection[str]) -> bool:
 
 
 def _is_place(device: Device) -> bool:
-    found = [device.attributes.get(name, DeviceAttribute()) for name in (PROFILE, START, SIZE)]
-    return found[0].string is not None and found[1].int_value is not None and found[2].int_value is not None
+    profile, start, size = (device.attributes.get(name, DeviceAttribute()) for name in (PROFILE, START, SIZE))
+    if profile.string is None or start.int_value is None or size.int_value is None:
+        return False
+    return table.PLACEMENT_START.holds(start.int_value) and table.PLACEMENT_SIZE.holds(size.int_value)

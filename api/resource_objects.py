@@ -8,7 +8,7 @@ may be nested as deep as its author likes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -20,14 +20,18 @@ _NO_FIELD: Final = "\ufdd0"
 """Prefix of names that no field of the API has: such fields are our own notes, and are never sent."""
 
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""The API's integers. Those of a device of ours are bounded further where they are read (api.attributes)."""
+
+
 class DeviceAttribute(Wire, frozen=True, forbid_unknown_fields=True):
     """One attribute of a device: exactly one field is set. Lists are behind a gate that is off in 1.36."""
 
-    int_value: int | None = msgspec.field(default=None, name="int")
+    int_value: Int64 | None = msgspec.field(default=None, name="int")
     bool_value: bool | None = msgspec.field(default=None, name="bool")
     string: str | None = None
     version: str | None = None
-    ints: list[int] | None = None
+    ints: list[Int64] | None = None
     bools: list[bool] | None = None
     strings: list[str] | None = None
     versions: list[str] | None = None
@@ -100,8 +104,8 @@ class ResourcePool(Wire, frozen=True, forbid_unknown_fields=True):
     """spec.pool of a ResourceSlice."""
 
     name: str
-    generation: int
-    resource_slice_count: int
+    generation: Int64
+    resource_slice_count: Int64
 
 
 class ResourceSliceSpec(Wire, frozen=True, forbid_unknown_fields=True):

@@ -56,9 +56,6 @@ __all__ = [
 
 _WHOLE: Mapping[str, int] = {"whole": 1}
 
-_MAX_INT = 2**63 - 1
-"""The API's int is an int64."""
-
 
 def encode_devices(machine: Machine) -> tuple[Device, ...]:
     """Return, without taints, one device per GPU in ordinal order, then one per MIG device in the machine's order, then
@@ -316,8 +313,7 @@ def _vgpu_values(vgpu: Vgpu, groups: _Groups, parent: int | None) -> Iterator[tu
     for spec in (table.MDEV_UUID, table.MDEV_UUID_FOR_KUBEVIRT) if vgpu.is_mediated else (table.PCI_BUS_ID,):
         yield spec, vgpu.identity
     yield table.IOMMU_GROUP, vgpu.iommu_group
-    if vgpu.numa_node is not None and vgpu.numa_node <= table.MAX_NUMA_NODE:
-        yield table.NUMA_NODE, vgpu.numa_node
+    yield table.NUMA_NODE, vgpu.numa_node
     yield table.PCIE_ROOT, vgpu.pcie_root
     if parent is not None:
         yield table.PCIE_SWITCH, groups.switch[parent]
@@ -326,18 +322,13 @@ def _vgpu_values(vgpu: Vgpu, groups: _Groups, parent: int | None) -> Iterator[tu
 
 def _link_values(topology: Topology, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
     yield table.ORDINAL, ordinal
-    yield table.NUMA_NODE, _numa_node(topology, ordinal)
+    yield table.NUMA_NODE, topology.numa_nodes[ordinal]
     yield table.PCIE_SWITCH, groups.switch[ordinal]
     yield table.HOST_BRIDGE, groups.host_bridge[ordinal]
     yield table.PCIE_LEVELS, _row(topology, ordinal, lambda link: compact.level_number(link.level))
     yield table.NVLINKS, _row(topology, ordinal, lambda link: link.nvlinks)
     if topology.nics:
         yield table.NIC_LEVELS, compact.encode(compact.level_number(nic.levels[ordinal]) for nic in topology.nics)
-
-
-def _numa_node(topology: Topology, ordinal: int) -> int | None:
-    numa_node = topology.numa_nodes[ordinal]
-    return numa_node if numa_node is not None and numa_node <= table.MAX_NUMA_NODE else None
 
 
 def _row(topology: Topology, ordinal: int, entry: Callable[[Link], int | None]) -> str:
@@ -352,8 +343,7 @@ def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
     if isinstance(value, bool):
         return DeviceAttribute(bool_value=value) if spec.type is AttributeType.BOOL else None
     if isinstance(value, int):
-        fits = spec.type is AttributeType.INT and 0 <= value <= _MAX_INT
-        return DeviceAttribute(int_value=value) if fits else None
+        return DeviceAttribute(int_value=value) if spec.holds(value) else None
     if spec.type is AttributeType.VERSION:
         version = to_semver(value)
         return None if version is None else DeviceAttribute(version=version)
@@ -369,7 +359,6 @@ def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
 
 
 def _memory(count_bytes: int | None) -> dict[str, DeviceCapacity]:
-    # A Quantity of more bytes than int64 holds is stored as the largest int64, which is not what was sent.
-    if count_bytes is None or not 0 <= count_bytes <= _MAX_INT:
+    if count_bytes is None or not 0 <= count_bytes <= table.MAX_BYTES:
         return {}
     return {table.MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(count_bytes))}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api.attributes import MAX_MEMORY_SLICES
 from dracaena.api.devicepool import DecodedMig
 
 CELL: Final = 3
@@ -16,16 +17,19 @@ TAKEN: Final = "─"
 
 
 def draw_slices(slices: int, parts: Iterable[tuple[int, int, str]]) -> str:
-    """Return one line: a cell for each slice, each part as a bar with the beginning of its profile.
+    """Return one line: a cell for each slice, MAX_MEMORY_SLICES at most, each part as a bar with the beginning of its
+    profile.
 
     `parts`: start, number of slices and profile of each, without overlaps.
-    `[4g───────── ·  ·  1g ·]` is 4g at 0 and 1g at 6 of eight slices.
+    `[4g───────── ·  ·  1g ·]` is 4g at 0 and 1g at 6 of eight slices. Cost: O(parts), whatever the numbers say.
     """
+    slices = min(slices, MAX_MEMORY_SLICES)
     cells = [FREE.ljust(CELL)] * slices
     for start, size, profile in parts:
-        bar = (profile.partition(".")[0][: CELL - 1].ljust(CELL * size - 1, TAKEN)).ljust(CELL * size)
         for number in range(max(start, 0), min(start + size, slices)):
-            cells[number] = bar[CELL * (number - start) :][:CELL]
+            beginning = profile.partition(".")[0][: CELL - 1] if number == start else ""
+            width = CELL - 1 if number == start + size - 1 else CELL
+            cells[number] = beginning.ljust(width, TAKEN).ljust(CELL)
     return f"[{''.join(cells).rstrip()}]"
 
 

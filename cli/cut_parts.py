@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dracaena.api.devicepool import decode_pool
+from dracaena.api.node_status import shown_pages
 from dracaena.api.slice_drawing import cut_gpus
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class CutParts:
     def _of_pool(self, pool: str) -> tuple[DecodedMig, ...]:
         if pool not in self._migs:
             pages = self._pages.get(pool, [])
-            newest = max((page.spec.pool.generation for page in pages), default=0)
-            current = [page for page in pages if page.spec.pool.generation == newest]
+            current = shown_pages(pages) if pages else []
             self._migs[pool] = decode_pool(device for page in current for device in page.spec.devices).mig_devices
         return self._migs[pool]
 

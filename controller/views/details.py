@@ -24,12 +24,18 @@ from dracaena.controller.views.summary import waiting_pod
 MOST_TREES: Final = 50
 """Nodes that /graph draws as trees: some 100 KiB. Beyond that each gets one line, and ?node=NAME draws its tree."""
 
+MOST_GPUS: Final = 32
+"""Of a node that /graph draws beside others: 16, each of them for containers and for virtual machines. What a tree
+costs grows with the square, so a node that publishes more gets one line, too, and ?node=NAME draws it."""
+
 
 def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
     """Return the JSON form of one node; docs/page.md promises it."""
     shown = without_names(node, sight)
     topology = shown.machine.topology
-    groups = _nvlink_groups(topology)
+    groups, parts = _nvlink_groups(topology), shown.parts_of
+    devices = {mig.name: mig for mig in shown.migs}
+    indexes = {gpu.uuid: gpu.index for gpu in reversed(shown.machine.gpus)}
     return {
         "name": shown.name,
         "product": shown_text(shown.product),
@@ -37,11 +43,11 @@ def node_view(node: PublishedNode, sight: Sight) -> dict[str, Any]:
         "free": shown.free,
         "remarks": [shown_text(remark) for remark in shown.remarks],
         "tree": _tree(build_tree(topology)),
-        "gpus": [_gpu(shown, ordinal, groups) for ordinal in range(topology.gpu_count)],
+        "gpus": [_gpu(shown, ordinal, groups, parts) for ordinal in range(topology.gpu_count)],
         "partitions": shown.linked_sets,
         "matrix": [list(row) for row in topology.matrix()],
         "migs": [_device(part) for part in (*shown.migs, *shown.vgpus) if part.start is None],
-        "cut": [_cut(shown, gpu) for gpu in shown.cut],
+        "cut": [_cut(gpu, indexes.get(gpu.uuid), devices) for gpu in shown.cut],
     }
 
 
@@ -62,7 +68,9 @@ def _tree(node: TreeNode) -> dict[str, Any]:
     return {"level": level, "assumed": node.assumed, "children": [_tree(child) for child in node.children]}
 
 
-def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dict[str, Any]:
+def _gpu(
+    node: PublishedNode, ordinal: int, groups: Sequence[int | None], parts_of: Mapping[str, int]
+) -> dict[str, Any]:
     gpu, device = node.machine.gpus[ordinal], node.gpus.get(ordinal)
     found: dict[str, Any] = {
         "index": gpu.index,
@@ -71,7 +79,7 @@ def _gpu(node: PublishedNode, ordinal: int, groups: Sequence[int | None]) -> dic
     }
     if device is None:
         return {**found, "state": "not published", "label": "not published", "heldBy": []}
-    parts = sum(part.parent_uuid == gpu.uuid and part.start is not None for part in node.migs)
+    parts = parts_of.get(gpu.uuid, 0)
     label = f"cut into {counted(parts, 'part')}" if parts else label_of(device)
     state = "shared" if parts or device.shares else _state(device)
     product = {"product": shown_text(gpu.product_name or ""), "uuid": shown_text(gpu.uuid)}
@@ -107,9 +115,7 @@ def _amount(holder: Holder, capacity: Mapping[str, str]) -> dict[str, Any]:
     return {"amount": shown_text(amounts_in_words(holder.consumed)), "percent": percent, "mode": holder.mode}
 
 
-def _cut(node: PublishedNode, gpu: DrawnGpu) -> dict[str, Any]:
-    devices = {mig.name: mig for mig in node.migs}
-    index = next((each.index for each in node.machine.gpus if each.uuid == gpu.uuid), None)
+def _cut(gpu: DrawnGpu, index: int | None, devices: Mapping[str, DeviceStatus]) -> dict[str, Any]:
     return {
         "gpu": index,
         "slices": gpu.slices,
@@ -189,6 +195,9 @@ def graph_text(snapshot: ClusterSnapshot, sight: Sight, *, node: str = "") -> st
         return "\n".join((*_printable(map(_line, snapshot.lines)), "?node=NAME draws the tree of a node")) + "\n"
     trees = []
     for line in snapshot.lines:
+        if len(line.cells) > MOST_GPUS:
+            trees += [*_printable(iter((f"{_line(line)}; ?node={line.name} draws its tree",))), ""]
+            continue
         found = snapshot.node(line.name)
         trees += [] if found is None else [*_printable(tree_lines(without_names(found, sight))), ""]
     return "\n".join(trees or [f"no node publishes devices of {snapshot.driver}", ""])

@@ -13,10 +13,10 @@ from typing import Final
 
 from dracaena.api import attributes as table
 from dracaena.api.attributes import AttributeSpec
-from dracaena.api.availability import current_pages, why_not_given, why_nothing_given
+from dracaena.api.availability import why_not_given, why_nothing_given
 from dracaena.api.device_taints import keeping_off
 from dracaena.api.names import taint_key
-from dracaena.api.node_status import DeviceStatus, Held, Holder, handed_devices, remarks_of
+from dracaena.api.node_status import DeviceStatus, Held, Holder, few, handed_devices, remarks_of, shown_pages
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import Device, ResourceSlice
 
@@ -87,7 +87,7 @@ class NodeLine:
 
 def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) -> PoolLine:
     """Read the slices of one node, at least one. Cost: O(devices)."""
-    current = current_pages(pages)
+    current = shown_pages(pages)
     gpus: list[GpuPlace] = []
     migs: list[str] = []
     vgpus: list[str] = []
@@ -104,7 +104,10 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         if kind == table.VGPU_TYPE:
             vgpus.append(device.name)
         elif kind != table.MIG_TYPE:
-            gpus.append(_gpu(device, taint_key(driver), is_available=is_available))
+            ordinal = _number(device, table.ORDINAL)
+            if ordinal is None:
+                continue
+            gpus.append(_gpu(device, ordinal, taint_key(driver), is_available=is_available))
             products[_text(device, table.PRODUCT_NAME) or "unknown product"] += 1
         elif _number(device, table.PLACEMENT_START) is None:
             migs.append(device.name)
@@ -117,7 +120,7 @@ def pool_line(driver: str, pages: Sequence[ResourceSlice], node: Node | None) ->
         (*sorted(migs), *sorted(vgpus)),
         frozenset(unavailable.intersection((*migs, *vgpus))),
         parts,
-        tuple(remarks_of(driver, pages, node)),
+        few(tuple(remarks_of(driver, pages, node))),
         gives=gives,
         handed=handed,
     )
@@ -167,13 +170,13 @@ def _open_gpus(pool: PoolLine, signs: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted(groups.values(), reverse=True))
 
 
-def _gpu(device: Device, own_taint: str, *, is_available: bool) -> GpuPlace:
+def _gpu(device: Device, ordinal: int, own_taint: str, *, is_available: bool) -> GpuPlace:
     is_ours = any(taint.key == own_taint for taint in keeping_off(device.taints))
     shared = device.allow_multiple_allocations
     return GpuPlace(
         device.name,
         _text(device, table.UUID) or "",
-        min(_number(device, table.ORDINAL) or 0, table.MAX_ORDINAL),
+        ordinal,
         _number(device, table.NVLINK_GROUP),
         is_open=is_ours and _text(device, table.TYPE) != table.VFIO_TYPE,
         is_available=is_available,
@@ -195,4 +198,4 @@ def _text(device: Device, spec: AttributeSpec) -> str | None:
 def _number(device: Device, spec: AttributeSpec) -> int | None:
     attribute = device.attributes.get(spec.name)
     number = None if attribute is None else attribute.int_value
-    return None if number is None or number < 0 else number
+    return number if number is not None and spec.holds(number) else None

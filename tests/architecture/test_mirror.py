@@ -34,6 +34,7 @@ WHOLE_PACKAGE = {
         "functions": "what holds for the functions of every file",
         "vectors": "each function and overload as Kubernetes has recorded it",
     },
+    "cli": {"hostile_slices": "what a node may cost whoever looks at it, by each command and by the page"},
     "cel/values/regex": {"vectors": "patterns and texts with the answers of Go's regexp"},
     "controller": {
         "doubled_devices": "orders of events in which a device once went to two claims, through all services",

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
+from dracaena.api import attributes as table
 from dracaena.api.confidential import CC_MODES
 from dracaena.api.links import MAX_NVLINKS, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
@@ -99,27 +100,30 @@ def topologies(draw: st.DrawFn, largest: int = 16) -> Topology:
     )
 
 
+def _numbers(spec: table.AttributeSpec) -> st.SearchStrategy[int | None]:
+    return st.none() | st.integers(0, spec.most)
+
+
 @st.composite
 def machines(draw: st.DrawFn, largest: int = 16) -> Machine:
     """Machines whose every value fits into a ResourceSlice."""
     topology = draw(topologies(largest))
     text = st.none() | st.text(max_size=16)
-    number = st.none() | st.integers(0, 2**31)
     version = st.none() | st.sampled_from(["535.104.05", "12.2", "570.86.15", "9.0", "1.2.3.4", "unknown"])
     gpus = tuple(
         Gpu(
             uuid=f"GPU-{uuid.UUID(int=draw(st.integers(0, 2**96)) * 16 + place)}",
-            index=draw(st.integers(0, 63)) * 16 + place,
+            index=draw(st.integers(0, 7)) * 16 + place,
             minor=place if draw(st.booleans()) else None,
             product_name=draw(text),
             brand=draw(text),
             architecture=draw(text),
             cuda_compute_capability=draw(version),
             memory_bytes=draw(st.none() | st.integers(0, 2**45)),
-            nvlink_count=draw(number),
-            nvlink_generation=draw(number),
-            pcie_generation=draw(number),
-            pcie_width=draw(number),
+            nvlink_count=draw(_numbers(table.NVLINK_COUNT)),
+            nvlink_generation=draw(_numbers(table.NVLINK_GENERATION)),
+            pcie_generation=draw(_numbers(table.PCIE_GENERATION)),
+            pcie_width=draw(_numbers(table.PCIE_WIDTH)),
             fabric_clique=draw(text),
             cc_capable=draw(st.none() | st.booleans()),
             cc_mode=draw(st.none() | st.sampled_from(CC_MODES)),

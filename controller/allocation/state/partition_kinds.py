@@ -22,7 +22,7 @@ from dracaena.api.partitions import (
     Partitions,
     partitioned_sets,
 )
-from dracaena.api.quantity import parse_quantity
+from dracaena.api.quantity import NANO, parse_quantity
 from dracaena.api.resource_objects import Device, ResourceSlice
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.read.taints import timeless
@@ -48,7 +48,7 @@ def with_partitions(driver: str, pool: NodePool, slices: Iterable[ResourceSlice]
     )
     try:
         gpus = tuple(found)
-    except ValueError:  # an amount that does not parse: the rules cannot use the pool either
+    except ValueError:  # no GPU's amounts; those that do not parse, the rules cannot use either
         return pool.kind
     parts = {pool.order[number] for one in gpus for number in one.numbers}
     return replace(pool.kind, partitions=Partitions(gpus, bool(set(pool.others) - parts)))
@@ -76,6 +76,8 @@ class _PartReader:
     def gpu(self, counter_set: str, declared: Mapping[str, int]) -> PartitionedGpu[PublishedDevice]:
         """Return the GPU of a counter set. Raises ValueError for what cannot be read."""
         slices = sorted((name for name in declared if _slice_number(name) is not None), key=_slice_number_or_0)
+        if any(declared[name] > NANO for name in slices):
+            raise ValueError(f"counter set {counter_set} has a memory slice more than once")
         counters = (*slices, *sorted(declared.keys() - set(slices)))
         numbers = self._of_set[counter_set]
         parts = tuple(number for number in numbers if self._devices[number].name not in self._pool.devices)
