@@ -16,6 +16,9 @@ from dracaena.controller.allocation.score.choices import Engine
 from support.mig_tables import Layout, MigPart, Product, is_legal, possible
 from support.slow_node_rank import no_demands, node_rank
 
+EITHER = "either"
+"""Asked for as a profile: a whole GPU or any part. Which is better is not defined, only what is legal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -93,14 +96,22 @@ def ways_on(node: CutNode, pod: Sequence[Asked]) -> Iterator[Ways]:
 
 
 def _offers(node: CutNode, asked: Asked) -> list[tuple[int, MigPart | None]]:
+    whole: list[tuple[int, MigPart | None]] = [(number, None) for number, gpu in enumerate(node.gpus) if gpu.is_free]
     if asked.profile is None:
-        return [(number, None) for number, gpu in enumerate(node.gpus) if gpu.is_free]
+        return whole
+    return [
+        *(whole if asked.profile == EITHER else ()),
+        *_parts_offered(node, asked.profile),
+    ]
+
+
+def _parts_offered(node: CutNode, profile: str) -> list[tuple[int, MigPart | None]]:
     return [
         (number, part)
         for number, gpu in enumerate(node.gpus)
         if gpu.cut is not None and not gpu.is_held
         for part in gpu.cut.parts()
-        if part.profile == asked.profile and part not in gpu.parts
+        if profile in (part.profile, EITHER) and part not in gpu.parts
     ]
 
 

@@ -43,6 +43,8 @@ class PartQuestion:
     """Whether no two parts may be of the same GPU (distinctAttribute)."""
     is_exact: bool = False
     """Whether each request gets parts or whole GPUs here, and no constraint is left for the rules to judge."""
+    has_either: bool = False
+    """Whether a request that gets whole GPUs here may have parts too, so that only the rules know that nothing fits."""
     demands: tuple[tuple[int, ...], ...] = field(init=False)
     """The places in `parts` of requests that may have the same parts whatever values they agree on: seven requests for
     one part each are one demand for seven, not 2^7 ways to serve some of them."""
@@ -55,7 +57,8 @@ class PartQuestion:
 
 
 def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int], selectors: Selectors) -> PartQuestion:
-    """Return what a pod asks of the nodes of a kind. A request gets parts if places match it and no whole GPU does.
+    """Return what a pod asks of the nodes of a kind. A request gets parts if places match it and no whole GPU does;
+    one that means both is served with whole GPUs, and where these are short by the first parts that the rules allow.
     `whole_masks`: the whole GPUs that each request may have. Cost: O(requests × places), with selectors evaluated once
     for each.
     """
@@ -83,7 +86,10 @@ def part_question(kind: NodeKind, question: Question, whole_masks: Sequence[int]
             options = [cut for one in options for cut in _agreeing_gpus(kind, one, at, match.attribute)]
         else:
             is_exact = False
-    return PartQuestion(kind, parts, whole, tuple(options), apart, is_exact and not kind.partitions.has_more)
+    either = bool(parts) and any(
+        _matching(one, question, place, selectors) for place in whole for one in kind.partitions.gpus
+    )
+    return PartQuestion(kind, parts, whole, tuple(options), apart, is_exact and not kind.partitions.has_more, either)
 
 
 def _matching(one: PartitionedGpu[PublishedDevice], question: Question, place: int, selectors: Selectors) -> int:

@@ -127,9 +127,12 @@ class PartRules:
         return one_number((*told, 0, 0, state.free.bit_count()))
 
     def _may_give_more(self, question: PartQuestion) -> bool:
-        """Whether a request may get a device that is neither a whole GPU nor a part that is cut on demand."""
-        return question.kind.partitions.has_more or len(question.parts) + len(question.whole) < len(
-            self._question.counts
+        """Whether a request may get a device that no place counts with: one that is neither a whole GPU nor a part that
+        is cut on demand, or a part where places give it a whole GPU."""
+        return (
+            question.has_either
+            or question.kind.partitions.has_more
+            or len(question.parts) + len(question.whole) < len(self._question.counts)
         )
 
     def _refusal(self, question: PartQuestion) -> str:
