@@ -203,7 +203,7 @@ def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
 def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record after the server showed a newer state of the same claim. Raises NotAllowedError."""
     event = _shown(claim)
-    if record.doubts:
+    if any(doubt.since_s > now_s for doubt in record.doubts):
         known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
         record = replace(record, doubts=known)
     if event is RecordEvent.SHOWN_FREE:

@@ -17,7 +17,7 @@ A bind that starts later has to write a reservation first, and we see that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,18 +42,27 @@ BEHIND_S: Final = 15.0
 live server lags."""
 
 
-def standing(doubts: Iterable[Doubt], unbound: Iterable[PodRecord], now_s: float, bounds: Bounds) -> tuple[Doubt, ...]:
-    """Return which of a claim's doubts still stand. `unbound` are all pods without a node that name the claim.
+Unbound = Mapping[str, PodRecord]
+"""UID → each pod without a node that names a claim. By UID, because there may be a doubt about each of them."""
+
+
+def by_uid(pods: Iterable[PodRecord]) -> Unbound:
+    """Return pods as the functions here look them up."""
+    return {pod.uid: pod for pod in pods}
+
+
+def standing(doubts: Iterable[Doubt], unbound: Unbound, now_s: float, bounds: Bounds) -> tuple[Doubt, ...]:
+    """Return which of a claim's doubts still stand. Cost: a step for each doubt, and one for each pod if there is one
+    about any of them.
 
     Because our watch of pods may lag, a doubt about any other pod stands too, until the claim's record is told that the
     pod is gone (claim_record.settle). A doubt about no pod in particular stands until the watch must have shown all
     pods that it may be about.
     """
-    pods = tuple(unbound)
     return tuple(
         doubt
         for doubt in doubts
-        if now_s < all_known_s(doubt) or not is_known(doubt, pods) or unproven(doubt, pods, bounds)
+        if now_s < all_known_s(doubt) or not is_known(doubt, unbound) or unproven(doubt, unbound, bounds)
     )
 
 
@@ -73,18 +82,20 @@ def earliest_request_s(doubt: Doubt, now_s: float, bounds: Bounds) -> float:
     return over_s if now_s >= over_s else doubt.since_s + bounds.settle_s
 
 
-def unproven(doubt: Doubt, unbound: Iterable[PodRecord], bounds: Bounds) -> tuple[PodRecord, ...]:
+def unproven(doubt: Doubt, unbound: Unbound, bounds: Bounds) -> tuple[PodRecord, ...]:
     """Return the unbound pods of a doubt that are not proven safe yet."""
-    return tuple(pod for pod in unbound if _is_about(doubt, pod) and not _is_proven(pod, doubt, bounds))
+    return tuple(pod for pod in _about(doubt, unbound) if not _is_proven(pod, doubt, bounds))
 
 
-def is_known(doubt: Doubt, unbound: Iterable[PodRecord]) -> bool:
+def is_known(doubt: Doubt, unbound: Unbound) -> bool:
     """Whether the watch shows the pod of a doubt without a node."""
-    return doubt.pod is None or any(pod.uid == doubt.pod.uid for pod in unbound)
+    return doubt.pod is None or doubt.pod.uid in unbound
 
 
-def _is_about(doubt: Doubt, pod: PodRecord) -> bool:
-    return pod.first_seen_s <= all_known_s(doubt) if doubt.pod is None else pod.uid == doubt.pod.uid
+def _about(doubt: Doubt, unbound: Unbound) -> Iterable[PodRecord]:
+    if doubt.pod is None:
+        return (pod for pod in unbound.values() if pod.first_seen_s <= all_known_s(doubt))
+    return (unbound[doubt.pod.uid],) if doubt.pod.uid in unbound else ()
 
 
 def _is_proven(pod: PodRecord, doubt: Doubt, bounds: Bounds) -> bool:

@@ -13,6 +13,7 @@ from dracaena.controller.lifecycle.proof import (
     BEHIND_S,
     Bounds,
     all_known_s,
+    by_uid,
     earliest_request_s,
     is_known,
     last_bind_s,
@@ -29,6 +30,10 @@ come: it then finds its devices on the node chosen for it."""
 UNRESERVED_THOUGH_NAMED_S: Final = 60.0
 """How long a claim that pods name must be without a reservation before it is cleared. Twice the patience with pods that
 are judged (prospects.UNRESERVED_S), so that those are judged first and their node is left out for them."""
+
+
+PROBED_AT_ONCE: Final = 20
+"""Pods of one step. Each step looks at all pods of its claim once, and each pod costs two requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,10 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask the server for a pod, and mark its condition so that we can see kube-scheduler's next failing attempt."""
+    """Ask the server for pods, and mark their conditions so that we can see kube-scheduler's next failing attempts."""
 
-    pod: PodIdentity
+    pods: tuple[PodIdentity, ...]
+    """At most PROBED_AT_ONCE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +195,23 @@ def _keeps_a_pod_waiting(record: ClaimRecord, naming: Naming) -> bool:
 
 def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds) -> Step | None:
     """Return the step that brings a proof nearer, None when no doubt is left."""
-    doubts = standing(about, naming.unbound, now_s, bounds)
+    unbound = by_uid(naming.unbound)
+    doubts = standing(about, unbound, now_s, bounds)
     if not doubts:
         return None
-    looks = []
+    looks, probed = [], dict[PodIdentity, None]()
     for doubt in doubts:
-        if not is_known(doubt, naming.unbound):
+        if not is_known(doubt, unbound):
             return Find(doubt)
         from_s = earliest_request_s(doubt, now_s, bounds)
         if from_s > now_s:
             looks.append(from_s - now_s)
             continue
-        pods = unproven(doubt, naming.unbound, bounds)
+        pods = unproven(doubt, unbound, bounds)
         for pod in pods:
             if pod.requested_s < from_s or (pod.said is not None and not pod.probed):
-                return Probe(PodIdentity(pod.key, pod.uid))
+                probed[PodIdentity(pod.key, pod.uid)] = None
+        if len(probed) >= PROBED_AT_ONCE:
+            break
         looks.append((last_bind_s(doubt, bounds) if pods else all_known_s(doubt)) - now_s)
-    return Look(min(looks))
+    return Probe((*probed,)[:PROBED_AT_ONCE]) if probed else Look(min(looks))

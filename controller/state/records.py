@@ -16,7 +16,7 @@ from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import PodRecord, is_unbound, read_unbound, see
-from dracaena.controller.lifecycle.proof import Bounds, standing
+from dracaena.controller.lifecycle.proof import Bounds, by_uid, standing
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of
 
@@ -382,8 +382,9 @@ class Records:
         if not doubts:
             return record
         open_ones = [doubt for doubt in doubts if doubt.pod is None or not self._is_known_over(doubt.pod)]
-        stand = standing(open_ones, self.pods_of(record.key).unbound, now_s, self._bounds)
-        return claim_record.settle(record, doubts - {*stand})
+        stand = standing(open_ones, by_uid(self.pods_of(record.key).unbound), now_s, self._bounds)
+        over = doubts - {*stand}
+        return claim_record.settle(record, over) if over else record
 
     def _is_known_over(self, pod: PodIdentity) -> bool:
         """Whether the watch had shown the pod on a node, ended or being deleted before the doubt about it arose."""

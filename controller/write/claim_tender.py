@@ -9,6 +9,7 @@ which conflicts if the claim was reserved in between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -19,7 +20,19 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import RecordEvent
-from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
+from dracaena.controller.lifecycle.tending import (
+    PROBED_AT_ONCE,
+    Clear,
+    Drop,
+    Find,
+    Keep,
+    Look,
+    Probe,
+    Read,
+    Release,
+    Reserve,
+    Step,
+)
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, PodApi
 from dracaena.controller.queue.charging import Charging
@@ -97,7 +110,7 @@ class ClaimTender:
             claim = self._claims.read_claim(record.shown.metadata.namespace, record.shown.metadata.name)
             self._cluster.was_read(claim, record, after_doubt=True)
         elif isinstance(step, Probe):
-            return self._probe(step.pod)
+            return self._probe_all(step.pods)
         elif isinstance(step, Find):
             return self._find(record, step.doubt)
         elif isinstance(step, Keep):
@@ -164,6 +177,12 @@ class ClaimTender:
         pod = self._read(record.share.pod) if record.share is not None else None
         if pod is not None and node is not None:
             self._nomination.clear(pod, node)
+
+    def _probe_all(self, pods: Sequence[PodIdentity]) -> float | None:
+        waits = [wait_s for wait_s in map(self._probe, pods) if wait_s is not None]
+        if len(pods) == PROBED_AT_ONCE:
+            waits.append(SHORTEST_LOOK_S)  # a claim that very many pods name must not keep a worker from the others
+        return min(waits, default=None)
 
     def _probe(self, identity: PodIdentity) -> float | None:
         """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if its message

@@ -50,7 +50,7 @@ FAULTS: Final = (
     PlantedFault(
         "an allocation is cleared without a proof",
         "controller/lifecycle/tending.py",
-        "    doubts = standing(about, naming.unbound, now_s, bounds)\n",
+        "    doubts = standing(about, unbound, now_s, bounds)\n",
         "    doubts = ()\n",
     ),
     PlantedFault(

@@ -11,7 +11,10 @@ import pytest
 
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim, ResourceClaimStatus
+from dracaena.controller.lifecycle import proof
+from dracaena.controller.lifecycle.pod_record import PodRecord
+from dracaena.controller.lifecycle.tending import PROBED_AT_ONCE
 from dracaena.controller.state.cluster import FEW_PODS
 from dracaena.controller.state.records import Records
 from support.allocation import blocks, claim, machine, pod, request
@@ -121,3 +124,35 @@ def test_a_decision_looks_at_none_of_the_other_pods_of_its_claim(monkeypatch: py
     crowd.run()
     assert len(crowd.planned) == PODS
     assert not looks
+
+
+def test_each_pod_of_a_claim_that_is_cleared_is_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they all once had may bind any of them late: each of them has to be asked about, and none for each other."""
+    crowd = Bench(n0=EIGHT, n1=EIGHT)
+    crowd.add(claim("s", request()), pod("first", "s"))
+    crowd.run()
+    crowd.bind("first", crowd.on_node("s") or "")
+    for number in range(PODS):
+        crowd.add(pod(f"p{number}", "s"))
+        crowd.say(f"p{number}", "0/2 nodes are available: 2 Insufficient cpu.")
+    crowd.run()
+    looks: Counter[str] = Counter()
+    is_proven = proof._is_proven
+
+    def noted(one: PodRecord, *rest: Any) -> bool:
+        looks[one.key] += 1
+        return is_proven(one, *rest)
+
+    monkeypatch.setattr(proof, "_is_proven", noted)
+    crowd.remove_pod("default/first")
+    free = msgspec.structs.replace(crowd.api.claims["default/s"], status=ResourceClaimStatus())
+    crowd.api.put(free)
+    crowd.run()
+    for _ in range(4):
+        crowd.advance(1.0)
+    for number in range(PODS):
+        crowd.say_again(f"p{number}")
+    crowd.run()
+    assert crowd.held("s") is not None
+    steps = PODS / PROBED_AT_ONCE + 8  # once for each that are asked about together, and once for each second
+    assert max(looks.values()) <= 3 * steps

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, first_record
 from dracaena.controller.lifecycle.pod_record import PodRecord
-from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds, earliest_request_s, is_known, standing, unproven
+from dracaena.controller.lifecycle.proof import (
+    BEHIND_S,
+    Bounds,
+    by_uid,
+    earliest_request_s,
+    is_known,
+    standing,
+    unproven,
+)
 from support.allocation import claim
 
 BOUNDS = Bounds(settle_s=2.0, longest_bind_s=100.0, late_write_s=12.0)
@@ -30,7 +38,7 @@ def seen(
 
 
 def stands(doubt: Doubt, *unbound: PodRecord, now_s: float = 1e6) -> bool:
-    return standing((doubt,), unbound, now_s, BOUNDS) == (doubt,)
+    return standing((doubt,), by_uid(unbound), now_s, BOUNDS) == (doubt,)
 
 
 def test_a_doubt_stands_until_kube_scheduler_spoke_of_the_pod_later_than_it_takes_to_see_the_change() -> None:
@@ -94,15 +102,15 @@ def test_where_nobody_knows_who_had_a_reservation_the_watch_has_time_to_show_eve
 
 def test_the_pods_that_a_doubt_stands_about_are_named_in_the_order_given() -> None:
     p, q, r = seen("p"), seen("q", spoke_s=12.0), seen("r")
-    assert unproven(Doubt(None, 10.0), [r, q, p], BOUNDS) == (r, p)
-    assert unproven(Doubt(P, 10.0), [r, q, p], BOUNDS) == (p,)
-    assert unproven(Doubt(P, 10.0), [r, q], BOUNDS) == ()
+    assert unproven(Doubt(None, 10.0), by_uid([r, q, p]), BOUNDS) == (r, p)
+    assert unproven(Doubt(P, 10.0), by_uid([r, q, p]), BOUNDS) == (p,)
+    assert unproven(Doubt(P, 10.0), by_uid([r, q]), BOUNDS) == ()
 
 
 def test_the_pod_of_a_doubt_is_known_by_its_uid_and_no_pod_is_missing_where_anybody_may_be_meant() -> None:
-    assert is_known(Doubt(P, 10.0), [seen("q"), seen()])
-    assert not is_known(Doubt(P, 10.0), [seen("q"), seen(uid="another")])
-    assert is_known(Doubt(None, 10.0), [])
+    assert is_known(Doubt(P, 10.0), by_uid([seen("q"), seen()]))
+    assert not is_known(Doubt(P, 10.0), by_uid([seen("q"), seen(uid="another")]))
+    assert is_known(Doubt(None, 10.0), by_uid([]))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +178,7 @@ def test_it_agrees_with_a_slow_and_obvious_version(doubts: list[Doubt], pods: li
         is_early = doubt.pod is None and now_s < doubt.since_s + BEHIND_S
         if is_missing or is_early or any(is_about(doubt, pod) and may_be_bound(doubt, pod) for pod in pods):
             expected.append(doubt)
-    assert standing(doubts, pods, now_s, CLOSE) == tuple(expected)
+    assert standing(doubts, by_uid(pods), now_s, CLOSE) == tuple(expected)
 
 
 @given(DOUBT, TIMES, TIMES)
@@ -181,9 +189,9 @@ def test_who_is_asked_for_in_time_and_spoken_of_later_is_settled_and_nobody_earl
     from_s = earliest_request_s(doubt, now_s, CLOSE)
     if doubt.since_s < inf:
         assert not may_be_bound(doubt, seen(name, spoke_s=from_s, requested_s=from_s))
-        assert unproven(doubt, [seen(name, spoke_s=from_s, requested_s=from_s)], CLOSE) == ()
+        assert unproven(doubt, by_uid([seen(name, spoke_s=from_s, requested_s=from_s)]), CLOSE) == ()
     if early_s < min(from_s, doubt.since_s + CLOSE.settle_s):
         early = seen(name, spoke_s=early_s, requested_s=early_s)
-        assert unproven(doubt, [early], CLOSE) == (early,)
+        assert unproven(doubt, by_uid([early]), CLOSE) == (early,)
     if now_s >= doubt.since_s + CLOSE.settle_s + CLOSE.longest_bind_s:
-        assert unproven(doubt, [seen(name, requested_s=from_s)], CLOSE) == (), "no word is needed any more"
+        assert unproven(doubt, by_uid([seen(name, requested_s=from_s)]), CLOSE) == (), "no word is needed any more"

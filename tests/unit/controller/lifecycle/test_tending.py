@@ -22,6 +22,7 @@ from dracaena.controller.lifecycle.pod_record import PodRecord, Said
 from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds
 from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 from dracaena.controller.lifecycle.tending import (
+    PROBED_AT_ONCE,
     UNRESERVED_THOUGH_NAMED_S,
     UNUSED_S,
     Clear,
@@ -113,7 +114,7 @@ def test_a_claim_that_was_free_all_along_needs_nothing() -> None:
 def test_who_may_be_on_the_way_with_what_a_free_claim_had_is_asked_about_while_another_pod_waits() -> None:
     free = replace(first_record(claim("c"), 0.0), stale_binds=(Doubt(P, 9.0),))
     assert step(free, seen(), seen("q")) == Look(1.0)
-    assert step(free, seen(), seen("q"), now_s=11.0) == Probe(P)
+    assert step(free, seen(), seen("q"), now_s=11.0) == Probe((P,))
     assert step(free, seen(spoke_s=11.0), seen("q"), now_s=11.0) is None
     assert step(free, seen("q"), now_s=11.0) == Find(Doubt(P, 9.0))
     assert step(free, seen(), now_s=11.0) is None, "a pod alone waits for no old bind of its own"
@@ -121,7 +122,7 @@ def test_who_may_be_on_the_way_with_what_a_free_claim_had_is_asked_about_while_a
 
 def test_a_reservation_that_keeps_an_old_bind_of_its_pod_away_is_dropped_when_that_bind_is_over() -> None:
     ending = replace(end(first_record(held("p"), 0.0), "passed-over", at_once=False), stale_binds=(Doubt(P, 8.0),))
-    assert step(ending, seen()) == Probe(P)
+    assert step(ending, seen()) == Probe((P,))
     assert step(ending, seen(spoke_s=10.0)) == Drop()
 
 
@@ -133,23 +134,23 @@ def test_a_bound_pod_gets_its_reservation_back_whatever_else_is_due() -> None:
 def test_what_nobody_is_on_the_way_with_is_cleared() -> None:
     assert step(unreserved()) == Clear()
     assert step(unreserved(Doubt(P, 5.0)), seen(spoke_s=7.0)) == Clear()
-    assert step(unreserved(Doubt(P, 5.0)), seen(requested_s=106.9), now_s=107.0) == Probe(P)
+    assert step(unreserved(Doubt(P, 5.0)), seen(requested_s=106.9), now_s=107.0) == Probe((P,))
     assert step(unreserved(Doubt(P, 5.0)), seen(requested_s=107.0), now_s=107.0) == Clear()
 
 
 def test_what_was_said_after_the_change_was_seen_is_made_visible_by_a_probe() -> None:
     record = unreserved(Doubt(P, 9.0))
     assert step(record, seen(said=SAID)) == Look(1.0)
-    assert step(record, seen(said=SAID), now_s=11.0) == Probe(P)
-    assert step(record, seen(said=SAID, requested_s=11.0), now_s=11.0) == Probe(P), "it was only asked for"
-    assert step(record, seen(said=SAID, probed=True, requested_s=10.9), now_s=11.0) == Probe(P), "that was too early"
+    assert step(record, seen(said=SAID), now_s=11.0) == Probe((P,))
+    assert step(record, seen(said=SAID, requested_s=11.0), now_s=11.0) == Probe((P,)), "it was only asked for"
+    assert step(record, seen(said=SAID, probed=True, requested_s=10.9), now_s=11.0) == Probe((P,)), "that was too early"
     assert step(record, seen(said=SAID, probed=True, requested_s=11.0), now_s=11.0) == Look(100.0)
 
 
 def test_a_pod_that_was_never_spoken_of_is_asked_for_once_and_then_heard_by_the_watch() -> None:
     record = unreserved(Doubt(P, 5.0))
-    assert step(record, seen(), now_s=7.0) == Probe(P)
-    assert step(record, seen(requested_s=6.9), now_s=7.0) == Probe(P), "words after that may be of a try that saw it"
+    assert step(record, seen(), now_s=7.0) == Probe((P,))
+    assert step(record, seen(requested_s=6.9), now_s=7.0) == Probe((P,)), "words after that may be of a try that saw it"
     assert step(record, seen(requested_s=7.0)) == Look(97.0)
 
 
@@ -158,24 +159,32 @@ def test_after_the_longest_bind_the_server_is_asked_once_more() -> None:
     record = unreserved(Doubt(P, 9.0))
     waiting = seen(said=SAID, probed=True, requested_s=110.9)
     assert step(record, waiting, now_s=110.9) == Look(pytest.approx(0.1))  # type: ignore[arg-type]
-    assert step(record, waiting, now_s=111.0) == Probe(P)
+    assert step(record, waiting, now_s=111.0) == Probe((P,))
     assert step(record, replace(waiting, requested_s=111.0), now_s=111.0) == Clear()
 
 
-def test_all_pods_that_may_be_meant_are_probed_one_after_the_other() -> None:
+def test_all_pods_that_may_be_meant_are_probed() -> None:
     record = unreserved(Doubt(None, 5.0))
     one, other = seen(said=SAID, requested_s=7.0), seen("q", said=SAID, requested_s=7.0)
-    assert step(record, one, other) == Probe(P)
-    assert step(record, replace(one, probed=True), other) == Probe(Q)
-    assert step(record, replace(one, spoke_s=7.0), other) == Probe(Q)
+    assert step(record, one, other) == Probe((P, Q))
+    assert step(record, replace(one, probed=True), other) == Probe((Q,))
+    assert step(record, replace(one, spoke_s=7.0), other) == Probe((Q,))
     assert step(record, replace(one, probed=True), replace(other, probed=True)) == Look(97.0)
+
+
+def test_very_many_pods_are_probed_some_at_a_time() -> None:
+    pods = [seen(f"p{number}") for number in range(2 * PROBED_AT_ONCE)]
+    record = unreserved(*(Doubt(PodIdentity(one.key, one.uid), 5.0) for one in pods))
+    found = step(record, *pods)
+    assert isinstance(found, Probe)
+    assert len(set(found.pods)) == PROBED_AT_ONCE
 
 
 def test_where_nobody_knows_who_is_meant_the_watch_is_waited_for() -> None:
     record = unreserved(Doubt(None, 5.0))
     assert step(record) == Look(BEHIND_S - 5.0)
     assert step(record, seen(spoke_s=7.0)) == Look(BEHIND_S - 5.0)
-    assert step(record, seen(first_seen_s=9.0), now_s=19.9) == Probe(P), "it may have been there before"
+    assert step(record, seen(first_seen_s=9.0), now_s=19.9) == Probe((P,)), "it may have been there before"
     assert step(record, now_s=5.0 + BEHIND_S) == Clear()
     assert step(record, seen(first_seen_s=20.1), now_s=20.2) == Clear()
 
@@ -195,7 +204,7 @@ def test_a_pod_that_the_watch_does_not_show_is_looked_for() -> None:
 
 def test_what_rests_is_let_go_with_the_same_proof() -> None:
     resting = replace(first_record(claim("c"), 0.0), phase=Phase.RESTING, rest=(held("p"),), doubts=(Doubt(P, 5.0),))
-    assert step(resting, seen(said=SAID)) == Probe(P)
+    assert step(resting, seen(said=SAID)) == Probe((P,))
     assert step(resting, seen(spoke_s=8.0)) == Release()
     assert step(resting, seen(spoke_s=8.0), ours=False) == Release()
 
@@ -212,7 +221,7 @@ def test_what_is_reserved_for_nobody_waits_for_a_pod_of_its_own_and_for_others_a
 
 def test_what_rests_is_seen_to_although_the_claim_is_allocated_anew() -> None:
     anew = replace(first_record(held("q"), 0.0), rest=(held(),), doubts=(Doubt(P, 5.0),))
-    assert step(anew, seen(said=SAID), seen("q"), ours=False) == Probe(P)
+    assert step(anew, seen(said=SAID), seen("q"), ours=False) == Probe((P,))
     waits = replace(unreserved(Doubt(P, 9.0), ending=""), rest=(held(),))
     assert step(waits, seen()) == Look(1.0)
     assert step(replace(waits, unreserved_s=None), seen(requested_s=11.0), now_s=11.0, ours=False) == Look(100.0)
