@@ -25,13 +25,13 @@ OPTIONAL_NODE_OPERATIONS: Final = "DRAOptionalNodeOperations"
 
 
 class SliceSource(Protocol):
-    """All slices of a cluster, found by their node, by their pool, or by having no node."""
+    """All slices of a cluster, found by their node, by their pool, or by naming no node."""
 
     def on_node(self, node: str) -> Sequence[Slice]:
-        """Return the slices that name this node, without those that declare counters."""
+        """Return the slices that name this node."""
 
     def of_no_node(self) -> Sequence[Slice]:
-        """Return the slices that name no node, and those that declare counters."""
+        """Return the slices that name no node."""
 
     def of_pool(self, pool: PoolId) -> Sequence[Slice]:
         """Return all slices of a pool."""
@@ -48,17 +48,17 @@ class SliceIndex:
         self._of_pool: dict[PoolId, list[Slice]] = {}
         for one in slices:
             self._of_pool.setdefault(one.pool, []).append(one)
-            if one.nodes.node_name and not one.declares_counters:
+            if one.nodes.node_name:
                 self._on_node.setdefault(one.nodes.node_name, []).append(one)
             else:
                 self._of_no_node.append(one)
 
     def on_node(self, node: str) -> Sequence[Slice]:
-        """Return the slices that name this node, without those that declare counters."""
+        """Return the slices that name this node."""
         return self._on_node.get(node, ())
 
     def of_no_node(self) -> Sequence[Slice]:
-        """Return the slices that name no node, and those that declare counters."""
+        """Return the slices that name no node."""
         return self._of_no_node
 
     def of_pool(self, pool: PoolId) -> Sequence[Slice]:
@@ -75,11 +75,11 @@ class CombinedSlices:
         self._first, self._second = first, second
 
     def on_node(self, node: str) -> Sequence[Slice]:
-        """Return the slices that name this node, without those that declare counters."""
+        """Return the slices that name this node."""
         return (*self._first.on_node(node), *self._second.on_node(node))
 
     def of_no_node(self) -> Sequence[Slice]:
-        """Return the slices that name no node, and those that declare counters."""
+        """Return the slices that name no node."""
         return (*self._first.of_no_node(), *self._second.of_no_node())
 
     def of_pool(self, pool: PoolId) -> Sequence[Slice]:
@@ -124,9 +124,6 @@ def _relevant(slices: SliceSource, node: Node, features: Features) -> Mapping[Po
 
 
 def _is_relevant(one: Slice, node: Node) -> bool:
-    # Counters are needed wherever a device of the pool is.
-    if one.declares_counters:
-        return True
     by_slice = _selects(one.nodes, one, node)
     given = one.nodes.node_name or one.nodes.all_nodes or one.nodes.selector is not None
     if given or not one.per_device:
@@ -178,8 +175,11 @@ def _pool(
         if grouped is not None:
             problem = f"device {grouped.id.device} has compatibilityGroups, which the cluster has switched off"
             return Pool(pool_id, PoolState.INCOMPLETE, problem)
-    here = sorted(relevant, key=lambda one: one.name)
-    names = {one.name for one in here}
+    names = {one.name for one in relevant}
+    if features.partitionable_devices:
+        # Counters are needed wherever a device of the pool is, whatever nodes their slice names.
+        names |= {one.name for one in whole if one.declares_counters}
+    here = sorted((one for one in whole if one.name in names), key=lambda one: one.name)
     others = [one for one in whole if one.name not in names]
     problem = _problem(here, others, features)
     if problem:

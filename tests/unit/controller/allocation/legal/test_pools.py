@@ -221,6 +221,24 @@ def test_a_device_for_another_node_that_counts_wrongly_spoils_the_pool_here_too(
     assert World(slices).devices(claim(exactly())) == []
 
 
+def test_an_incomplete_pool_of_another_node_with_counters_holds_up_nobody_who_wants_everything_here() -> None:
+    there = published("slice-2", counters={"a": {"c": "1"}}, pool="pool-2", count=2, nodeName="node-2")
+    slices = [published("slice-1", device("one"), device("two")), there]
+    assert World(slices).devices(claim(everything())) == ["req-0: one", "req-0: two"]
+    here = published("slice-2", counters={"a": {"c": "1"}}, pool="pool-2", count=2)
+    assert World([slices[0], here]).devices(claim(everything())) == []
+
+
+def test_counters_count_for_the_devices_of_a_pool_whatever_node_their_slice_names() -> None:
+    slices = [
+        published("slice-1", device("a", consumes_counters=consumes("s", c="1")), count=3),
+        published("slice-2", device("b", consumes_counters=consumes("s", c="1")), count=3),
+        published("slice-3", counters={"s": {"c": "1"}}, count=3, nodeName="node-2"),
+    ]
+    assert World(slices).devices(claim(exactly())) == ["req-0: a"]
+    assert World(slices).devices(TWO) == []
+
+
 @pytest.mark.parametrize("elsewhere", [{}, {"nodeName": "node-2"}])
 def test_a_pool_whose_counters_are_shared_by_a_rule_that_is_not_known_gives_nothing(elsewhere: Document) -> None:
     grouped = [{**entry, "laterGroups": ["mig"]} for entry in consumes("a", c="1")]
