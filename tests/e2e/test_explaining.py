@@ -52,19 +52,21 @@ def test_a_pod_with_devices_and_its_claim_say_what_was_chosen_and_why(made_up: M
         assert event["type"] == "Normal"
         assert event["message"].startswith("3 of the GPUs of a: 3 pairs PIX")
     claim = made_up.api.get(path)
-    decision = json.loads(claim["metadata"]["annotations"][f"{DRIVER}/decision"])
-    assert [("a", device) for device in decision["devices"]] == list(devices_of(claim))
+    (entry,) = claim["status"]["allocation"]["devices"]["config"]
+    assert entry["opaque"]["driver"] == f"decision.{DRIVER}"
+    assert entry["opaque"]["parameters"]["links"] == "3 pairs PIX"
+    names = [device for _, device in devices_of(claim)]
     described = made_up.control_plane.kubectl("describe", "pod", "train")
     assert "GPUsAllocated" in described
     explained = json.loads(dracaena(made_up, "explain", "pod", "train", "-o", "json"))
     assert (explained["state"], explained["node"]) == ("bound", "a")
-    assert [claim["devices"] for claim in explained["claims"]] == [[f"a/{name}" for name in decision["devices"]]]
+    assert [claim["devices"] for claim in explained["claims"]] == [[f"a/{name}" for name in names]]
     assert "3 pairs PIX" in dracaena(made_up, "explain", "claim", "three")
     status = json.loads(dracaena(made_up, "status", "-o", "json"))
-    assert status["summary"] == {"nodes": 1, "devices": 4, "free": 1, "claims": 1}
+    assert status["summary"] == {"nodes": 1, "devices": 4, "free": 1, "unavailable": 0, "claims": 1}
     (node,) = status["nodes"]
     holders = {gpu["device"]: [by["pods"] for by in gpu["heldBy"]] for gpu in node["gpus"]}
-    assert {device for device, pods in holders.items() if pods == [["train"]]} == set(decision["devices"])
+    assert {device for device, pods in holders.items() if pods == [["train"]]} == set(names)
 
 
 def test_a_pod_that_waits_is_told_counted_reasons_once_and_again_only_when_they_change(made_up: MadeUpCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 
 import pytest
@@ -50,7 +49,7 @@ def check_all_four_are_free(cluster: MadeUpCluster) -> None:
 
 
 def test_a_decision_is_four_guarded_writes_of_which_none_comes_twice(made_up: MadeUpCluster) -> None:
-    """Both finalizers with the decision, then both allocations with time and reservation."""
+    """Both finalizers, then both allocations with the decision, time and reservation."""
     made_up.add_node("a", FOUR)
     pod = two_claims(made_up, "pair")
     assert made_up.wait_bound(pod) == "a"
@@ -64,11 +63,14 @@ def test_a_decision_is_four_guarded_writes_of_which_none_comes_twice(made_up: Ma
     assert all(int(write.query["timeout"].removesuffix("s")) == WRITE_TIMEOUT_S for write in writes)
     for write in writes[:2]:
         assert write.body["metadata"]["finalizers"] == [FINALIZER]
-        assert json.loads(write.body["metadata"]["annotations"][f"{DRIVER}/decision"])["node"] == "a"
+        assert "annotations" not in write.body["metadata"]
     uid = made_up.api.get(pod.path)["metadata"]["uid"]
     for mark, allocation in zip(writes[:2], writes[2:], strict=True):
         assert allocation.body["metadata"]["resourceVersion"] == mark.answer["metadata"]["resourceVersion"]
         assert allocation.body["status"]["reservedFor"] == [{"resource": "pods", "name": "pair", "uid": uid}]
+        (entry,) = allocation.answer["status"]["allocation"]["devices"]["config"]
+        assert (entry["source"], entry["opaque"]["driver"]) == ("FromClass", f"decision.{DRIVER}")
+        assert entry["opaque"]["parameters"]["node"] == "a"
         age = datetime.now(UTC) - datetime.fromisoformat(allocation.body["status"]["allocation"]["allocationTimestamp"])
         assert -2 < age.total_seconds() < CUT_S
     made_up.check()

@@ -266,10 +266,9 @@ MINE = "resource.kubernetes.io/delete-protection"
 CONTROLLER_NEEDS = (
     Call("GET", CLAIMS),
     Call("GET", f"{CLAIMS}/free"),
-    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=[MINE], annotations={f"{DRIVER}/decision": "{}"})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=[MINE])),
     Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": allocation()}}),
     Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": None}}),
-    Call("PATCH", f"{CLAIMS}/free", metadata(annotations={f"{DRIVER}/decision": None})),
     Call("GET", ALL_SLICES),
     Call("GET", "/apis/resource.k8s.io/v1/deviceclasses"),
     Call("GET", "/api/v1/nodes"),
@@ -294,6 +293,7 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{CLAIMS}/of-other-driver/status", device_status(driver=OTHER_DRIVER)),
     Call("PATCH", f"{CLAIMS}/free", metadata(labels={"mine": "2"})),
     Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": "2"})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(annotations={f"{DRIVER}/decision": "{}"})),
     Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": None})),
     Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=["example.com/stay"])),
     # kube-controller-manager's to take: without it a claim in use could be deleted.
