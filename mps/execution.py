@@ -52,6 +52,8 @@ class Executor:
             StepKind.RESTORE_MODE: lambda step: modes.set(step.gpu, step.mode),
             StepKind.FORGET_MODE: lambda step: files.remove_journal(step.gpu),
             StepKind.MAKE_FOLDERS: lambda step: files.make_folders(step.gpu),
+            StepKind.KEEP_PIPES: lambda step: files.keep_pipes(step.gpu),
+            StepKind.RESTORE_PIPES: lambda step: files.restore_pipes(step.gpu),
             StepKind.MOUNT_SHM: lambda step: shm.mount(step.gpu),
             StepKind.UNMOUNT_SHM: lambda step: shm.unmount(step.gpu),
             StepKind.REMOVE_FOLDERS: lambda step: files.remove_folders(step.gpu),
@@ -75,6 +77,7 @@ class Executor:
         gpu, pipes = step.gpu, self._places.pipes_of(step.gpu)
         if step.kind is StepKind.START_DAEMON:
             logs = self._places.logs_of(gpu)
+            self._files.forget_pipes(gpu)
             self._control.start(v2.start_daemon(multi_user=self._multi_user), pipes, logs, gpu)
             self._wait_for_answer(v2.list_servers(), pipes, logs)
             return

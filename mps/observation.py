@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.shm import ShmState
-from dracaena.mps.planning.state import V2, V3, ComputeMode, MpsProcess, Role, SeenGpu
+from dracaena.mps.planning.state import V2, V3, ComputeMode, MpsProcess, PipesState, Role, SeenGpu
 from dracaena.mps.ports import (
     ComputeModes,
     ControlError,
@@ -136,8 +136,12 @@ class Observer:
                 troubles[gpu] = paused[gpu]
                 unasked.add(gpu)
                 continue
+            pipes = self._files.pipes(gpu)
+            if pipes is PipesState.CHANGED:
+                gpus[gpu] = replace(seen, pipes=pipes)
+                continue
             try:
-                gpus[gpu] = self._ask_daemon(gpu, seen, daemon)
+                gpus[gpu] = replace(self._ask_daemon(gpu, seen, daemon), pipes=pipes)
             except DaemonGoneError:
                 continue
             except TemporaryError as error:

@@ -9,7 +9,7 @@ from typing import Protocol
 from dracaena.api.errors import TemporaryError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
 from dracaena.mps.planning.shm import ShmState
-from dracaena.mps.planning.state import ComputeMode, ModeJournal, MpsProcess
+from dracaena.mps.planning.state import ComputeMode, ModeJournal, MpsProcess, PipesState
 from dracaena.mps.planning.wants import ReadRequest
 from dracaena.mps.protocol.seen import ControlCommand
 
@@ -170,6 +170,22 @@ class MpsFiles(Protocol):
 
     def make_folders(self, gpu: str) -> None:
         """Make a GPU's pipe and log folders."""
+        ...
+
+    def pipes(self, gpu: str) -> PipesState:
+        """Return whether the sockets in a GPU's pipe folder are those that keep_pipes() has found."""
+        ...
+
+    def keep_pipes(self, gpu: str) -> None:
+        """Keep the sockets and named pipes that a daemon has made in a GPU's pipe folder."""
+        ...
+
+    def restore_pipes(self, gpu: str) -> None:
+        """Put what is kept back into its place, whatever is there."""
+        ...
+
+    def forget_pipes(self, gpu: str) -> None:
+        """Keep nothing any more: the daemon that had made them is gone."""
         ...
 
     def remove_folders(self, gpu: str) -> None:

@@ -22,7 +22,7 @@ from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.plan import plan_gpu, plan_node
 from dracaena.mps.planning.report import GpuLook, held_gpus, share_status
 from dracaena.mps.planning.shm import ShmState
-from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, Role, SeenGpu, StepKind
+from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, PipesState, Role, SeenGpu, StepKind
 from dracaena.mps.planning.wants import MpsWants, ReadRequest, wants
 from dracaena.mps.ports import (
     ComputeModes,
@@ -181,7 +181,7 @@ class Supervisor:
             gpu_wanted = wanted.gpus.get(gpu)
             if gpu_wanted is None:
                 self._faults.forget_gpu(gpu)
-            elif gpu not in look.troubles:
+            elif gpu not in look.troubles and seen.pipes is not PipesState.CHANGED:
                 self._faults.note(
                     gpu,
                     seen,
@@ -284,7 +284,8 @@ class Supervisor:
                 self._tries[gpu].stops += step.kind in STOPS
                 return False
             done = True
-            log.info("did", step=str(step))
+            note = log.warning if step.kind is StepKind.RESTORE_PIPES else log.info
+            note("did", step=str(step))
             if step.kind in STOPS | {StepKind.KILL}:
                 self._tries[gpu].stops = 0
             if step.kind is StepKind.START_DAEMON:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from dracaena.api import mps
-from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
+from dracaena.api.errors import BadInputError, DracaenaError, PermanentError, TemporaryError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.mps.adapters.selinux import label_folder
 from dracaena.mps.planning.places import MpsPlaces
-from dracaena.mps.planning.state import ComputeMode, ModeJournal
+from dracaena.mps.planning.state import ComputeMode, ModeJournal, PipesState
 from dracaena.mps.planning.wants import ReadRequest
 from dracaena.mps.protocol.v3 import gpu_of
 
@@ -165,12 +167,76 @@ class SharedFolder:
                 raise PermanentError(f"cannot make {path}: {error.strerror}") from error
             label_folder(str(path), self._label)
 
+    def pipes(self, gpu: str) -> PipesState:
+        """See MpsFiles. Costs a look at each kept file."""
+        kept = Path(self._places.kept_of(gpu))
+        try:
+            files = sorted(kept.iterdir())
+        except OSError:
+            return PipesState.UNKEPT
+        changed = any(not _is_same(file, Path(self._places.pipes_of(gpu), file.name)) for file in files)
+        return PipesState.CHANGED if changed else PipesState.KEPT
+
+    def keep_pipes(self, gpu: str) -> None:
+        """See MpsFiles. A further link to a socket leads to the same daemon, whatever becomes of the first."""
+        self.forget_pipes(gpu)
+        kept = Path(self._places.kept_of(gpu))
+        half = _half(kept)
+        try:
+            half.mkdir(mode=0o700, parents=True)
+            for file in sorted(Path(self._places.pipes_of(gpu)).iterdir()):
+                mode = file.lstat().st_mode
+                if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                    os.link(file, half / file.name, follow_symlinks=False)
+            half.rename(kept)
+        except OSError as error:
+            raise TemporaryError(f"cannot keep the sockets in {kept}: {error.strerror}") from error
+
+    def restore_pipes(self, gpu: str) -> None:
+        """See MpsFiles."""
+        pipes = Path(self._places.pipes_of(gpu))
+        try:
+            for file in sorted(Path(self._places.kept_of(gpu)).iterdir()):
+                place, half = pipes / file.name, pipes / f".{file.name}.kept"
+                if _is_same(file, place):
+                    continue
+                half.unlink(missing_ok=True)
+                os.link(file, half, follow_symlinks=False)
+                if place.is_dir() and not place.is_symlink():
+                    shutil.rmtree(place)
+                half.replace(place)
+        except OSError as error:
+            raise TemporaryError(f"cannot put the sockets back into {pipes}: {error.strerror}") from error
+
+    def forget_pipes(self, gpu: str) -> None:
+        """See MpsFiles."""
+        kept = Path(self._places.kept_of(gpu))
+        _remove(_half(kept))
+        _remove(kept)
+
     def remove_folders(self, gpu: str) -> None:
         """See MpsFiles. The pipe folder is removed last, for the same reason."""
-        for path in (Path(self._places.logs_of(gpu)), Path(self._places.pipes_of(gpu))):
-            try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise PermanentError(f"cannot remove {path}: {error.strerror}") from error
+        self.forget_pipes(gpu)
+        _remove(Path(self._places.logs_of(gpu)))
+        _remove(Path(self._places.pipes_of(gpu)))
+
+
+def _half(kept: Path) -> Path:
+    """Return the folder that becomes `kept` once it is complete."""
+    return kept.with_name(f".{kept.name}")
+
+
+def _remove(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise PermanentError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(file.lstat(), other.lstat())
+    except OSError:
+        return False

@@ -46,6 +46,10 @@ class MpsPlaces:
         """Pipe folder of a GPU's daemon (protocol 2), or of its server (protocol 3)."""
         return f"{self.pipes}/{server_name(gpu)}"
 
+    def kept_of(self, gpu: str) -> str:
+        """Folder of further links to the sockets in a GPU's pipe folder (protocol 2)."""
+        return f"{self.root}/kept/{server_name(gpu)}"
+
     def logs_of(self, gpu: str) -> str:
         """Log folder of the same."""
         return f"{self.logs}/{server_name(gpu)}"

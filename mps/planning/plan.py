@@ -16,6 +16,7 @@ from dracaena.mps.planning.state import (
     ComputeMode,
     MpsProcess,
     MpsStep,
+    PipesState,
     Role,
     SeenGpu,
     StepKind,
@@ -88,15 +89,18 @@ def _made(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> Iterator
         yield MpsStep(StepKind.SET_MODE, gpu, mode=EXCLUSIVE)
     if protocol == V2 and not seen.folder:  # with protocol 3 the daemon makes them
         yield MpsStep(StepKind.MAKE_FOLDERS, gpu)
-    if protocol == V2 and seen.shm is not ShmState.MOUNTED:
-        yield MpsStep(StepKind.MOUNT_SHM, gpu)
     yield from _v3_made(gpu, wanted, seen) if protocol == V3 else _v2_made(gpu, wanted, seen)
 
 
 def _v2_made(gpu: str, wanted: WantedGpu, seen: SeenGpu) -> Iterator[MpsStep]:
     ceiling = v2_ceiling(v2_admitted(wanted.shares, seen))
+    if seen.pipes is PipesState.CHANGED:  # the daemon, its server and their clients are well
+        yield MpsStep(StepKind.RESTORE_PIPES, gpu)
+        return
     if not seen.daemon:
         yield from _kills(gpu, seen)
+        if seen.shm is not ShmState.MOUNTED:
+            yield MpsStep(StepKind.MOUNT_SHM, gpu)
         yield MpsStep(StepKind.START_DAEMON, gpu)
         yield MpsStep(StepKind.SET_DEFAULTS, gpu, limits=ceiling)
         yield MpsStep(StepKind.START_SERVER, gpu, number=wanted.uid)
@@ -104,6 +108,8 @@ def _v2_made(gpu: str, wanted: WantedGpu, seen: SeenGpu) -> Iterator[MpsStep]:
     if _stale(ceiling, seen) or _of_another(wanted, seen):
         yield MpsStep(StepKind.STOP_DAEMON, gpu)
         return
+    if seen.pipes is PipesState.UNKEPT:
+        yield MpsStep(StepKind.KEEP_PIPES, gpu)
     if seen.defaults is None or effective(seen.defaults) != effective(ceiling):
         yield MpsStep(StepKind.SET_DEFAULTS, gpu, limits=ceiling)
     if seen.server is None:

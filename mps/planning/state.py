@@ -66,6 +66,17 @@ NOTHING = WantedGpu({})
 NO_LIMITS = ShareLimits()
 
 
+class PipesState(Enum):
+    """What was seen of the sockets of a running daemon (protocol 2)."""
+
+    UNKEPT = "unkept"
+    """We hold no further links to them."""
+    KEPT = "kept"
+    """We do, and each is in its place."""
+    CHANGED = "changed"
+    """Somebody has removed or replaced one that we hold a link to."""
+
+
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
     """What was seen of one GPU in one look."""
@@ -90,6 +101,8 @@ class SeenGpu:
     """Processes of this GPU's folder, in order of pid; with protocol 3 only servers."""
     folder: bool = False
     """Whether this GPU's folders exist."""
+    pipes: PipesState = PipesState.UNKEPT
+    """Protocol 2: known while a daemon runs. With CHANGED it was not asked: somebody else might answer."""
     shm: ShmState = ShmState.NONE
     """Protocol 2: what there is of its /dev/shm."""
 
@@ -106,6 +119,8 @@ class StepKind(Enum):
     JOURNAL_MODE = "journal the compute mode"
     SET_MODE = "set the compute mode"
     MAKE_FOLDERS = "make the folders"
+    KEEP_PIPES = "keep the daemon's sockets"
+    RESTORE_PIPES = "put the daemon's sockets back"
     MOUNT_SHM = "mount the shared memory"
     KILL = "end a process that no daemon owns"
     START_DAEMON = "start the daemon"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 from dracaena.api.mps import MpsFaultKind, MpsPhase
 from dracaena.mps.planning.state import ComputeMode, Role
 from support.mps_model import OK, SERVER_NOT_READY
+from support.mps_mounts import needs_mounts
 from support.mps_node import GPUS
 from support.mps_process import PATIENCE_S, SupervisedNode, wait_for
 from support.seeds import in_tiers
@@ -231,3 +233,51 @@ def test_the_command_itself_says_that_there_is_no_driver_and_ends_by_sigterm(
         _, words = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 0, words
     assert "stopping" in words
+
+
+@pytest.mark.parametrize("protocol", [2])
+def test_a_socket_that_somebody_takes_away_or_replaces_is_put_back_and_clients_stay(
+    node: SupervisedNode, protocol: int
+) -> None:
+    node.start()
+    status = node.ready(node.ask(0, "a"))
+    before = node.table.find()
+    client = node.client(status, 500)
+    assert client.code == OK
+    control = Path(node.places.pipes_of(GPUS[0])) / "control"
+    true = control.stat().st_ino
+    control.unlink()
+    wait_for(lambda: control.exists() and control.stat().st_ino == true, lambda: "not put back")
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(f"{control}.new")
+        Path(f"{control}.new").rename(control)
+        impostor.listen()
+        assert node.ready(node.ask(0, "b")).server_pid == status.server_pid
+        assert control.stat().st_ino == true
+    assert node.table.find() == before
+    late = node.client(status, 501)
+    assert late.code == OK
+    late.close()
+    client.close()
+
+
+@needs_mounts
+@pytest.mark.parametrize("protocol", [2])
+def test_each_gpu_has_a_tmpfs_which_goes_with_its_last_share(node: SupervisedNode, protocol: int) -> None:
+    node.start()
+    one, other, third = node.ask(0, "a"), node.ask(0, "b"), node.ask(1, "c")
+    shm = [node.ready(name).mounts[1] for name in (one, other, third)]
+    assert {mount.container_path for mount in shm} == {"/dev/shm"}
+    assert [mount.host_path for mount in shm] == [node.places.shm_of(GPUS[n]) for n in (0, 0, 1)]
+    assert len({Path(path).stat().st_dev for path in (*(mount.host_path for mount in shm), node.places.root)}) == 3
+    (Path(shm[0].host_path) / "left behind").write_bytes(b"x")
+    node.withdraw(one)
+    node.end(signal.SIGKILL)
+    node.start()
+    node.ready(other)
+    assert (Path(shm[0].host_path) / "left behind").exists(), "others may use it"
+    node.withdraw(other)
+    wait_for(lambda: not Path(shm[0].host_path).exists(), lambda: "the tmpfs is left")
+    assert node.status(third).phase is MpsPhase.READY  # type: ignore[union-attr]
+    node.withdraw(third)
+    node.gone()

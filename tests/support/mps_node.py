@@ -60,6 +60,16 @@ class _Folder(SharedFolder):
         super().make_folders(gpu)
         self._world.effect("make folders")
 
+    def keep_pipes(self, gpu: str) -> None:
+        self._world.effect("keep sockets")
+        super().keep_pipes(gpu)
+        self._world.effect("keep sockets")
+
+    def restore_pipes(self, gpu: str) -> None:
+        self._world.effect("restore sockets")
+        super().restore_pipes(gpu)
+        self._world.effect("restore sockets")
+
     def remove_folders(self, gpu: str) -> None:
         self._world.effect("remove folders")
         super().remove_folders(gpu)
@@ -136,7 +146,7 @@ class MpsNode:
         root = Path(self.places.root)
         files = [
             str(path.relative_to(root))
-            for folder in (mps.STATUS, "journal", "pipe", "log")
+            for folder in (mps.STATUS, "journal", "pipe", "log", "kept")
             for path in sorted((root / folder).rglob("*"))
         ]
         modes = [f"{gpu} {mode.name}" for gpu, mode in self.world.modes.items() if mode is not ComputeMode.DEFAULT]

@@ -126,7 +126,11 @@ class SupervisedNode:
 
     def left(self) -> list[str]:
         root = Path(self.places.root)
-        names = [str(path) for folder in (mps.STATUS, "journal", "pipe", "shm") for path in (root / folder).glob("*/")]
+        names = [
+            str(path)
+            for folder in (mps.STATUS, "journal", "pipe", "shm", "kept")
+            for path in (root / folder).glob("*/")
+        ]
         # With protocol 3 the node's daemon takes its own files along; what it logs stays for people.
         names += [str(path) for path in (root / "pipe").glob("*") if path.name != "control"]
         names += [gpu for gpu, mode in self.modes.all().items() if mode is not ComputeMode.DEFAULT]

@@ -7,8 +7,10 @@ world: a test raises there what a kill -9 would be.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
@@ -32,6 +34,8 @@ class Daemon:
     pipes: str
     tmpfs: int = 0
     """Number of the tmpfs that it has at /dev/shm."""
+    socket: tuple[int, int] | None = None
+    """Device and inode of the file through which it is reached; None: always."""
 
 
 @dataclass
@@ -94,6 +98,9 @@ class MpsWorld:
         if pipes in self.babbles:
             return "!?\x00 segmentation violation"
         daemon = self.daemons.get(pipes)
+        if daemon is not None and daemon.socket is not None and _file(pipes) != daemon.socket:
+            assert _file(pipes) is None, "whoever has replaced the socket is talked to"
+            daemon = None
         if daemon is None:
             raise DaemonGoneError("Cannot find MPS control daemon process")
         reads = any(text.startswith(word) or f" {word}" in text for word in _READS)
@@ -113,6 +120,9 @@ class MpsWorld:
         self.effect(f"start {pipes}")
         if pipes in self.daemons:
             raise ControlError("an instance of this daemon is already running")
+        number = self.tmpfs.get(pipes, 0) if gpu else -1
+        if not number:
+            raise ControlError("a daemon of one GPU needs its tmpfs")
         if not self.dies_at_start:
             folder = pipes.removeprefix(self.places.pipes).strip("/")
             pid = self._begin(Role.CONTROL, folder, 0)
@@ -125,9 +135,7 @@ class MpsWorld:
                 multi_user=any("multiuser" in each for each in command.arguments),
                 slow_start=self.slow_start,
             )
-            number = self.tmpfs.get(pipes, 0) if gpu else -1
-            assert number, "a daemon of one GPU needs its tmpfs"
-            self.daemons[pipes] = Daemon(pid, model, pipes, number)
+            self.daemons[pipes] = Daemon(pid, model, pipes, number, _made_file(pipes) if gpu else None)
         self.effect(f"start {pipes}")
 
     def last_words(self, logs: str) -> str:
@@ -199,6 +207,15 @@ class MpsWorld:
         for daemon in list(self.daemons.values()):
             self.end(daemon.pid)
 
+    def spoil_sockets(self, *, replace: bool) -> None:
+        """Somebody removes the sockets of all daemons of one GPU, or puts others in their place."""
+        for daemon in self.daemons.values():
+            if daemon.socket is not None:
+                Path(daemon.pipes, "control").unlink(missing_ok=True)
+                if replace:
+                    Path(daemon.pipes, "other").touch()
+                    Path(daemon.pipes, "other").rename(Path(daemon.pipes, "control"))
+
     def kill_all(self) -> None:
         """What the end of a container does: every process of its cgroup is ended."""
         for pid in list(self.processes):
@@ -213,6 +230,21 @@ class MpsWorld:
         """Return the daemon that serves a GPU."""
         daemon = self.daemons.get(self.places.pipes) or self.daemons.get(self.places.pipes_of(gpu))
         return daemon.model if daemon is not None else None
+
+
+def _file(pipes: str) -> tuple[int, int] | None:
+    try:
+        found = Path(pipes, "control").lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _made_file(pipes: str) -> tuple[int, int] | None:
+    path = Path(pipes, "control")
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return _file(pipes)
 
 
 @dataclass(frozen=True)

@@ -269,3 +269,48 @@ def test_daemons_that_hang_are_asked_once_and_then_with_pauses(tmp_path: Path) -
     assert {node.statuses()[share].message for share in shares} == {"no answer to `get_server_list`"}
     node.settle()
     assert {node.phase(share) for share in shares} == {MpsPhase.READY}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_sockets_that_somebody_removes_or_replaces_are_put_back_and_nobody_loses_work(
+    tmp_path: Path, replace: bool
+) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    assert join(node, share, 11) == OK
+    before = node.world.find()
+    node.world.spoil_sockets(replace=replace)
+    late = node.ask(0, "b")
+    node.settle()
+    assert node.world.find() == before
+    assert [node.phase(name) for name in (share, late)] == [MpsPhase.READY] * 2
+    assert node.statuses()[share].fault is None
+    assert differences(node, {share: Asked(GPUS[0]), late: Asked(GPUS[0])}) == []
+
+
+def test_sockets_are_put_back_by_the_next_supervisor_too(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.spoil_sockets(replace=True)
+    node.start()
+    node.settle()
+    assert node.world.find() == before
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == []
+
+
+def test_a_daemon_that_dies_with_changed_sockets_is_reported_and_replaced(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.spoil_sockets(replace=True)
+    node.world.kill_daemons()
+    node.settle()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    assert fault.kind is MpsFaultKind.DAEMON_DIED
+    assert differences(node, {share: Asked(GPUS[0])}) == []

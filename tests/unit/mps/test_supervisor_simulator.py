@@ -37,8 +37,18 @@ class Simulation:
         """Let something happen, maybe a crash in the middle of what follows, and return what is wrong afterwards."""
         for _ in range(self.random.randint(1, 3)):
             self.random.choices(
-                [self.come, self.go, self.client, self.leave, self.fault, self.kill, self.lose, self.silence],
-                [12, 10, 8, 6, 2, 4, 1, 1],
+                [
+                    self.come,
+                    self.go,
+                    self.client,
+                    self.leave,
+                    self.fault,
+                    self.kill,
+                    self.lose,
+                    self.silence,
+                    self.spoil,
+                ],
+                [12, 10, 8, 6, 2, 4, 1, 1, 2],
             )[0]()
         fuse = self.random.randrange(60) if self.random.random() < 0.3 else -1
 
@@ -140,6 +150,10 @@ class Simulation:
                 self.node.world.modes[gpu] = ComputeMode.DEFAULT
         self.node.world.lost.clear()
 
+    def spoil(self) -> None:
+        """The sockets of daemons are removed or replaced."""
+        self.node.world.spoil_sockets(replace=self.random.random() < 0.5)
+
     def silence(self) -> None:
         """A daemon gives no answer any more, or rubbish."""
         if self.node.world.daemons:
@@ -188,7 +202,8 @@ def without(kind: StepKind) -> Callable[[str, WantedGpu, SeenGpu, int], tuple[Mp
     [
         (2, StepKind.SET_MODE), (2, StepKind.JOURNAL_MODE), (2, StepKind.RESTORE_MODE), (2, StepKind.FORGET_MODE),
         (2, StepKind.SET_DEFAULTS), (2, StepKind.SET_OF_SERVER), (2, StepKind.KILL), (2, StepKind.STOP_DAEMON),
-        (2, StepKind.REMOVE_FOLDERS), (3, StepKind.LIMIT_NAMESPACE), (3, StepKind.DELETE_NAMESPACE),
+        (2, StepKind.REMOVE_FOLDERS), (2, StepKind.MOUNT_SHM), (2, StepKind.UNMOUNT_SHM), (2, StepKind.RESTORE_PIPES),
+        (2, StepKind.KEEP_PIPES), (3, StepKind.LIMIT_NAMESPACE), (3, StepKind.DELETE_NAMESPACE),
         (3, StepKind.STOP_SERVER), (3, StepKind.START_SERVER), (3, StepKind.RESTORE_MODE),
     ],
 )  # fmt: skip

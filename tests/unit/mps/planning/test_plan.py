@@ -15,6 +15,7 @@ from dracaena.mps.planning.state import (
     ComputeMode,
     ModeJournal,
     MpsProcess,
+    PipesState,
     Role,
     SeenGpu,
     StepKind,
@@ -32,7 +33,7 @@ HELD = SeenGpu(
     ComputeMode.EXCLUSIVE_PROCESS, journal=JOURNAL, daemon=True, server=SERVER, folder=True, shm=ShmState.MOUNTED
 )
 MADE = {
-    V2: replace(HELD, defaults=LIMITS, of_server=LIMITS),
+    V2: replace(HELD, defaults=LIMITS, of_server=LIMITS, pipes=PipesState.KEPT),
     V3: replace(HELD, namespaces={"s_a": LIMITS}),
 }
 CONTROL = MpsProcess(5, 1, Role.CONTROL, 0, "")
@@ -113,3 +114,29 @@ def test_the_nodes_daemon_comes_with_the_first_prepared_gpu_and_goes_with_the_la
     assert node(NOTHING, HELD, (CONTROL,), answers=True) == [], "its server goes first"
     assert node(NOTHING, BARE, (CONTROL,), answers=True) == [StepKind.STOP_DAEMON]
     assert node(NOTHING, BARE, (CONTROL,), answers=False) == [StepKind.KILL]
+
+
+def test_a_daemon_whose_sockets_somebody_has_changed_is_not_ended() -> None:
+    """Its clients are well, and so is it."""
+    changed = replace(HELD, daemon=False, server=None, processes=(CONTROL, ORPHAN), pipes=PipesState.CHANGED)
+    assert kinds(WANTED, changed, V2) == [StepKind.RESTORE_PIPES]
+    assert kinds(NOTHING, changed, V2) == [StepKind.KILL, StepKind.KILL]
+
+
+def test_new_containers_wait_where_somebody_has_unmounted_the_shared_memory_of_a_running_server() -> None:
+    for state in (ShmState.NONE, ShmState.FOLDER):
+        unmounted = replace(MADE[V2], shm=state)
+        assert kinds(WANTED, unmounted, V2) == []
+        assert "somebody has unmounted the shared memory" in str(obstacle(WANTED, unmounted, V2))
+    assert obstacle(WANTED, replace(MADE[V3], shm=ShmState.NONE), V3) is None
+
+
+def test_shared_memory_is_mounted_after_the_last_process_and_unmounted_then() -> None:
+    orphans = replace(HELD, daemon=False, server=None, processes=(ORPHAN,), shm=ShmState.FOLDER)
+    assert kinds(WANTED, orphans, V2)[:3] == [StepKind.KILL, StepKind.MOUNT_SHM, StepKind.START_DAEMON]
+    assert kinds(NOTHING, orphans, V2) == [StepKind.KILL]
+    for state in (ShmState.MOUNTED, ShmState.FOLDER):
+        left = SeenGpu(ComputeMode.DEFAULT, shm=state)
+        for protocol in (V2, V3):
+            assert kinds(NOTHING, left, protocol) == [StepKind.UNMOUNT_SHM]
+        assert left.holds_anything
