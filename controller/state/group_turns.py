@@ -50,7 +50,7 @@ ALL: Final = ""
 log = structlog.get_logger()
 
 
-class Place(NamedTuple):
+class GroupPlace(NamedTuple):
     """Of two groups, the one with the lesser place comes before the other."""
 
     priority: int
@@ -87,7 +87,7 @@ class First:
     """The group that comes first."""
 
     group: Waiting
-    place: Place
+    place: GroupPlace
     since_s: float
     """When the group came first, or last got devices since then."""
     kept: Mapping[str, str]
@@ -127,12 +127,14 @@ class GroupTurns:
         self._past: dict[str, Past] = {}
         self._gave_up_at: dict[str, str] = {}
         """Namespace → when one of its groups last gave up among the groups of all namespaces (RFC 3339)."""
-        self._places: Mapping[str, Place] = {}
+        self._places: Mapping[str, GroupPlace] = {}
         """Of the groups that waited at the last review."""
         self._first: dict[str, First] = {}
         """Contest → who comes first in it."""
         self._resting: frozenset[str] = frozenset()
         """The groups that gave up and get nothing yet."""
+        self._held_up: frozenset[str] = frozenset()
+        """The groups that their quota stops."""
         self._reviewed_s: float | None = None
 
     @property
@@ -155,8 +157,8 @@ class GroupTurns:
         own = [one for one in able if any(map(is_beyond_quota, one.pods))]
         for namespace in sorted({one.namespace for one in own}):
             self._put_first(namespace, [one for one in own if one.namespace == namespace], before, took_s, now_s, now)
-        held_up = {one.key for one in own}
-        free = [one for one in able if one.key not in held_up and not self._is_after(one.key, one.namespace)]
+        self._held_up = frozenset(one.key for one in own)
+        free = [one for one in able if one.key not in self._held_up and not self._is_after(one.key, one.namespace)]
         self._put_first(ALL, free, before, took_s, now_s, now)
         has_rested = bool(rested_before - self._resting)
         self._resting = self._resting_at(now_s)
@@ -177,8 +179,7 @@ class GroupTurns:
         if group is None:
             return False
         is_due = group in self._resting or any(
-            node in first.kept and now_s - first.since_s >= SETTLE_S and first.place < self._place(pod, group)
-            for first in self._first_for(group)
+            node in first.kept and now_s - first.since_s >= SETTLE_S for first in self._before(pod, group)
         )
         return is_due and self._read(group) is not None
 
@@ -191,9 +192,8 @@ class GroupTurns:
         if group in self._resting:
             return dict.fromkeys(self._inventory.nodes.names, GAVE_UP)
         kept: dict[str, str] = {}
-        for first in self._first_for(group):
-            if first.place < self._place(pod, group):
-                kept |= first.kept
+        for first in self._before(pod, group):
+            kept |= first.kept
         return kept
 
     def turn_of(self, pod: Pod) -> Turn:
@@ -267,6 +267,14 @@ class GroupTurns:
             if contest in self._first:
                 yield self._first[contest]
 
+    def _before(self, pod: Pod, group: str) -> Iterator[First]:
+        """Yield who comes first before a pod's group: who has an earlier place, and before a group that its quota stops
+        whoever comes first among all."""
+        is_held_up = group in self._held_up
+        for first in self._first_for(group):
+            if first.place < self._place(pod, group) or (is_held_up and first is self.first):
+                yield first
+
     def _is_after(self, group: str, contest: str) -> bool:
         first = self._first.get(contest)
         return first is not None and first.place < self._places[group]
@@ -285,10 +293,10 @@ class GroupTurns:
 
     # Places
 
-    def _all_places(self, groups: Iterable[Waiting]) -> Mapping[str, Place]:
+    def _all_places(self, groups: Iterable[Waiting]) -> Mapping[str, GroupPlace]:
         """A group that gave up, itself or by its namespace, comes behind every group that waited before: also behind
         those of lower priority."""
-        places: dict[str, Place] = {}
+        places: dict[str, GroupPlace] = {}
         found = [(self._place_of(group.key, group.turn), group) for group in groups]
         least = min((place.priority for place, _ in found), default=0)
         for place, group in sorted(found, key=lambda one: (one[0].queued, one[0].queued_here)):
@@ -296,12 +304,12 @@ class GroupTurns:
             places[group.key] = place._replace(priority=least) if place.queued > _created(group.turn) else place
         return places
 
-    def _place_of(self, group: str, its_turn: Turn) -> Place:
+    def _place_of(self, group: str, its_turn: Turn) -> GroupPlace:
         """Return the place of a group by itself."""
         here = max(_created(its_turn), self._past.get(group, Past()).gave_up_at)
-        return Place(its_turn[0], max(here, self._gave_up_at.get(_namespace(group), "")), here, group)
+        return GroupPlace(its_turn[0], max(here, self._gave_up_at.get(_namespace(group), "")), here, group)
 
-    def _place(self, pod: Pod, group: str) -> Place:
+    def _place(self, pod: Pod, group: str) -> GroupPlace:
         """Return the place of a pod's group; if it came after the last review, as if it had this pod alone."""
         return self._places.get(group) or self._place_of(group, turn(pod))
 

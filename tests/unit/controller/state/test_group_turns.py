@@ -15,7 +15,7 @@ import pytest
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn
 from dracaena.controller.queue.waiting_lines import NOWHERE
 from dracaena.controller.state import group_turns
-from dracaena.controller.state.group_turns import GAVE_UP, GIVE_UP_S, KEPT, QUOTA_KEPT, YIELDED, GroupTurns, Place
+from dracaena.controller.state.group_turns import GAVE_UP, GIVE_UP_S, KEPT, QUOTA_KEPT, YIELDED, GroupPlace, GroupTurns
 from support.allocation import claim, request
 from support.group_world import EIGHT, FOUR, PROOF_S, Group, GroupWorld, any_world, member
 from support.quota_world import namespace
@@ -60,9 +60,9 @@ def test_a_fault_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None
     assert never_bound(range(WORLDS)) is not None
 
 
-def by_creation(group: str, its_turn: Turn) -> Place:
+def by_creation(group: str, its_turn: Turn) -> GroupPlace:
     """The order of groups before those that gave up were put behind the others."""
-    return Place(its_turn[0], its_turn[2], its_turn[2], group)
+    return GroupPlace(its_turn[0], its_turn[2], its_turn[2], group)
 
 
 @pytest.mark.search
