@@ -15,7 +15,7 @@ from dracaena.api.resource_objects import (
 )
 from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.cache.pods import kept_namespace, kept_pod
-from dracaena.controller.cache.slices import with_shared_values
+from dracaena.controller.cache.slices import slice_stand_in, with_shared_values
 from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
 from dracaena.controller.state.intake import Intake
 from dracaena.kube.client import KubeClient
@@ -30,7 +30,8 @@ SliceChanged = Callable[[ResourceSlice | None, ResourceSlice | None], None]
 
 
 class Watches:
-    """One reflector for each watched kind, and for slices one for each driver. start() once, then stop() once."""
+    """One reflector for each watched kind; for slices one for each driver that we allocate for, and one for all others.
+    start() once, then stop() once."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Watches:
             self.taint_rules,
             self.slices,
             *others,
+            _other_slices(client, clock, drivers, intake),
             self.claims,
             self.pods,
         )
@@ -132,6 +134,20 @@ def _storage(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflecto
             transform=kept_volume,
         ),
         Reflector(client, StorageClass, clock=clock, optional=True, on_change=intake.storage_class_changed),
+    )
+
+
+def _other_slices(client: KubeClient, clock: Clock, drivers: Iterable[str], intake: Intake) -> Reflector[ResourceSlice]:
+    """Return the watch for slices of all other drivers. One that cannot be read may be for any node."""
+    intake.follow_other_drivers()
+    return Reflector(
+        client,
+        ResourceSlice,
+        clock=clock,
+        field_selector=",".join(f"spec.driver!={name}" for name in drivers),
+        on_change=intake.slice_changed,
+        transform=with_shared_values,
+        stand_in=slice_stand_in,
     )
 
 

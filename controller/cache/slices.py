@@ -12,8 +12,15 @@ from typing import Final
 import msgspec
 
 from dracaena.api import attributes as table
-from dracaena.api.objects import Taint
-from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import (
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 
 MAX_VALUES: Final = 8_192
 """Distinct values that are remembered: those of a hundred kinds of nodes. Beyond these, equal values are kept twice."""
@@ -23,6 +30,12 @@ def with_shared_values(item: ResourceSlice) -> ResourceSlice:
     """Return an equal slice whose parts are shared with equal parts of other slices. Cost: O(attributes)."""
     devices = [_device(device) for device in item.spec.devices]
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+
+
+def slice_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceSlice:
+    """Return a stand-in for a slice that cannot be read: a pool that all nodes reach, and that is of no use."""
+    pool = ResourcePool(f"unreadable/{metadata.name}", 0, 1)
+    return ResourceSlice(metadata=metadata, spec=ResourceSliceSpec("", pool, all_nodes=True, unknown=reason))
 
 
 def _device(device: Device) -> Device:

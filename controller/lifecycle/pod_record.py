@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,6 +12,9 @@ from dracaena.controller.lifecycle.versions import version_of
 
 ELSEWHERE: Final = "resourceclaim not available on the node"
 """kube-scheduler's words for a node that would do if an allocated claim of the pod were not on another node."""
+
+TRIED: Final = "tried before without success"
+"""Why a node is left out for a pod, in words that follow a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,12 @@ class PodRecord:
     def nodes_left_out(self, now_s: float) -> Mapping[str, Wait]:
         """Return the nodes that are left out now."""
         return {node: wait for node, wait in self.left_out.items() if wait.again_s > now_s}
+
+    def by_tries(self) -> Iterator[Mapping[str, str]]:
+        """Yield the nodes that were tried before, with the reason; then those that were tried more than once, and so
+        on. Who leaves out each set in turn tries every node before it tries one again."""
+        for tries in sorted({wait.tries for wait in self.left_out.values()}):
+            yield {node: TRIED for node, wait in self.left_out.items() if wait.tries >= tries}
 
     def may_preempt(self, now_s: float) -> bool:
         """Return whether the pod may get a node where others have to be evicted first."""

@@ -137,6 +137,7 @@ class ClusterState:
             return
         holds = after.held(self.driver) if after is not None else (frozenset(), frozenset())
         freed = self.inventory.hold(claim_holder(subject.shown), *holds)
+        self.decisions.other_devices_changed()
         with_room = self.accounting.claim_changed(subject.key, expected_places(before), expected_places(after))
         self.decisions.resources_freed(with_room)
         self.decisions.placement_changed(self.inventory.placed.changes())

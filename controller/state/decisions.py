@@ -25,8 +25,9 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.allocation.state.size_demand import SizeDemand
-from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape
+from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_same
+from dracaena.controller.lifecycle.pod_record import TRIED
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
@@ -37,7 +38,6 @@ from dracaena.controller.state.quotas import LacksRoomToo, Quotas
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
-TRIED: Final = "tried before without success"
 ELSEWHERE: Final = "where a pod that shares one of its claims is not"
 OFFERED_FIRST: Final = "that just changed, and are offered to earlier pods first"
 """Why nodes are left out for a pod, in words that follow a count."""
@@ -71,6 +71,8 @@ class Decisions:
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
+        self._wait_for_others: set[str] = set()
+        """Pods that wait with several claims: what other drivers' devices become free may help them."""
         self._size_demand = SizeDemand()
         self._starvation = StarvationGuard(inventory, self._node_to_keep)
         self._forecasts = QuotaForecasts(allocator, quotas, self._pods_holding)
@@ -104,7 +106,7 @@ class Decisions:
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
-            pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._groups.turn_of(pod)
+            pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._turn(pod)
             if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind(self._lines.refusal(pod_shape))
@@ -210,6 +212,7 @@ class Decisions:
         self._deferred.discard(key)
         if key in self._lines.standing:
             self._change_waiters.leave(key)
+            self._wait_for_others.discard(key)
             self._size_demand.leave(key)
             self._ask_again(self._lines.leave(key))
 
@@ -260,6 +263,12 @@ class Decisions:
         if changes:
             self._ask_again(self._lines.change_for(self._change_waiters.waiting_for(changes)))
 
+    def other_devices_changed(self) -> None:
+        """Try the pods again, on any node, that devices of other drivers may help that were published or released."""
+        if self._inventory.others.may_help:
+            self._inventory.others.may_help = False
+            self._ask_again(self._lines.change_for(self._wait_for_others))
+
     # Inside
 
     def _answer(self, request: _Request, changed: Scope) -> Allocation | NoFit | Refused | Settled | Deferred:
@@ -281,6 +290,17 @@ class Decisions:
         allocate = partial(self._allocator.allocate, self._inventory, request.pod, request.claims)
         ask = partial(allocate, within=within, preempting=preempting, is_over=request.is_over)
         namespace = request.pod.metadata.namespace
+        known = self._records.backed_off(request.pod.key)
+        found: Allocation | NoFit | Refused | Settled = NoFit()
+        for tried in ({},) if known is None else (*known.by_tries(), {}):
+            found = self._within_quota(namespace, {**tried, **barred}, ask)
+            if not isinstance(found, NoFit | LacksRoomToo):
+                break
+        return found
+
+    def _within_quota(
+        self, namespace: str, barred: Mapping[str, str], ask: Callable[..., Allocation | NoFit | Refused | Settled]
+    ) -> Allocation | NoFit | Refused | Settled:
         if namespace not in self._quotas.by_namespace:
             return ask(barred=barred)
         return self._quotas.ask(namespace, lambda more: ask(barred={**more, **barred}))
@@ -364,6 +384,8 @@ class Decisions:
             self._size_demand.wait(pod.key, decision.gpus)
         rules = self._rules(pod, Effort())  # what it counts is known by now
         self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
+        if len(claims) > 1:
+            self._wait_for_others.add(pod.key)
 
     def _end_wait(self, pod: Pod, decision: Allocation | Settled | Deferred, decision_id: str) -> None:
         self.leave(pod.key)
@@ -375,6 +397,9 @@ class Decisions:
                 self._forecasts.forget(pod.metadata.namespace)
             for entry in decision.claims:
                 self._records.decide(entry.claim.key, ClaimShare.of(decision_id, pod, decision, entry))
+
+    def _turn(self, pod: Pod) -> Turn:
+        return turn(pod) if pod.spec.scheduling_group is None else self._groups.turn_of(pod)
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
@@ -424,7 +449,7 @@ class Decisions:
         if any(claim.status.allocation is not None for claim in claims):
             return {}
         mark = self._starvation.earmark
-        return {mark.node: mark.reason} if mark is not None and mark.bars(self._groups.turn_of(pod)) else {}
+        return {mark.node: mark.reason} if mark is not None and mark.bars(self._turn(pod)) else {}
 
     def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because another pod with the same unallocated claim is on a
@@ -446,7 +471,7 @@ class Decisions:
         """Whether an earmark's pod, and not a later pod of its name, still fits nowhere, or has a decision that the
         server does not show yet and that may still be lost."""
         pod = self._records.pod(mark.pod_key)
-        if pod is None or self._groups.turn_of(pod) != mark.turn:
+        if pod is None or self._turn(pod) != mark.turn:
             return False
         if not self._lines.fits_nowhere(pod.key):
             return bool(self._records.deciding_for(pod.key))
@@ -492,7 +517,7 @@ class Decisions:
         self, pod: Pod, claims: Sequence[ResourceClaim], pod_shape: bytes, barred: Mapping[str, str], now_s: float
     ) -> bool | None:
         before = self._starvation.earmark
-        found = self._starvation.consider(pod, claims, self._groups.turn_of(pod), pod_shape, barred, now_s)
+        found = self._starvation.consider(pod, claims, self._turn(pod), pod_shape, barred, now_s)
         if before is not None and self._starvation.earmark != before:
             self.may_help(frozenset((before.node,)))
         return found

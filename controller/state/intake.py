@@ -91,7 +91,7 @@ class Intake:
             self._state.inventory.hold(claim_holder(claim), held | before[0], others | before[1])
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
-        """Take in a change of a slice; only its pool is read again."""
+        """Take in a change of a slice of any driver; only its pool is read again."""
         with self._lock:
             change = self._state.inventory.change_slice(old, new)
             for namespace in sorted(self._state.quotas.pools_changed(change.nodes)):
@@ -99,6 +99,7 @@ class Intake:
             lasting, passing = self._state.inventory.problem_counts()
             if change.offer_changed:
                 self._state.decisions.may_help(change.nodes, devices_differ=True)
+            self._state.decisions.other_devices_changed()
         for problem in change.new_problems:
             say = log.info if problem.passing else log.warning
             say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
@@ -146,6 +147,12 @@ class Intake:
             change = inventory.remove_taint_rule(subject.key) if new is None else inventory.set_taint_rule(new)
             if change.offer_changed:
                 self._state.decisions.may_help(change.nodes, devices_differ=True)
+            self._state.decisions.other_devices_changed()
+
+    def follow_other_drivers(self) -> None:
+        """Note that the slices of all other drivers will be taken in, too: what they lack counts from now on."""
+        with self._lock:
+            self._state.inventory.others.are_followed = True
 
     def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         """Take in a change of a namespace: affinity terms may select it by its labels, and it may have a quota."""

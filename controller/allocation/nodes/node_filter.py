@@ -238,6 +238,16 @@ class PlacementRules(Protocol):
         """Return why a node is unfit for the pod, in words that follow a count of nodes; None when it may suit it."""
 
 
+class OtherNeeds(Protocol):
+    """What a pod needs of other drivers (walk.other_claims)."""
+
+    def lack(self, node: Node) -> str | None:
+        """Return what a node lacks for them now, in words that follow a count of nodes; None when it may suit it."""
+
+    def never(self, node: Node) -> str | None:
+        """Return the same if nobody held a device."""
+
+
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
 NOT_TRIED_AGAIN: Final = "that were not examined again"
 
@@ -247,7 +257,8 @@ class NodeFilter:
 
     `pins` are the raw node selectors of the pod's allocated claims; `barred` are the nodes that it must not use for
     other reasons, with these; `resources` is what it needs of a node besides devices, `placement` what it needs because
-    of other pods. Only the nodes `within` are asked; None: all. Looks at nodes are charged to `effort`.
+    of other pods, `others` what it needs of other drivers. Only the nodes `within` are asked; None:
+    all. Looks at nodes are charged to `effort`.
     """
 
     def __init__(
@@ -259,7 +270,9 @@ class NodeFilter:
         placement: PlacementRules | None = None,
         effort: Effort | None = None,
         within: Names | None = None,
+        others: OtherNeeds | None = None,
     ) -> None:
+        self._others = others
         self._effort = effort or Effort()
         self._pod = pod
         self._within = within
@@ -294,11 +307,12 @@ class NodeFilter:
         lack = None if self._resources is None else self._resources.shortage(indexed.node.metadata.name)
         if unfit is None and lack is not None:
             self.is_short = True
-        return lack or unfit
+        return lack or unfit or self.lack_of_others(indexed)
 
     def unfit(self, indexed: IndexedNode) -> str | None:
         """Return why the node is unfit for the pod, whatever is left of it: it is not the node of one of the pod's
-        claims, it is barred, or else unfit_for()'s first reason, or that of the placement of pods."""
+        claims, it is barred, or else unfit_for()'s first reason, or that of the placement of pods, or it never has the
+        devices of other drivers."""
         if self._within is not None and indexed.node.metadata.name not in self._within:
             return NOT_TRIED_AGAIN
         reason = self._unfit_as_others(indexed)
@@ -306,8 +320,12 @@ class NodeFilter:
             reason = self._barred.get(indexed.node.metadata.name, reason)
         if reason is None and self._placement is not None:
             self._effort.charge(NODE_STEPS, Work.NODES)
-            return self._placement.reason(indexed)
-        return reason
+            reason = self._placement.reason(indexed)
+        return self._others.never(indexed.node) if reason is None and self._others is not None else reason
+
+    def lack_of_others(self, indexed: IndexedNode) -> str | None:
+        """Return which devices of other drivers the node lacks now."""
+        return None if self._others is None else self._others.lack(indexed.node)
 
     def _unfit_as_others(self, indexed: IndexedNode) -> str | None:
         self._effort.charge(self._steps_of_known, Work.NODES)

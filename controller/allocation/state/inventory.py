@@ -51,6 +51,7 @@ from dracaena.controller.allocation.state.node_state import (
     held_by_place,
     shared_gpus,
 )
+from dracaena.controller.allocation.state.other_devices import OtherDevices
 from dracaena.controller.allocation.state.partition_kinds import with_partitions
 from dracaena.controller.allocation.state.pool import (
     MOST_DEVICES,
@@ -110,6 +111,7 @@ class Inventory:
         self.node_buckets = NodeBuckets(remembers_empty=True)  # for reading
         self._problems: Counter[bool] = Counter()  # by PoolDefect.passing
         self._rules = TaintRules(driver)
+        self.others = OtherDevices(driver, self._rules.every)
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
         self._read_pools = ReadPools(MOST_DEVICES)
@@ -249,8 +251,9 @@ class Inventory:
         self._put(name)
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
-        """Take in a change of a slice. Only its pool is read again; slices of other drivers do not count."""
+        """Take in a change of a slice. Only its pool is read again; for slices of other drivers see `others`."""
         foreign = self._change_foreign(old, new)
+        self.others.change_slice(old, new)
         ours = [item for item in (old, new) if item is not None and item.spec.driver == self.driver]
         if old is not None and old in ours:
             self._slices.get(old.spec.pool.name, {}).pop(old.key, None)
@@ -287,6 +290,8 @@ class Inventory:
         need not be known. Cost: O(devices), and the GPUs of each of their nodes.
         """
         change = self.holdings.hold(holder, devices, others)
+        if others or holder in self.others.held_by:
+            self.others.hold(holder, others)
         for name in change.pools:
             pool = self._contents.get(name, _NO_POOL).pool
             if pool is not None:
@@ -312,6 +317,7 @@ class Inventory:
         self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
         self.placed.check({name: self.nodes.get(name).labels for name in self.nodes.names})
         self.holdings.check()
+        self.others.check()
         assert set(self._slices) == set(self._contents), "each pool was read"
         pools: dict[str, set[str]] = {}
         for name, contents in self._contents.items():
@@ -354,6 +360,7 @@ class Inventory:
 
     def _retainted(self, rules: Sequence[DeviceTaintRule], taints_of_all_before: tuple[Taint, ...]) -> PoolChange:
         """Apply a change of some rules, from what they said before to what they say now."""
+        self.others.retainted()
         names = {name for rule in rules if not selects_all(rule, self.driver) for name in self._tainted_pools(rule)}
         changes = [self._read_again(name) for name in sorted(names)]
         if taints_of_all_before != self.taints_of_all:

@@ -263,7 +263,8 @@ def reasons_of_nodes(
             yield name, state
         else:
             # Naming too little CPU beside too few GPUs helps nobody: only the last reason can be acted on.
-            yield name, unfit or lacks[0].lack(name) or node_filter.shortage(indexed)
+            short = lacks[0].lack(name) or node_filter.shortage(indexed)
+            yield name, unfit or short or node_filter.lack_of_others(indexed)
 
 
 def _of_all(text: str) -> str:

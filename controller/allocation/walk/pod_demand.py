@@ -45,6 +45,7 @@ from dracaena.controller.allocation.state.device_kind import is_identity, reads_
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, held_devices
 from dracaena.controller.allocation.walk.matches import MatchedKinds
+from dracaena.controller.allocation.walk.other_claims import OtherClaims
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
 """Characters of all different selectors in one pod's claims: at worst a second to compile, and half of what is kept
@@ -111,7 +112,10 @@ def read_pod_demand(
         placement = placement_of(inventory, pod, effort)
     except (UnreadableQuantityError, UnreadableSelectorError) as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
-    nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within)
+    left = () if pod.spec.node_name else tuple(one for one in demands if not any(one is own for own in mine))
+    follows = left and inventory.others.are_followed
+    others = OtherClaims(inventory.others, left, matched.selectors, effort) if follows else None
+    nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within, others)
     return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 
