@@ -311,7 +311,7 @@ def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple
     except BadInputError as error:
         return None, (str(error),)
     return decision, () if decision is not None else (
-        "it was not allocated by Dracaena: no decision is recorded in it",
+        "it was not allocated by Dracaena: no decision is recorded on it",
     )
 
 

@@ -138,7 +138,7 @@ _OPTIONS = (
 
 _CORE = tuple(
     str(TESTS / f"test_{name}.py")
-    for name in ("kubernetes", "claims", "scheduling", "taint", "writes", "take_back", "transcripts")
+    for name in ("kubernetes", "claims", "scheduling", "taint", "writes", "own_allocations", "take_back", "transcripts")
 )
 """On a second version: its rules of claims, binds and writes, and a pod at its kubelet."""
 

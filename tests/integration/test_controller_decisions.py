@@ -275,7 +275,9 @@ def test_a_class_that_is_mended_lets_its_pods_go_on(client: KubeClient, connecti
         client.merge_patch(DeviceClass, "linked", mended)
         stored = wait_for(lambda: allocated_all(client), "the claim")["c"]
     assert stored.status.allocation is not None
-    assert [entry.source for entry in stored.status.allocation.devices.config] == ["FromClass"]
+    configs = stored.status.allocation.devices.config
+    assert [entry.source for entry in configs] == ["FromClass", "FromClass"]
+    assert [entry.opaque and entry.opaque.driver for entry in configs] == [DRIVER, f"decision.{DRIVER}"]
 
 
 @pytest.mark.embedded_only(reason="makes the server fail")

@@ -97,7 +97,7 @@ def test_deep_parameters_stop_nobody_and_are_copied_as_they_are(
         check_invariants(client)
     stored = claims_by_name(client)["deep"]
     assert stored.status.allocation is not None
-    (config,) = stored.status.allocation.devices.config
+    (config, _) = stored.status.allocation.devices.config
     assert config.opaque is not None
     assert bytes(config.opaque.parameters) == deep(LEVELS)
 
