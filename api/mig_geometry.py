@@ -107,8 +107,10 @@ def counters(profiles: Iterable[MigProfile]) -> Mapping[str, int]:
     """Return what a GPU has of all that its instances compete for: counter → amount; nothing without profiles.
 
     Memory slices are counted one by one, since a place is made of them. Engines are counted only if instances side by
-    side could ask for more than there are: counters cost space in every device. If NVML allows fewer instances of a
-    profile than have room by these counters, the profile has a counter of its own.
+    side could ask for more than there are: counters cost space in every device. There are as many as all instances of
+    some profile have together: for a B200, NVIDIA lists one decoder with each profile, the largest too, and seven
+    instances of the smallest. If NVML allows fewer instances of a profile than have room by these counters, the profile
+    has a counter of its own.
     """
     known = tuple(profiles)
     if not known:
@@ -117,7 +119,7 @@ def counters(profiles: Iterable[MigProfile]) -> Mapping[str, int]:
     found = {f"{MEMORY_SLICE}{number}": 1 for number in range(slices)}
     found[COMPUTE_SLICES] = max(profile.compute_slices for profile in known)
     for engine, name in ENGINES.items():
-        there = max(getattr(profile, engine) for profile in known)
+        there = max(getattr(profile, engine) * profile.max_instances for profile in known)
         if _most(known, lambda profile, engine=engine: int(getattr(profile, engine))) > there:  # type: ignore[misc]
             found[name] = there
     for profile in known:

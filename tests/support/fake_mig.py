@@ -30,6 +30,13 @@ _NEWER = ("Hopper", "Blackwell")
 
 _BY_SLICES = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Slices → NVML's number of the plain profile, of GPU and compute instances alike."""
+_BY_SUFFIX = {
+    "+me": {1: 7, 2: 8},
+    "+gfx": {1: 10, 2: 11, 3: 17, 4: 12},
+    "-me": {1: 13, 2: 14},
+    "+me.all": {1: 15, 2: 16},
+}
+"""Suffix of a profile's name → slices → NVML's number of the profile."""
 _COMPUTE_SLICES = {number: slices for slices, number in _BY_SLICES.items()} | {7: 1, 8: 7}
 
 CHANGES = (
@@ -113,7 +120,8 @@ class FakeMigHardware:
         if sum(1 for other in others if other.profile == profile) >= profile.max_instances:
             return int(INSUFFICIENT_RESOURCES)
         for resource in ("compute_slices", *ENGINES):
-            there = max(getattr(each, resource) for each in profiles)
+            together = resource != "compute_slices"  # what one profile needs for all its instances is certainly there
+            there = max(getattr(each, resource) * (each.max_instances if together else 1) for each in profiles)
             if getattr(profile, resource) + sum(getattr(other.profile, resource) for other in others) > there:
                 return int(INSUFFICIENT_RESOURCES)
         return None
@@ -372,8 +380,9 @@ class FakeMigNvml(FakeNvml):
 
 def _number(profile: MigProfile) -> int:
     """Return NVML's number of a profile."""
-    if "+me" in profile.name:
-        return {1: 7, 2: 8}[profile.compute_slices]
+    suffix = profile.name.partition("gb")[2]
+    if suffix:
+        return _BY_SUFFIX[suffix][profile.compute_slices]
     double = profile.compute_slices == 1 and profile.placements[0].size == 2
     return 9 if double else _BY_SLICES[profile.compute_slices]
 

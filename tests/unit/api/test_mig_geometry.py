@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dracaena.api import limits
 from dracaena.api.mig_geometry import ENGINES, MigPlace, MigPlacement, MigProfile, consumption, counters, places
-from support.mig_geometries import A30, A100_40GB, GEOMETRIES, H100_80GB
+from support.mig_geometries import A30, A100_40GB, B200, GB200, GB300, GEOMETRIES, H100_80GB, RTX_PRO_6000
 
 PARENT = "GPU-72544d34-f24e-599b-9b93-b5ba76e367e2"
 LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -36,12 +36,17 @@ def lawful(chosen: Sequence[MigPlace], profiles: Sequence[MigProfile]) -> bool:
         not one.placement.overlaps(other.placement) for at, one in enumerate(chosen) for other in chosen[at + 1 :]
     )
     resources = ("compute_slices", *ENGINES)
-    enough = all(
-        sum(getattr(place.profile, name) for place in chosen) <= max(getattr(profile, name) for profile in profiles)
-        for name in resources
-    )
+    enough = all(sum(getattr(place.profile, name) for place in chosen) <= has(profiles, name) for name in resources)
     few = all(sum(1 for place in chosen if place.profile is profile) <= profile.max_instances for profile in profiles)
     return apart and enough and few
+
+
+def has(profiles: Sequence[MigProfile], resource: str) -> int:
+    """How much of a resource the GPU certainly has: enough for one instance of any profile, and for as many of it as
+    NVML says, where that is about engines. Compute slices may be what limits them."""
+    alone = [int(getattr(profile, resource)) for profile in profiles]
+    together = [int(getattr(profile, resource)) * profile.max_instances for profile in profiles]
+    return max(alone if resource == "compute_slices" else together)
 
 
 def layouts(every: Sequence[MigPlace], there: Mapping[str, int]) -> Iterator[tuple[tuple[MigPlace, ...], bool]]:
@@ -63,14 +68,15 @@ def layouts(every: Sequence[MigPlace], there: Mapping[str, int]) -> Iterator[tup
 def test_counters_allow_exactly_the_layouts_that_nvidia_allows(product: str) -> None:
     profiles = GEOMETRIES[product]
     there = counters(profiles)
-    plain = [place for place in places(PARENT, profiles) if product == "A30" or "+me" not in place.profile.name]
+    is_small = product in ("A30", "RTX PRO 6000")
+    plain = [place for place in places(PARENT, profiles) if is_small or "+me" not in place.profile.name]
     seen = [(allowed, lawful(chosen, profiles)) for chosen, allowed in layouts(plain, there)]
     assert [pair for pair in seen if pair[0] != pair[1]] == []
-    if product != "A30":
+    if not is_small:
         assert sum(allowed for allowed, _ in seen) == 723  # as counted in NVIDIA's own terms, the empty GPU included
 
 
-@pytest.mark.parametrize("product", ["A100", "H100", "H200"])
+@pytest.mark.parametrize("product", ["A100", "H100", "H200", "B200", "GB200", "GB300"])
 def test_one_instance_with_the_media_engines_fits_beside_others_and_a_second_one_does_not(product: str) -> None:
     profiles = GEOMETRIES[product]
     there = counters(profiles)
@@ -90,6 +96,38 @@ def test_only_engines_that_instances_compete_for_are_counted() -> None:
         **{f"memory-slice-{number}": 1 for number in range(4)}, "compute-slices": 4, "jpeg-engines": 1, "ofa-engines": 1
     }  # fmt: skip
     assert counters(()) == {}
+
+
+def test_a_gpu_of_which_each_profile_lists_one_engine_has_one_for_each_instance() -> None:
+    slices = {f"memory-slice-{number}": 1 for number in range(8)}
+    assert counters(B200) == {**slices, "compute-slices": 7, "ofa-engines": 1}
+
+
+@pytest.mark.parametrize("profiles", [GB200, GB300])
+def test_without_numbers_of_engines_the_profile_with_them_is_counted_by_itself(
+    profiles: tuple[MigProfile, ...],
+) -> None:
+    slices = {f"memory-slice-{number}": 1 for number in range(8)}
+    own = f"instances-{profiles[1].name.replace('.', '-').replace('+', '-')}"
+    assert counters(profiles) == {**slices, "compute-slices": 7, own: 1}
+
+
+def test_profiles_with_media_engines_exclude_what_nvidia_says_they_exclude() -> None:
+    there = counters(RTX_PRO_6000)
+    assert there == {
+        **{f"memory-slice-{number}": 1 for number in range(12)},
+        "compute-slices": 4, "decoders": 4, "encoders": 4, "jpeg-engines": 4, "ofa-engines": 1,
+    }  # fmt: skip
+    by_name = {(place.profile.name, place.placement.start): place for place in places(PARENT, RTX_PRO_6000)}
+    small = [by_name["1g.24gb", start] for start in (0, 3, 6, 9)]
+    assert fits(small, there)
+    assert fits([by_name["1g.24gb+gfx", 0], *small[1:]], there), "graphics and compute side by side"
+    everything, none = by_name["1g.24gb+me.all", 0], [by_name["1g.24gb-me", start] for start in (3, 6, 9)]
+    assert fits([everything, *none], there)
+    assert not fits([everything, small[1]], there)
+    assert not fits([by_name["1g.24gb+me", 0], by_name["1g.24gb+me", 3]], there)
+    assert not fits([by_name["1g.24gb+me", 0], by_name["2g.48gb+me.all", 6]], there)
+    assert fits([by_name["2g.48gb-me", 0], by_name["2g.48gb+me.all", 6]], there)
 
 
 def test_a_profile_of_which_the_driver_allows_fewer_than_have_room_has_a_counter_of_its_own() -> None:

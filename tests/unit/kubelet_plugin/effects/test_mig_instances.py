@@ -15,9 +15,18 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
-from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, NOT_FOUND, RESET_REQUIRED
+from support.fake_mig import (
+    CHANGES,
+    IN_USE,
+    INSUFFICIENT_RESOURCES,
+    NO_PERMISSION,
+    NOT_FOUND,
+    RESET_REQUIRED,
+    FakeMigHardware,
+)
 from support.fake_nvml import NOT_SUPPORTED
 from support.killed_steps import StopError
+from support.mig_geometries import RTX_PRO_6000, divisible_machine
 from support.mig_node import HungStep, MigNode, ask_at_once, instance, mig_node, whole_gpu
 
 PROFILE_CALLS = ("nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2")
@@ -96,6 +105,18 @@ def test_making_and_undoing_may_be_repeated(node: MigNode) -> None:
 def test_each_profile_gets_the_compute_instance_that_has_all_of_it(node: MigNode, profile: str) -> None:
     Journal(instance(node, profile, 0)).make(node)
     assert node.hardware.layout(0) == [(profile, 0, 1)]
+
+
+@pytest.mark.parametrize("profile", [each.name for each in RTX_PRO_6000])
+def test_each_profile_of_a_gpu_with_graphics_and_media_profiles_is_made_too(profile: str) -> None:
+    node = MigNode(FakeMigHardware(divisible_machine(1, "Blackwell", RTX_PRO_6000)))
+    start = next(each for each in RTX_PRO_6000 if each.name == profile).placements[-1].start
+    journal = Journal(instance(node, profile, start))
+    journal.make(node)
+    assert node.hardware.layout(0) == [(profile, start, 1)]
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    node.library.close()
 
 
 def test_a_gpu_stays_in_mig_mode_while_other_claims_or_others_have_instances(node: MigNode) -> None:

@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import NOT_SUPPORTED
-from support.mig_geometries import A30, A100_40GB, H100_80GB, H200_141GB, divisible_machine
+from support.mig_geometries import A100_40GB, GEOMETRIES, H100_80GB, RTX_PRO_6000, divisible_machine
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def reader_of(fake: FakeMigNvml, *, mig_profiles: bool = True) -> Iterator[NvmlR
         reader.close()
 
 
-@pytest.mark.parametrize("profiles", [A100_40GB, H100_80GB, H200_141GB, A30])
+@pytest.mark.parametrize("profiles", GEOMETRIES.values(), ids=GEOMETRIES)
 def test_all_profiles_are_read_with_their_places(profiles: tuple[MigProfile, ...]) -> None:
     fake = FakeMigNvml(FakeMigHardware(divisible_machine(2, profiles=profiles)))
     with reader_of(fake) as reader:
@@ -94,10 +94,10 @@ def test_a_refusal_that_may_pass_is_remembered_and_asked_again(symbol: str) -> N
         assert len(reader.read().gpus[0].mig_profiles) == len(H100_80GB)
 
 
-@pytest.mark.parametrize("profiles", [A100_40GB, H100_80GB])
+@pytest.mark.parametrize("profiles", [A100_40GB, H100_80GB, RTX_PRO_6000])
 def test_a_driver_without_names_gets_those_of_nvidia_smi(profiles: tuple[MigProfile, ...]) -> None:
     fake = FakeMigNvml(FakeMigHardware(divisible_machine(1, profiles=profiles)))
-    gib = 40 if profiles is A100_40GB else 80
+    gib = 96 if profiles is RTX_PRO_6000 else 40 if profiles is A100_40GB else 80
     fake.machine = replace(fake.machine, gpus=tuple(replace(g, memory_bytes=gib << 30) for g in fake.machine.gpus))
     fake.missing.add("nvmlDeviceGetGpuInstanceProfileInfoV")
     with reader_of(fake) as reader:

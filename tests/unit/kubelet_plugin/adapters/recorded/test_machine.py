@@ -26,6 +26,7 @@ EXPECTED = {
     "h200-nic10": (8, {"NV18"}),
     "hgx-h100": (8, {"NV18"}),
     "l40s-x4": (4, {"PIX", "NODE"}),
+    "rtx-pro-6000-x2": (2, {"NODE"}),
     "rtx4090-all-sys": (8, {"SYS"}),
 }
 
