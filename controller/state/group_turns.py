@@ -181,7 +181,7 @@ class GroupTurns:
         is_due = group in self._resting or any(
             node in first.kept and now_s - first.since_s >= SETTLE_S for first in self._before(pod, group)
         )
-        return is_due and self._read(group) is not None
+        return is_due and bool(self._records.groups.waiting(group))
 
     def kept_from(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because of other groups, with the reason. Pods without a group use
@@ -315,7 +315,7 @@ class GroupTurns:
 
     def _forget_others(self) -> None:
         """Forget the groups that are gone or were bound, and the namespaces without other groups."""
-        waiting = set(self._records.waiting_groups())
+        waiting = set(self._records.groups.unbound())
         namespaces = {_namespace(key) for key in waiting}
         self._past = {key: past for key, past in self._past.items() if key in waiting}
         self._gave_up_at = {name: at for name, at in self._gave_up_at.items() if name in namespaces}
@@ -323,20 +323,18 @@ class GroupTurns:
     # Groups
 
     def _waiting(self) -> Iterator[Waiting]:
-        for key in self._records.waiting_groups():
+        for key in self._records.groups.unbound():
             group = self._read(key)
             if group is not None:
                 yield group
 
     def _read(self, key: str) -> Waiting | None:
-        pods = [pod for name in self._records.in_group(key) if (pod := self._records.pod(name)) is not None]
+        waiting = tuple(sorted(self._records.groups.waiting(key)))
+        if not waiting:
+            return None
+        pods = [pod for name in self._records.groups.pods(key) if (pod := self._records.pod(name)) is not None]
         pods = [pod for pod in pods if pod.metadata.deletion_timestamp is None and is_unbound(pod)]
-        waiting = tuple(pod.key for pod in pods if self._waits(pod))
-        return Waiting(key, min(map(turn, pods)), len(pods) - len(waiting), waiting) if waiting else None
-
-    def _waits(self, pod: Pod) -> bool:
-        records = [self._records.claim(claim.key or "") for claim in self._records.named_by(pod)]
-        return any(record is None or (not record.is_held and record.share is None) for record in records)
+        return Waiting(key, min(map(turn, pods)), len(pods) - len(waiting), waiting)
 
     def _nodes_for(self, group: Waiting) -> frozenset[str]:
         known: dict[tuple[bytes, str], bool] = {}

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from dracaena.api.objects import ENDED, Pod
-from dracaena.api.podclaims import PodClaim, group_of, is_for_group, pod_claims
+from dracaena.api.podclaims import PodClaim, is_for_group, pod_claims
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
@@ -19,6 +19,7 @@ from dracaena.controller.lifecycle.pod_record import PodRecord, is_unbound, read
 from dracaena.controller.lifecycle.proof import Bounds, by_uid, standing
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of
+from dracaena.controller.state.pod_groups import PodGroups
 
 Changed = Callable[[ClaimRecord | None, ClaimRecord | None], None]
 
@@ -50,7 +51,8 @@ class Records:
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
         self._bound_nodes: dict[str, Counter[str]] = {}  # claim → these nodes → how many of the pods are there
         self._blocked: dict[str, dict[str, None]] = {}  # claim that not every pod's decision may use → pods that asked
-        self._groups: dict[str, dict[str, bool]] = {}  # PodGroup → its pods that name claims → whether it is bound
+        self.groups = PodGroups(self._lacks_devices)
+        """Of the pods that name claims. Read only."""
         self._last_named_s: dict[str, float] = {}  # claim that no pod names → when the last one went
 
     # What is known
@@ -99,15 +101,6 @@ class Records:
         if known is None:
             return None
         return known if known.left_out or known.all_left_out.tries or known.no_preemption.tries else None
-
-    def waiting_groups(self) -> tuple[str, ...]:
-        """Return the PodGroups (`namespace/name`) whose pods are all unbound, sorted. Only pods that name claims
-        count."""
-        return tuple(sorted(group for group, pods in self._groups.items() if not any(pods.values())))
-
-    def in_group(self, group: str) -> tuple[str, ...]:
-        """Return the keys of the pods of a PodGroup that name claims, sorted."""
-        return tuple(sorted(self._groups.get(group, ())))
 
     def must_not_preempt(self, pod: Pod, now_s: float) -> bool:
         """Return whether no pod is to be evicted for an unbound pod now: it has to wait (PodRecord.may_preempt), or
@@ -206,6 +199,7 @@ class Records:
         del self._claims[key]
         self._blocked.pop(key, None)
         self._last_named_s.pop(key, None)
+        self._look_again_at_groups(record, None)
         self._changed(record, None)
 
     def see(self, old: Pod | None, new: Pod | None, now_s: float) -> None:
@@ -217,7 +211,6 @@ class Records:
         known = self._pods.get(key)
         for claim in self.named_by(known) if known is not None else ():
             self._unname(claim.key, key, now_s)
-        self._regroup(known, new)
         self._pods.pop(key, None)
         self._named_by.pop(key, None)
         if new is not None and new.spec.resource_claims:
@@ -236,6 +229,7 @@ class Records:
             self._unbound[key] = see(before, new, now_s)
         else:
             self._unbound.pop(key, None)
+        self.groups.change(known, new)
         self._settle_doubts_about(known, new)
 
     def pod_was_read(self, pod: Pod, requested_s: float, now_s: float) -> None:
@@ -373,6 +367,7 @@ class Records:
         if after is before:
             return
         self._claims[after.key] = after
+        self._look_again_at_groups(before, after)
         self._changed(before, after)
         if after.is_open_to_all:
             self._blocked.pop(after.key, None)
@@ -406,15 +401,13 @@ class Records:
         about = () if record is None else (*record.doubts, *record.stale_binds)
         self.settle(claim_key, tuple(doubt for doubt in about if doubt.pod is not None and doubt.pod.uid == pod_uid))
 
-    def _regroup(self, known: Pod | None, new: Pod | None) -> None:
-        group = None if known is None else group_of(known)
-        if group is not None and known is not None:
-            self._groups[group].pop(known.key, None)
-            if not self._groups[group]:
-                del self._groups[group]
-        group = None if new is None or not new.spec.resource_claims else group_of(new)
-        if group is not None and new is not None:
-            self._groups.setdefault(group, {})[new.key] = bool(new.spec.node_name)
+    def _look_again_at_groups(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        subject = after or before
+        if subject is not None and _has_nothing(before) != _has_nothing(after):
+            self.groups.look_again(self._pods[key] for key in self._naming.get(subject.key, ()))
+
+    def _lacks_devices(self, pod: Pod) -> bool:
+        return any(_has_nothing(self._claims.get(claim.key or "")) for claim in self.named_by(pod))
 
     def _name(self, claim_key: str, pod: Pod) -> None:
         known, node = self._naming.setdefault(claim_key, {}), pod.spec.node_name
@@ -438,6 +431,11 @@ class Records:
             self._naming.pop(claim_key, None)
             if claim_key in self._claims:
                 self._last_named_s[claim_key] = now_s
+
+
+def _has_nothing(record: ClaimRecord | None) -> bool:
+    """Whether a claim has no devices, and none were decided for it."""
+    return record is None or (not record.is_held and record.share is None)
 
 
 def _is_going(pod: Pod) -> bool:

@@ -18,6 +18,7 @@ from dracaena.controller.lifecycle.tending import PROBED_AT_ONCE
 from dracaena.controller.state.cluster import FEW_PODS
 from dracaena.controller.state.records import Records
 from support.allocation import blocks, claim, machine, pod, request
+from support.group_world import member
 from support.reconciling import Bench
 
 EIGHT = machine("eight", blocks(4, 4, inside="PIX", outside="SYS"))
@@ -156,3 +157,24 @@ def test_each_pod_of_a_claim_that_is_cleared_is_looked_at_a_few_times(monkeypatc
     assert crowd.held("s") is not None
     steps = PODS / PROBED_AT_ONCE + 8  # once for each that are asked about together, and once for each second
     assert max(looks.values()) <= 3 * steps
+
+
+def test_a_pod_that_is_attended_costs_no_look_at_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(n0=EIGHT)
+    for number in range(PODS):
+        bench.add(claim(f"p{number}", request()), member(f"p{number}", "g", 1))
+    bench.run()
+    bench.cluster.review_groups(bench.clock.monotonic())
+    served = [one for key, one in bench.api.pods.items() if bench.api.claims[key].status.allocation is not None]
+    looks: list[str] = []
+    pod_of = Records.pod
+
+    def noted(records: Records, key: str) -> Pod | None:
+        looks.append(key)
+        return pod_of(records, key)
+
+    monkeypatch.setattr(Records, "pod", noted)
+    for one in served:
+        bench.cluster.attend(one)
+    assert len(served) == len(EIGHT.gpus)
+    assert len(looks) <= len(served)

@@ -333,14 +333,14 @@ def test_a_group_waits_while_none_of_its_pods_is_bound_and_is_forgotten_with_its
     bound = named("q", nodeName="n", **group)
     books.records.see(None, first, 0.0)
     books.records.see(None, second, 0.0)
-    assert books.records.waiting_groups() == ("default/g",)
-    assert books.records.in_group("default/g") == ("default/p", "default/q")
+    assert books.records.groups.unbound() == ("default/g",)
+    assert books.records.groups.pods("default/g") == ("default/p", "default/q")
     books.records.see(second, bound, 1.0)
-    assert books.records.waiting_groups() == ()
+    assert books.records.groups.unbound() == ()
     books.records.see(bound, None, 2.0)
-    assert books.records.waiting_groups() == ("default/g",)
+    assert books.records.groups.unbound() == ("default/g",)
     books.records.see(first, None, 3.0)
-    assert books.records._groups == {}
+    assert books.records.groups._pods == {}
 
 
 def test_only_a_pod_with_a_back_off_is_asked_about_it() -> None:
