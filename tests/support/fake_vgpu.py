@@ -76,9 +76,12 @@ class FakeVgpus:
         self.waits = False
         """Whether removing an open vGPU waits in the kernel until it is closed, as mediated devices do; else it is
         refused."""
+        self.is_late = False
+        """Whether what is removed is there until come()."""
         self.written: list[tuple[str, str]] = []
         """All writes that the kernel took, in their order."""
         self._waiting: dict[str, str] = {}  # path → text
+        self._waiting_late: dict[str, str] = {}
         self._types: dict[str, tuple[FakeType, ...]] = {}
         self._next_group = 100
 
@@ -122,7 +125,9 @@ class FakeVgpus:
         if self.waits and identity in self.open_by:
             self._waiting[path] = text
             raise UnbindHangsError(f"{path} waits until {identity} is closed")
-        if parts[-1] == "create":
+        if self.is_late and value in ("0", "1"):
+            self._waiting_late[path] = text
+        elif parts[-1] == "create":
             self._create(parts[-4], parts[-2], value)
         elif parts[-1] == "remove" and value == "1":
             self._remove(parts[-2])
@@ -143,10 +148,17 @@ class FakeVgpus:
         for path, text in waiting.items():
             self.write(path, text)
 
+    def come(self) -> None:
+        """Let what was removed be gone."""
+        late, self._waiting_late, self.is_late = self._waiting_late, {}, False
+        for path, text in late.items():
+            self.write(path, text)
+
     def boot(self) -> None:
         """Start the machine anew: no vGPU outlives that, and whoever enables virtual functions does so again."""
         self.open_by.clear()
         self._waiting.clear()
+        self._waiting_late.clear()
         for link in list((self.root / "bus/mdev/devices").glob("*")):
             self._remove(link.name)
         for file in self.root.glob("bus/pci/devices/*/nvidia/current_vgpu_type"):

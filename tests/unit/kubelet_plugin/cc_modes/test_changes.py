@@ -237,13 +237,23 @@ def test_a_driver_that_does_not_take_a_gpu_in_its_new_mode_keeps_the_node_out_of
 def test_a_driver_that_is_not_loaded_any_more_takes_the_gpu_when_it_comes(node: CcNode) -> None:
     def unload(what: str) -> None:
         if what == f"after switching {GUEST}":
-            (node.bus.root / "bus/pci/drivers/nvidia").rmdir()
+            node.bus.unload("nvidia")
 
     node.start(unload)
     node.change("on")
     assert node.bound() == {**BOUND, HOST: None}
     node.bus.load("nvidia")
     assert node.bound() == BOUND
+
+
+def test_one_driver_that_is_not_loaded_any_more_keeps_no_other_gpu_from_its_own(node: CcNode) -> None:
+    def unload(what: str) -> None:
+        if what == f"after switching {GUEST}":
+            node.bus.unload("vfio_pci")
+
+    node.start(unload)  # that of the GPU that is given back first
+    node.change("on")
+    assert node.bound() == {HOST: "nvidia", GUEST: None}
 
 
 def test_gpus_are_asked_only_while_no_claim_has_them(node: CcNode) -> None:

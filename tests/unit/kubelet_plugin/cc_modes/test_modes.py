@@ -161,6 +161,18 @@ def test_gpus_that_are_in_the_mode_are_left_alone(watched: Watched) -> None:
     assert watched.node.program.queries == [GUEST], "it is asked once in a boot"
 
 
+def test_a_taint_that_was_lost_meanwhile_is_waited_for_anew(watched: Watched) -> None:
+    watched.ask("on")
+    watched.settle()
+    watched.shown = False
+    assert "are being withheld" in watched.state()[1]
+    watched.shown = True
+    assert "waiting for pods that already have one" in watched.state()[1]
+    assert watched.node.hardware.modes() == dict.fromkeys(BOUND, "off")
+    watched.clock.advance(SETTLE_S)
+    assert watched.state() == (ModeState.PENDING, DONE)
+
+
 def test_the_gpus_are_switched_when_their_taint_was_seen_for_a_while_and_published_when_they_were_read(
     watched: Watched,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -218,6 +219,43 @@ def test_an_unbinding_that_nobody_waits_for_any_more_takes_no_gpu_away(journal: 
         late[0]()
     assert journal.bus.written == []
     assert drivers_of(journal.bus) == HOST
+
+
+def test_an_unbinding_whose_caller_gives_up_between_its_two_writes_makes_no_second(journal: Journaled) -> None:
+    began, given_up = threading.Event(), threading.Event()
+    failed: list[TemporaryError] = []
+
+    def override(path: str) -> None:
+        assert path.endswith("/driver_override")
+        began.set()
+        given_up.wait()
+
+    def busy(_what: str, work: Callable[[], None]) -> None:
+        def late() -> None:
+            try:
+                work()
+            except TemporaryError as error:
+                failed.append(error)
+
+        threads.append(threading.Thread(target=late))
+        threads[0].start()
+        began.wait()
+        raise EffectPendingError("the NVIDIA driver does not answer")
+
+    threads: list[threading.Thread] = []
+    journal.drivers.before_write = override
+    journal.means = journal.binding(without_gpu_driver=busy)
+    with pytest.raises(EffectPendingError):
+        journal.apply()
+    given_up.set()
+    threads[0].join()
+    (error,) = failed
+    assert "its caller has given up" in str(error)
+    assert journal.bus.driver_of(GPU) == "nvidia"
+    journal.drivers.before_write = lambda _path: None
+    journal.undo()
+    assert drivers_of(journal.bus) == HOST
+    assert journal.drivers.override(GPU) is None
 
 
 def test_an_unbind_that_could_be_ended_is_undone(bus: FakePciBus) -> None:

@@ -133,6 +133,39 @@ def test_a_gpu_whose_vgpus_are_in_use_is_left_alone(node: VgpuLayoutNode) -> Non
     assert node.counts(T4) == {"T4-1B": 1}
 
 
+@pytest.mark.parametrize("gpu", [T4, H200])
+def test_one_that_is_still_there_after_its_removal_stays_ours(node: VgpuLayoutNode, gpu: str) -> None:
+    """A kernel that is late: taken for somebody else's, it would hold the GPU until an admin removes it."""
+    counts = {"T4_2Q": 2} if gpu == T4 else {"H200X_1_18C": 2}
+    node.bring(gpu, **counts)
+    node.vgpus.is_late = True
+    with pytest.raises(TemporaryError, match="was to be removed, but is still there"):
+        node.bring(gpu)
+    node.start()
+    node.vgpus.come()
+    node.vgpus.is_late = False
+    node.bring(gpu)
+    assert (node.counts(gpu), node.is_at_rest()) == ({}, True)
+
+
+def test_one_that_is_opened_while_another_is_removed_is_not_removed(node: VgpuLayoutNode) -> None:
+    node.bring(T4, T4_2Q=2)
+    first, second = sorted(node.there(T4))
+
+    def opened(what: str) -> None:
+        if what == f"after writing bus/mdev/devices/{first}/remove":
+            node.open(second)
+
+    node.start(opened)
+    with pytest.raises(GpuInUseError, match=f"vGPU {second} of GPU 0 .* is open in qemu-kvm"):
+        node.bring(T4)
+    assert [path for path, _ in node.vgpus.written if path.endswith("remove")] == [f"bus/mdev/devices/{first}/remove"]
+    assert not node.is_at_rest()
+    node.close(second)
+    node.bring(T4)
+    assert (node.counts(T4), node.is_at_rest()) == ({}, True)
+
+
 def test_one_that_stays_may_be_open(node: VgpuLayoutNode) -> None:
     node.bring(T4, T4_2Q=1)
     (identity,) = node.there(T4)

@@ -42,6 +42,7 @@ FILE: dict[str, Any] = {
         ],
         "first": [{"devices": [0], "vgpu-devices": {"T4-2Q": 3}}],
         "none": [{"devices": "all"}],
+        "emptied": [{"devices": [0]}],
         "no-type": [{"devices": [0], "vgpu-devices": {"T4-9Q": 1}}],
     },
 }
@@ -231,6 +232,21 @@ def test_what_others_made_is_told_and_the_other_gpus_go_on(node: Node) -> None:
     assert node.counts() == {T4: {"T4-1B": 1}, H200: {"H200X-1-18C": 3}}
 
 
+def test_an_index_means_the_gpu_that_had_it_first_and_no_other_that_moves_up(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.bring("large")
+    for each in list(node.node.there(T4)):
+        node.node.vgpus.write(f"bus/mdev/devices/{each}/remove", "1")
+    for link in (node.node.vgpus.bus.device(T4), node.node.vgpus.root / "class/mdev_bus" / T4):
+        link.unlink()  # it fell off the bus
+    assert [(gpu.index, gpu.address) for gpu in node.node.gpus()] == [(0, H200)]
+    node.read()
+    node.name = "emptied"
+    node.settle()
+    assert node.state()[0] is LayoutState.FAILED
+    assert node.node.counts(H200) == WANTED["large"][H200]
+
+
 def test_a_layout_that_cannot_be_had_changes_nothing(node: Node) -> None:
     node.bring("small")
     node.name = "no-type"
@@ -238,7 +254,7 @@ def test_a_layout_that_cannot_be_had_changes_nothing(node: Node) -> None:
     assert node.state() == (LayoutState.FAILED, words)
     node.name = "nowhere"
     assert node.state() == (
-        LayoutState.FAILED, "there is no layout 'nowhere'; the file has first, large, no-type, none, small"
+        LayoutState.FAILED, "there is no layout 'nowhere'; the file has emptied, first, large, no-type, none, small"
     )  # fmt: skip
     assert (node.withheld, node.counts()) == (set(), WANTED["small"])
 

@@ -73,6 +73,16 @@ def test_a_display_node_and_a_group_of_vfio_count_too(node: Path, file: str) -> 
     assert OpeningProcess(9, "qemu") in holders(node, group=40)
 
 
+def test_who_has_the_group_open_counts_though_the_device_has_a_node_of_its_own_too(node: Path) -> None:
+    device = node / "sys/bus/pci/devices" / GPU
+    (device / "driver").symlink_to("../drivers/vfio-pci")
+    put(node, f"sys/bus/pci/devices/{GPU}/vfio-dev/vfio0/dev", "1:9\n")  # as every kernel since 6.6 has both
+    put(node, "sys/class/vfio/40/dev", "1:7\n")
+    assert holders(node, group=40) == ()
+    process(node, 9, "qemu", FULL)
+    assert holders(node, group=40) == (OpeningProcess(9, "qemu"),)
+
+
 @pytest.mark.parametrize("file", ["bus/mdev/devices/some-uuid/vfio-dev/vfio3/dev", "class/vfio/40/dev"])
 def test_who_has_a_vgpu_open_is_told_without_who_has_its_gpu(node: Path, file: str) -> None:
     made = PciHolders(str(node / "proc"), str(node / "sys"))

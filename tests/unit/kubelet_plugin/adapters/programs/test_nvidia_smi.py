@@ -8,9 +8,10 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
+from support.clock import FakeClock
 from support.fake_nvidia_smi import LIBRARY, NvidiaSmiRoot
 
 GPU = "GPU-1"
@@ -78,6 +79,16 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
     (ground.fake.state / "hangs").touch()
     with pytest.raises(TemporaryError, match="does not answer within"):
         ground.smi.read(GPU)
+
+
+def test_a_driver_that_is_lent_for_some_seconds_is_not_gone(tmp_path: Path) -> None:
+    """What was set is still set then: it has to be undone later, and does not go with the driver."""
+    ground = Ground(tmp_path)
+    with lent(ground.lock, FakeClock(), 0), pytest.raises(TemporaryError, match="closed for a while") as caught:
+        ground.smi.set(GPU, TimeSliceInterval.DEFAULT)
+    assert not isinstance(caught.value, GpuGoneError)
+    assert not (ground.fake.state / "calls").exists()
+    ground.smi.set(GPU, TimeSliceInterval.DEFAULT)
 
 
 def test_whoever_wants_the_driver_closed_comes_first(tmp_path: Path) -> None:

@@ -51,7 +51,17 @@ def test_a_gpu_with_its_audio_function_and_a_bridge_can_be_handed_through() -> N
     assert (gpu.vendor_id, gpu.device_id, gpu.product_name) == (0x10DE, 0x2330, "NVIDIA H100 80GB HBM3")
 
 
-@pytest.mark.parametrize("driver", ["vfio-pci", "vfio_pci", "nvgrace-gpu-vfio-pci"])
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_a_virtual_function_of_the_same_card_is_not_part_of_its_gpu(*, on_demand: bool) -> None:
+    """It may be another virtual machine's."""
+    function = dataclasses.replace(AUDIO, pci_class=0x0302, device_id=GPU.device_id, is_virtual=True)
+    found = handed_through(bus_of(GPU, function), OnDemandGpus(every=on_demand))
+    assert found.gpus == ()
+    (refused,) = found.refused
+    assert "also holds 0000:18:00.1 (0x10de:0x2330, driver vfio-pci), which is not part of this GPU" in refused.reason
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "vfio_pci", "nvgrace_gpu_vfio_pci"])
 def test_variants_of_the_driver_count(driver: str) -> None:
     assert handed_through(bus_of(dataclasses.replace(GPU, driver=driver))).gpus
 
