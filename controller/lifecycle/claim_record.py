@@ -108,6 +108,8 @@ class ClaimRecord:
     """Whether the take-back needs no proof: the pod cannot be on its way, as it cannot get another of its claims."""
     taken_from: frozenset[str] = frozenset()
     """UIDs of the pods with a reservation when the take-back was decided. A later reservation keeps the claim."""
+    stale_nodes: frozenset[str] = frozenset()
+    """The nodes that the pods of `stale_binds` may be bound to; without a meaning when there are none."""
     stale_binds: tuple[Doubt, ...] = ()
     """Pods that may still be bound to the node of an allocation that no longer exists, whether or not they had a
     reservation; `since_s` is when the allocation was shown to be gone. Such a bind adds its reservation to whatever
@@ -158,6 +160,11 @@ class ClaimRecord:
         if group_consumer(self.shown) is not None:
             return False
         return all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.stale_binds)
+
+    def is_open_on(self, node: str) -> bool:
+        """Whether a decision for a pod on this node may use the claim. It gets the claim there at once, although others
+        may still be bound to that node with an earlier allocation; not while they may be bound to another one."""
+        return self.is_open and (self.is_held or not self.stale_binds or self.stale_nodes <= {node})
 
     @property
     def is_open_to_all(self) -> bool:
@@ -259,10 +266,15 @@ def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
     return after.shown.status.allocation is None and before.phase in (Phase.WRITING, Phase.IN_DOUBT)
 
 
-def doubt_stale_binds(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
-    """Return the record of a claim that lost its allocation: each unbound pod that names the claim may still be bound
-    with it."""
-    return replace(record, stale_binds=_joined(record.stale_binds, (Doubt(pod, now_s) for pod in unbound)))
+def doubt_stale_binds(
+    before: ClaimRecord, after: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float
+) -> ClaimRecord:
+    """Return the record of a claim that lost the allocation of `before`: each unbound pod that names the claim may
+    still be bound with it."""
+    known = after.stale_nodes if after.stale_binds else frozenset[str]()
+    node = only_node(before.shown) or (before.share.node if before.share is not None else "")
+    stale_binds = _joined(after.stale_binds, (Doubt(pod, now_s) for pod in unbound))
+    return replace(after, stale_binds=stale_binds, stale_nodes=known | {node})
 
 
 def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:

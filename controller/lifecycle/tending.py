@@ -190,7 +190,7 @@ def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bound
 
 
 def _keeps_a_pod_waiting(record: ClaimRecord, naming: Naming) -> bool:
-    return any(not record.is_open_to(pod.uid) for pod in naming.unbound)
+    return bool(record.stale_binds and naming.bound) or any(not record.is_open_to(pod.uid) for pod in naming.unbound)
 
 
 def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds) -> Step | None:

@@ -415,12 +415,12 @@ class Decisions:
         )
 
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
-        """Whether a decision for a pod may use this state of a claim. A pod on a node gets the claim there and nowhere
-        else, and does not wait for pods that may still come to that node."""
+        """Whether a decision for a pod may use this state of a claim."""
         record = self._records.claim(claim.key)
         if record is None or record.shown is not claim:
             return False
-        return record.is_open if pod.spec.node_name else record.is_open_to(pod.metadata.uid)
+        node = pod.spec.node_name
+        return record.is_open_on(node) if node else record.is_open_to(pod.metadata.uid)
 
     def _shape(
         self, pod: Pod, claims: Sequence[ResourceClaim], is_over: Callable[[int], bool], *, apart: bool

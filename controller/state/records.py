@@ -187,7 +187,7 @@ class Records:
         changed = self._settled(changed, now_s) if is_news else changed
         if claim_record.has_lost(record, changed, self._driver):
             unbound = (PodIdentity(pod.key, pod.uid) for pod in self.pods_of(claim.key).unbound)
-            changed = claim_record.doubt_stale_binds(changed, unbound, now_s)
+            changed = claim_record.doubt_stale_binds(record, changed, unbound, now_s)
         self._put(record, changed)
         return True
 

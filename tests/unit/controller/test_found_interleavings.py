@@ -80,6 +80,36 @@ A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_W
     ),
 )
 
+A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND = Schedule(
+    Scenario(
+        (2, 2),
+        {"c1": 1},
+        {"a": ("c1",), "b": ("c1",), "c": ("c1",)},
+        {"a": 10, "b": 10},
+        frozenset({("a", "n0")}),
+        on={"b": "n1"},
+    ),
+    (
+        "users create pod a",
+        "users create pod c",
+        "p0 sees pods",
+        "users create claim c1",
+        "kube-scheduler sees resourceclaims",
+        "p0 sees resourceclaims",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        *["kube-scheduler sees pods"] * 2,
+        *["p0 w1 goes on"] * 2,
+        "kube-scheduler sees resourceclaims",
+        "p0 w1 goes on",
+        "kube-scheduler sees resourceclaims",
+        "kube-scheduler tries c",
+        "users create pod b",
+        "kube-scheduler tries a",
+        "kube-scheduler goes on with a",
+    ),
+)
+
 NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND = Schedule(
     Scenario((2,), {"c0": 1, "c2": 2}, {"a": ("c0", "c2"), "b": ("c0",)}, {}, NOBODY, processes=2),
     (
@@ -178,6 +208,7 @@ A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = S
         pytest.param(NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND, id="watch-behind"),
         pytest.param(A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY, id="half-written"),
         pytest.param(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY, id="old-bind"),
+        pytest.param(A_POD_THAT_IS_MADE_ON_ANOTHER_NODE_DOES_NOT_TAKE_A_CLAIM_FROM_UNDER_A_BIND, id="made-on-a-node"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(schedule: Schedule) -> None:

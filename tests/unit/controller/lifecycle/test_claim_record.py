@@ -322,7 +322,7 @@ def test_settled_doubts_go_and_others_stay() -> None:
 
 
 def lost(before: ClaimRecord, after: ClaimRecord, pods: list[PodIdentity], now_s: float) -> ClaimRecord:
-    return doubt_stale_binds(after, pods, now_s) if has_lost(before, after, DRIVER) else after
+    return doubt_stale_binds(before, after, pods, now_s) if has_lost(before, after, DRIVER) else after
 
 
 def test_pods_that_name_a_claim_may_be_on_the_way_with_an_allocation_that_is_lost() -> None:
@@ -335,6 +335,8 @@ def test_pods_that_name_a_claim_may_be_on_the_way_with_an_allocation_that_is_los
     assert not any((freed.is_open_to("uid-p"), freed.is_open_to("uid-q"), freed.is_open_to_all))
     assert settle(freed, [Doubt(Q, 5.0)]).is_open_to("uid-p"), "its own reservation keeps an old bind of it away"
     assert settle(freed, freed.stale_binds).is_open_to_all
+    assert (freed.is_open_on("n"), freed.is_open_on("m")) == (True, False), "others may come to n, and reserve it there"
+    assert settle(freed, freed.stale_binds).is_open_on("m")
 
 
 def test_a_write_whose_end_is_not_known_may_have_come_and_gone() -> None:
@@ -363,7 +365,7 @@ def test_what_is_cleared_while_others_are_evicted_for_its_pod_stays_the_claims()
     assert (record.phase, record.kept_s, devices(record)) == (Phase.KEPT, 5.0, {"gpu-1"})
     again = show(record, empty(4), 9.0)
     assert (again.phase, again.kept_s, devices(again)) == (Phase.KEPT, 5.0, {"gpu-1"})
-    settled = settle(doubt_stale_binds(again, (P,), 9.0), (Doubt(P, 9.0),))
+    settled = settle(doubt_stale_binds(again, again, (P,), 9.0), (Doubt(P, 9.0),))
     assert devices(settled) == {"gpu-1"}, "no proof ends it"
     assert devices(meet(settled, RecordEvent.RELEASE)) == set()
     assert meet(settled, RecordEvent.RELEASE).phase is Phase.FREE
