@@ -23,16 +23,17 @@ OLD_WRITES = 5
 
 
 class BareApiServer:
-    """A kube-apiserver inside a `with` block, with every default but the ServiceAccount admission plugin."""
+    """A kube-apiserver inside a `with` block, with every default but `flags` and no ServiceAccount admission."""
 
-    def __init__(self, root: Path, binaries: Path, logs: Path) -> None:
+    def __init__(self, root: Path, binaries: Path, logs: Path, *flags: str) -> None:
         self.url = f"https://{ADDRESS}:{PORT}"
         self.token = ADMIN.token
         self.authority = root / "certificates" / "apiserver.crt"
         self._root = root
         self._etcd_url = f"http://{ADDRESS}:{ETCD_PORT}"
         self._etcd = Program("etcd-alone", self._etcd_command(binaries), logs)
-        self._apiserver = Program("kube-apiserver-alone", self._apiserver_command(binaries), logs, stop_s=SERVER_STOP_S)
+        command = [*self._apiserver_command(binaries), *flags]
+        self._apiserver = Program("kube-apiserver-alone", command, logs, stop_s=SERVER_STOP_S)
         self._programs = (self._etcd, self._apiserver)
         self._binaries = binaries
         self._ends = ExitStack()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.api import JSON, MERGE_PATCH, TIMEOUT_S, Answer
+from e2e.api_server import BareApiServer
 from e2e.control_plane import ADMIN, ControlPlane
 from e2e.install.chart_cluster import NAMESPACE, RELEASE, TRYING, ChartCluster
 
@@ -22,7 +23,7 @@ NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
 class As:
     """Whoever has a token, of the administrator if none is given, and impersonates somebody."""
 
-    control_plane: ControlPlane
+    control_plane: ControlPlane | BareApiServer
     user: str
     node: str = ""
     token: str = ADMIN.token
@@ -50,12 +51,12 @@ class As:
         return headers
 
 
-def controller(control_plane: ControlPlane, node: str = "") -> As:
+def controller(control_plane: ControlPlane | BareApiServer, node: str = "") -> As:
     """The controller's ServiceAccount."""
     return As(control_plane, f"system:serviceaccount:{NAMESPACE}:{RELEASE}-controller", node)
 
 
-def plugin(control_plane: ControlPlane, node: str = "") -> As:
+def plugin(control_plane: ControlPlane | BareApiServer, node: str = "") -> As:
     """The plugin's ServiceAccount, in a pod on a node."""
     return As(control_plane, f"system:serviceaccount:{NAMESPACE}:{RELEASE}-kubelet-plugin", node)
 

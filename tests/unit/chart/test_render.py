@@ -54,6 +54,30 @@ def test_notes_name_the_classes_that_there_are(tmp_path: Path) -> None:
     assert "DRADeviceTaints" in notes
 
 
+def notes_of(home: Path, *settings: str) -> str:
+    arguments = [argument for each in settings for argument in ("--set-json", each)]
+    done = helm("install", "dracaena", CHART, "--dry-run=client", *arguments, home=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+def test_notes_say_what_the_rewrite_label_does_to_quotas(tmp_path: Path) -> None:
+    notes = notes_of(tmp_path)
+    assert "A ResourceQuota on requests.nvidia.com/gpu no longer counts them: one on the class does." in notes
+    assert "They may name any DeviceClass in an annotation, past a quota on one class" in notes
+    counted = notes_of(tmp_path, 'deviceClasses.extendedResourceName="nvidia.com/gpu"', 'rewrite.podClasses=["nvlink"]')
+    assert "counts them by their class." in counted
+    assert "They may name the classes in rewrite.podClasses" in counted
+    assert "ResourceQuota" not in notes_of(tmp_path, "rewrite.resourceNames=[]")
+
+
+def test_notes_say_that_the_page_is_served_without_tls(tmp_path: Path) -> None:
+    page = "controller.page.enabled=true"
+    assert "plain HTTP" not in notes_of(tmp_path)
+    assert "The page is served over plain HTTP" in notes_of(tmp_path, page)
+    assert "plain HTTP" not in notes_of(tmp_path, page, 'webConfig.secretName="web"')
+
+
 def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) -> None:
     done = helm(
         "install", "dracaena", CHART, "--dry-run=client", "--set", "kubeletPlugin.affinity=null", home=tmp_path,
