@@ -122,7 +122,9 @@ class Decisions:
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, pod_shape, barred, now_s)
                     if isinstance(decision, NoFit) and pod.metadata.namespace in self._quotas.by_namespace:
-                        told = self._forecasts.refusal(pod, claims, pod_shape, barred, decision, now_s)
+                        told = self._forecasts.refusal(
+                            pod, claims, pod_shape, self._barred_alone(pod, claims, now_s), decision, now_s
+                        )
                         decision = told or decision
             if isinstance(decision, NoFit | Refused):
                 self._let_wait(request, decision, only_changed=changed is not None)
@@ -436,10 +438,15 @@ class Decisions:
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
         """Return the nodes that this pod, unlike its equals, must not use whatever is free there, with the reason."""
+        kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
+        return {**kept, **self._barred_alone(pod, claims, now_s)}
+
+    def _barred_alone(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
+        """Return the same but for those that other groups keep. Whether a group is beyond its quota does not depend on
+        them."""
         known = self._records.backed_off(pod.key)
         tried = () if known is None else known.nodes_left_out(now_s)
-        kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
-        return {**kept, **dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
+        return {**dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
 
     def _kept_for_another(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
         """Return the node that is kept for a pod with an earlier turn, with the reason.

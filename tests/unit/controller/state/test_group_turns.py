@@ -15,7 +15,7 @@ import pytest
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn
 from dracaena.controller.queue.waiting_lines import NOWHERE
 from dracaena.controller.state import group_turns
-from dracaena.controller.state.group_turns import GAVE_UP, GIVE_UP_S, KEPT, QUOTA_KEPT, YIELDED, GroupPlace, GroupTurns
+from dracaena.controller.state.group_turns import GAVE_UP, GIVE_UP_S, KEPT, YIELDED, GroupPlace, GroupTurns
 from support.allocation import claim, request
 from support.group_world import EIGHT, FOUR, PROOF_S, Group, GroupWorld, any_world, member
 from support.quota_world import namespace
@@ -47,9 +47,7 @@ def test_every_group_that_fits_is_bound_in_the_end(seeds: range) -> None:
     "fault",
     [
         pytest.param(("review", lambda self, *_: NOWHERE), id="nobody-comes-first"),
-        pytest.param(("yields", lambda self, pod, node, now_s: False), id="nobody-gives-back"),
         pytest.param(("kept_from", lambda self, pod, claims: {}), id="nothing-is-kept"),
-        pytest.param(("keeps", lambda self, pod: False), id="the-first-keeps-nothing"),
         pytest.param(("_place_of", lambda self, group, its_turn: by_creation(group, its_turn)), id="by-age-alone"),
         pytest.param(("_earliest", lambda self, order: next((one for one in order if one.placed), None)), id="holders"),
         pytest.param(("turn_of", lambda self, pod: turn(pod)), id="pods-keep-their-turn"),
@@ -186,7 +184,7 @@ def test_of_two_gangs_that_each_hold_half_of_a_quota_one_gives_way() -> None:
     assert (bench.on_node("a-1"), bench.on_node("b-1")) == (None, None)
     pass_time(bench, 30, "a-0", "b-0")
     assert [bench.on_node(name) for name in ("a-0", "a-1", "b-0", "b-1")] == ["n", "n", None, None]
-    assert any(QUOTA_KEPT in message for message in bench.told())
+    assert any("may have 4 GPUs, holds 4, the pod wants 2" in message for message in bench.told())
 
 
 def test_a_gang_does_not_come_first_for_longer_by_losing_a_pod_and_getting_it_again() -> None:
