@@ -193,6 +193,21 @@ def test_broken_watch_goes_on_from_the_last_version_without_a_list(clock: FakeCl
     assert len(server.lists()) == 1
 
 
+def test_a_watch_that_breaks_off_goes_on_from_the_last_version_that_it_showed(clock: FakeClock, tmp_path: Path) -> None:
+    def broken_off(request: Request) -> None:
+        request.begin_stream()
+        request.send_bytes(msgspec.json.encode({"type": "ADDED", "object": pod("a", 11)}) + b"\n<html>\n")
+        request.end_stream()
+
+    seen: Seen = []
+    watches = [broken_off, open_watch(("ADDED", pod("b", 12)))]
+    with scripted([listing(10)], watches) as server, reflecting(server, tmp_path, clock, seen):
+        wait_for(lambda: len(server.watches()) == 1 and seen, "the first watch")
+        tick_until(clock, lambda: len(seen) == 2, "the second watch")
+    assert [request.query["resourceVersion"] for request in server.watches()] == ["10", "11"]
+    assert seen == [(None, "a@11"), (None, "b@12")]
+
+
 def test_expired_version_lists_again_and_finds_what_was_missed(clock: FakeClock, tmp_path: Path) -> None:
     seen: Seen = []
     lists = [listing(10, pod("a", 5), pod("b", 6)), listing(90, pod("b", 50), pod("c", 60))]

@@ -272,6 +272,43 @@ def test_another_pod_of_the_name_keeps_its_gate_until_it_has_its_own_gpus() -> N
     assert gates(bench, "p") == [OURS["name"]]
 
 
+def another(made: Pod) -> Pod:
+    """The next pod of a name."""
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, uid="second"))
+
+
+def test_a_pod_passes_though_an_earlier_one_of_its_name_was_about_to() -> None:
+    bench = Bench(a=TWO)
+    bench.api.before = fail_to_ungate
+    bench.add(gated("p", "c"), claim("c"))
+    bench.run()
+    bench.api.before = lambda verb, key: None
+    bench.remove_pod("default/p")
+    bench.add(another(gated("p", "d")), claim("d"))
+    bench.run()
+    bench.pass_time(5)
+    assert (bench.held("d") is not None, gates(bench, "p")) == (True, [])
+
+
+def fail_to_ungate(verb: str, key: str) -> None:
+    if verb == "ungate":
+        raise ApiUnavailableError(f"PATCH {key}", None, "", "no")
+
+
+def test_a_pod_stays_at_the_gate_for_as_long_as_any_though_an_earlier_one_of_its_name_waited_there() -> None:
+    bench = Bench(a=TWO)
+    bench.add(gated("p", "c"), claim("c", request(count=3)))
+    bench.run()
+    bench.pass_time(int(GATE_WAIT_S) - 1)
+    bench.remove_pod("default/p")
+    bench.add(another(gated("p", "c")))
+    bench.run()
+    bench.pass_time(int(GATE_WAIT_S) - 1)
+    assert gates(bench, "p") == [OURS["name"]]
+    bench.pass_time(2)
+    assert gates(bench, "p") == []
+
+
 def test_a_new_leader_removes_the_gate_of_a_pod_that_the_last_one_gave_its_gpus() -> None:
     bench = Bench(a=TWO)
 
