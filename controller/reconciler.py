@@ -26,6 +26,7 @@ from dracaena.controller.lifecycle.own_allocation import our_node
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
+from dracaena.controller.lifecycle.refusals import FORBIDDEN, INVALID
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.charging import Charging
@@ -39,7 +40,7 @@ from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
 from dracaena.controller.write.nomination import Nomination
-from dracaena.kube.errors import KubeError
+from dracaena.kube.errors import ForbiddenError, KubeError
 from dracaena.process.clock import Clock
 
 MISSING_CLAIM_S: Final = 0.5
@@ -314,6 +315,13 @@ class Reconciler:
         try:
             outcome = self._send(step, allocation)
             end = RecordEvent.ANSWERED if isinstance(outcome, Written) else RecordEvent.REFUSED
+        except ForbiddenError as error:
+            end = RecordEvent.REFUSED
+            why = f"the controller may not write the pod's claims. The API server says: {error}"
+            unwritten = [claim for claim in step.claims if claim.status.allocation is None]
+            self._cluster.refused(unwritten, why, FORBIDDEN)
+            log.warning("decision may not be written", error=str(error))
+            return self._wait_for_change(step)
         except KubeError as error:
             end = RecordEvent.REFUSED if error.is_refusal else RecordEvent.NO_ANSWER
             raise
@@ -322,13 +330,19 @@ class Reconciler:
         if isinstance(outcome, Lost):
             log.warning("decision could not be written in full", claim=outcome.claim_key, why=outcome.why)
             if outcome.refused:
-                why = f"claim {outcome.claim_key} {outcome.why}"
-                self._waiting.report(step.pod, "refused-write", why, tell=True)
+                refused = [claim for claim in step.claims if claim.key == outcome.claim_key]
+                self._cluster.refused(refused, f"claim {outcome.claim_key} {outcome.why}", INVALID)
+                return self._wait_for_change(step)
             # The next decision completes what was written on that node, or takes it back. It can do better only once
             # the watch shows what changed.
             return False
         self._tell(step.pod, allocation)
         self._look_for_ignored(step)
+        return True
+
+    def _wait_for_change(self, step: Decided) -> bool:
+        """Let the next decision say why a claim cannot be written; until a person changes it, nobody tries again."""
+        self._queue.add(step.pod.key)
         return True
 
     def _send(self, step: Decided, allocation: Allocation) -> Written | Lost:
@@ -391,6 +405,9 @@ class Reconciler:
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
         self._wait_at_gate(pod, refused or decision)
+        again_s = self._cluster.refused_until_s(claims)
+        if again_s is not None:
+            self._queue.add_after(pod.key, again_s - self._clock.monotonic())
         if isinstance(decision, Behind) and refused is not None and pod.spec.scheduling_gates:
             self._queue.add_after(pod.key, LINE_AGAIN_S)
         if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):

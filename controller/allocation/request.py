@@ -56,6 +56,8 @@ class RefusalKind(Enum):
     QUOTA = "quota"
     TOO_LONG = "took-too-long"
     """Nothing is wrong, but working it out takes longer than one pod may take; it is tried again after all others."""
+    REFUSED_WRITE = "refused-write"
+    """The API server does not let us write a claim as it is."""
     MISTAKE = "mistake"
     """Another object that a person has to fix, for example a slice."""
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dracaena.controller.queue.workqueue import WorkQueue
-from dracaena.kube.errors import KubeError
+from typing import Final
+
+from dracaena.controller.queue.workqueue import LONGEST_RETRY_S, WorkQueue
+from dracaena.kube.errors import ForbiddenError, InvalidError, KubeError
+
+LONGEST_REFUSED_S: Final = 300.0
+"""What a person has to change is seldom changed within seconds, and very many keys may wait for that."""
 
 
 def retry_later(queue: WorkQueue, key: str, error: KubeError | None = None) -> float:
@@ -13,6 +18,8 @@ def retry_later(queue: WorkQueue, key: str, error: KubeError | None = None) -> f
     alone adds the claim and its pods.
     """
     retry_after_s = None if error is None else error.retry_after_s
-    wait_s = queue.retry(key) if retry_after_s is None else retry_after_s
+    is_for_people = isinstance(error, ForbiddenError | InvalidError)
+    longest_s = LONGEST_REFUSED_S if is_for_people else LONGEST_RETRY_S
+    wait_s = queue.retry(key, longest_s=longest_s) if retry_after_s is None else retry_after_s
     queue.rest(key, wait_s, even_first=True)
     return wait_s

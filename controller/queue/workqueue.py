@@ -85,13 +85,13 @@ class WorkQueue:
             heapq.heappush(self._later, (due_s, key))
             self._condition.notify_all()  # a sleeping worker may have to wake earlier now
 
-    def retry(self, key: str) -> float:
+    def retry(self, key: str, *, longest_s: float = LONGEST_RETRY_S) -> float:
         """Queue a failed key again after a growing back-off; return the wait in seconds."""
         with self._condition:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
             # Between half the wait and all of it, so that keys that failed together do not come back together.
-            longest = min(FIRST_RETRY_S * 2.0 ** min(failures, 20), LONGEST_RETRY_S)
+            longest = min(FIRST_RETRY_S * 2.0 ** min(failures, 20), longest_s)
             delay_s = longest * self._rng.uniform(0.5, 1.0)
         self.add_after(key, delay_s)
         return delay_s

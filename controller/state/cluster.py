@@ -32,7 +32,7 @@ from dracaena.controller.lifecycle.claim_record import (
     means_the_same,
 )
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
-from dracaena.controller.lifecycle.pod_record import Wait
+from dracaena.controller.lifecycle.pod_record import Growth, Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
 from dracaena.controller.lifecycle.tending import Step
@@ -388,6 +388,19 @@ class Cluster:
                 is_sent = record is not None and record.phase is Phase.WRITING
                 end = event if is_sent else RecordEvent.ABANDON
                 self._state.records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
+
+    def refused(self, claims: Iterable[ResourceClaim], why: str, growth: Growth) -> None:
+        """Note that the server does not let us write claims as they are (Records.refuse)."""
+        with self._lock:
+            for claim in claims:
+                self._state.records.refuse(claim.key, why, self._clock.monotonic(), growth)
+
+    def refused_until_s(self, claims: Iterable[ResourceClaim]) -> float | None:
+        """Return when claims may be written again that the server refused; None: it refused none of them."""
+        with self._lock:
+            now_s = self._clock.monotonic()
+            known = (self._state.records.refusal(claim.key, now_s) for claim in claims)
+            return max((one.again_s for one in known if one is not None), default=None)
 
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim (Upkeep.next_step), and wake its pods if they are to be woken."""

@@ -28,6 +28,7 @@ from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_same
 from dracaena.controller.lifecycle.pod_record import TRIED
+from dracaena.controller.lifecycle.refusals import Refusal
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
@@ -104,6 +105,10 @@ class Decisions:
                     self._records.note_blocked_pod(key, pod.key)
                 self.leave(pod.key)
                 return InProgress(busy[0])
+            refused = next(self._refused(claims, now_s), None)
+            if refused is not None:
+                self.leave(pod.key)
+                return Refused(RefusalKind.REFUSED_WRITE, refused.why, concerns_us=True)
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._turn(pod)
@@ -407,6 +412,10 @@ class Decisions:
         with suppress(UnreadableSelectorError):
             return placement_of(self._inventory, pod, effort)
         return None
+
+    def _refused(self, claims: Iterable[ResourceClaim], now_s: float) -> Iterator[Refusal]:
+        waiting = (claim.key for claim in claims if claim.status.allocation is None)
+        return (known for key in waiting if (known := self._records.refusal(key, now_s)) is not None)
 
     def _newest(self, claims: Iterable[ResourceClaim]) -> tuple[ResourceClaim, ...]:
         """Return claims in their newest versions, where these mean the same: such a change wakes nobody."""

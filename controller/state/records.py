@@ -15,8 +15,9 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
-from dracaena.controller.lifecycle.pod_record import PodRecord, is_unbound, read_unbound, see
+from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, by_uid, standing
+from dracaena.controller.lifecycle.refusals import Refusal, refuse
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of
 from dracaena.controller.state.pod_groups import PodGroups
@@ -50,6 +51,7 @@ class Records:
         self._naming: dict[str, dict[str, None]] = {}  # claim → pods, in the order in which they were shown
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
         self._bound_nodes: dict[str, Counter[str]] = {}  # claim → these nodes → how many of the pods are there
+        self._refusals: dict[str, Refusal] = {}  # claim that the server does not let us write
         self._blocked: dict[str, dict[str, None]] = {}  # claim that not every pod's decision may use → pods that asked
         self.groups = PodGroups(self._lacks_devices)
         """Of the pods that name claims. Read only."""
@@ -177,7 +179,9 @@ class Records:
         if version_of(claim) <= record.version and record.version:
             return False
         is_news = not claim_record.means_the_same(record.shown, claim)
-        if not is_news:  # what one author changes many times a second must not cost a look at all pods of the claim
+        if is_news:
+            self._refusals.pop(claim.key, None)
+        else:  # what one author changes many times a second must not cost a look at all pods of the claim
             claim = msgspec.structs.replace(claim, spec=record.shown.spec, status=record.shown.status)
         try:
             changed = claim_record.show(self._settled(record, now_s) if is_news else record, claim, now_s)
@@ -198,6 +202,7 @@ class Records:
             return
         del self._claims[key]
         self._blocked.pop(key, None)
+        self._refusals.pop(key, None)
         self._last_named_s.pop(key, None)
         self._look_again_at_groups(record, None)
         self._changed(record, None)
@@ -283,6 +288,16 @@ class Records:
         """Return the pods whose turn came while no decision could use a claim, or none of theirs. They are to be tried
         again when one can, and are forgotten once any pod's decision may use it."""
         return tuple(self._blocked.get(claim_key, ()))
+
+    def refuse(self, claim_key: str, why: str, now_s: float, growth: Growth) -> None:
+        """Note that the server does not let us write a claim as it is."""
+        if claim_key in self._claims:
+            self._refusals[claim_key] = refuse(self._refusals.get(claim_key), why, now_s, growth)
+
+    def refusal(self, claim_key: str, now_s: float) -> Refusal | None:
+        """Return why a claim cannot be written, for as long as no other attempt is due. A change of it ends that."""
+        known = self._refusals.get(claim_key)
+        return known if known is not None and now_s < known.again_s else None
 
     def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
         """Begin to take an allocation back, without a proof if `at_once`; an empty reason cancels the take-back."""
@@ -403,8 +418,11 @@ class Records:
 
     def _look_again_at_groups(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
         subject = after or before
-        if subject is not None and _has_nothing(before) != _has_nothing(after):
-            self.groups.look_again(self._pods[key] for key in self._naming.get(subject.key, ()))
+        if subject is None or _has_nothing(before) == _has_nothing(after):
+            return
+        pods = (self._pods[key] for key in self._naming.get(subject.key, ()))
+        if in_groups := [pod for pod in pods if pod.spec.scheduling_group is not None]:
+            self.groups.look_again(in_groups)
 
     def _lacks_devices(self, pod: Pod) -> bool:
         return any(_has_nothing(self._claims.get(claim.key or "")) for claim in self.named_by(pod))

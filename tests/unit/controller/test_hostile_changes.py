@@ -17,6 +17,7 @@ from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.tending import PROBED_AT_ONCE
 from dracaena.controller.state.cluster import FEW_PODS
 from dracaena.controller.state.records import Records
+from dracaena.kube.errors import ForbiddenError, InvalidError, KubeError
 from support.allocation import blocks, claim, machine, pod, request
 from support.group_world import member
 from support.reconciling import Bench
@@ -178,3 +179,46 @@ def test_a_pod_that_is_attended_costs_no_look_at_its_group(monkeypatch: pytest.M
         bench.cluster.attend(one)
     assert len(served) == len(EIGHT.gpus)
     assert len(looks) <= len(served)
+
+
+@pytest.mark.parametrize("error", [InvalidError, ForbiddenError])
+def test_what_a_person_has_to_change_is_hardly_tried_again(error: type[KubeError]) -> None:
+    bench = Bench(**{f"n{number}": EIGHT for number in range(4)})
+    tries: list[str] = []
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "mark":
+            tries.append(key)
+            raise error("PATCH", 422, "Invalid", "no")
+
+    bench.api.before = refuse
+    for number in range(20):
+        bench.add(claim(f"c{number}", request()), pod(f"p{number}", f"c{number}"))
+    bench.pass_time(600)
+    tries.clear()
+    bench.pass_time(600)
+    assert len(tries) <= 20 * 4
+    bench.api.before = lambda verb, key: None
+    for number in range(20):  # each claim is made again
+        bench.claim_changed(bench.api.claims.pop(f"default/c{number}"), None)
+        bench.add(claim(f"c{number}", request(), uid="again"))
+    bench.run()
+    assert all(bench.held(f"c{number}") for number in range(20))
+
+
+def test_of_many_pods_of_a_claim_that_cannot_be_written_one_tries() -> None:
+    bench = Bench(n=EIGHT)
+    tries: list[str] = []
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "mark":
+            tries.append(key)
+            raise InvalidError("PATCH", 422, "Invalid", "no")
+
+    bench.api.before = refuse
+    bench.add(claim("s", request()))
+    for number in range(PODS):
+        bench.add(pod(f"p{number}", "s"))
+    bench.pass_time(20)
+    assert len(tries) == 1
+    assert bench.metric("waiting_pods", reason="refused-write") == PODS
