@@ -82,7 +82,9 @@ class _PartReader:
         numbers = self._of_set[counter_set]
         parts = tuple(number for number in numbers if self._devices[number].name not in self._pool.devices)
         whole = next((number for number in numbers if number not in parts), -1)
-        kinds = [self._kinds[number] for number in parts]
+        kinds = [kind for number in parts if (kind := self._kinds[number]) is not None]
+        if len(kinds) < len(parts):
+            raise ValueError(f"an amount of a device of counter set {counter_set} cannot be read")
         geometry = PartitionGeometry(
             len(slices),
             tuple(declared[name] for name in counters),
@@ -91,7 +93,7 @@ class _PartReader:
         return PartitionedGpu(
             geometry,
             parts,
-            tuple(one.device for one in kinds if one is not None),
+            tuple(one.device for one in kinds),
             tuple(tuple(self._foreign(self._devices[number])) for number in parts),
             None if whole < 0 else self._pool.devices.index(self._devices[whole].name),
             whole,

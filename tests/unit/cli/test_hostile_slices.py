@@ -85,6 +85,12 @@ def test_no_number_of_a_part_makes_a_decision_costly(number: str) -> None:
     check(with_large_number(*EACH_ONCE[number]), "simulate")
 
 
+@pytest.mark.parametrize("value", ["-1", "1" + "0" * 2_000])
+def test_an_amount_of_a_part_that_cannot_be_read_ends_no_decision(value: str) -> None:
+    path = dict(number_paths(SAMPLES["cut on demand"]))["devices.capacity.multiprocessors.value"]
+    check(changed(SAMPLES["cut on demand"], path, value), "simulate")
+
+
 @pytest.mark.search
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
