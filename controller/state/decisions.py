@@ -198,11 +198,13 @@ class Decisions:
             self._starvation.created_before = created_before
             mark = self._starvation.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
-                self._starvation.clear("the pod no longer waits")
+                self._starvation.served()
                 self.may_help(frozenset((mark.node,)))
+            self._starvation.look(now_s)
             questions = 0
             self._allocator.effort.begin(is_over)
-            for key in self._lines.first_before(created_before):
+            first = self._lines.first_before(created_before)
+            for key in sorted(first, key=lambda key: self._starvation.order(self._lines.standing[key].turn)):
                 found = self._reconsider(key, now_s)
                 questions += found is False
                 if found or questions == QUESTIONS:

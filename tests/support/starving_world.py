@@ -57,9 +57,11 @@ class World:
             self.cluster.intake.slice_changed(None, pool_slice(name, FOUR))
         self.cluster.intake.class_changed(None, device_class())
 
-    def come(self, name: str, count: int, life_s: int, **spec: Any) -> None:
-        waiting = created(pod(name, name, **spec), self.now_s)
-        asked = claim(name, request(count=count))
+    def come(self, name: str, count: int, life_s: int, namespace: str = "default", **spec: Any) -> None:
+        waiting, asked = created(pod(name, name, **spec), self.now_s), claim(name, request(count=count))
+        replace = msgspec.structs.replace
+        waiting = replace(waiting, metadata=replace(waiting.metadata, namespace=namespace))
+        asked = replace(asked, metadata=replace(asked.metadata, namespace=namespace))
         self.pods[waiting.key], self.claims[waiting.key], self.lives[waiting.key] = waiting, asked, life_s
         self.cluster.intake.claim_changed(None, asked)
         self.cluster.intake.pod_changed(None, waiting)

@@ -11,6 +11,7 @@ import structlog
 from dracaena.api.objects import Node, NodeStatus
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.node_state import held_devices
+from dracaena.controller.state.starvation import STALLED_S
 from dracaena.process.clock import rfc3339
 from support.allocation import (
     DRIVER,
@@ -255,3 +256,41 @@ def container(cpu: str) -> dict[str, Any]:
 
 def with_cpu(base: Node, cpu: str) -> Node:
     return msgspec.structs.replace(base, status=NodeStatus(allocatable={"cpu": cpu, "pods": "100"}))
+
+
+def beside_a_pod_that_never_ends() -> World:
+    """A tenant's pod never ends on n0, and an older one of its pods wants all of n0; others want all of any node."""
+    world = World(WAIT_S, node_count=2)
+    for number in range(8):
+        world.come(f"busy-{number}", 1, 100_000, "hostile")
+    world.work()
+    pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": pinned}}
+    world.come("pinned", 4, 100, "hostile", affinity=affinity)
+    world.step()
+    world.come("honest", 4, 100, "honest")
+    return world
+
+
+def test_a_namespace_whose_mark_leads_to_nothing_gives_way_to_others() -> None:
+    world = beside_a_pod_that_never_ends()
+    wait(world, WAIT_S + 2)
+    assert world.kept() == ("hostile/pinned", "n0")
+    wait(world, int(STALLED_S) - 5)
+    assert world.kept() == ("hostile/pinned", "n0")
+    wait(world, 10)
+    kept = world.kept()
+    assert kept is not None
+    assert kept[0] == "honest/honest"
+    wait(world, int(STALLED_S) + 5)
+    assert world.kept() == ("hostile/pinned", "n0"), "they take turns"
+
+
+def test_a_mark_stays_where_its_node_gets_emptier_and_where_nobody_else_starves() -> None:
+    world = full_world()
+    world.come("large", 4, 100)
+    wait(world, WAIT_S + 2)
+    kept = world.kept()
+    assert kept is not None
+    wait(world, 2 * int(STALLED_S))
+    assert world.kept() == kept or "default/large" in world.served_s
