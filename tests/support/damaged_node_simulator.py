@@ -63,19 +63,27 @@ class FailingSteps(Steps):
 
 
 class FailingServers(ServerFiles):
-    """What fails does so once."""
+    """What fails does so once: it did nothing, or with `late` what it was asked for."""
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
         failing, self.fails = self.fails, tuple(each for each in self.fails if each != "apply")
         if "apply" in failing:
             raise TemporaryError("the server does not start")
-        return super().apply(effect, others)
+        outcome = super().apply(effect, others)
+        self._fail_late("apply")
+        return outcome
 
     def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
         failing, self.fails = self.fails, tuple(each for each in self.fails if each != "undo")
         if "undo" in failing:
             raise TemporaryError("the server does not stop")
         super().undo(effect, others)
+        self._fail_late("undo")
+
+    def _fail_late(self, what: str) -> None:
+        failing, self.fails = self.fails, tuple(each for each in self.fails if each != f"late {what}")
+        if f"late {what}" in failing:
+            raise TemporaryError(f"no answer to {what}")
 
 
 class DamagedNodeSimulator(UpdatedSimulator):
@@ -156,7 +164,7 @@ class DamagedNodeSimulator(UpdatedSimulator):
         self.stopping = True
 
     def fail_effect(self) -> None:
-        self.servers.fails = (self.rng.choice(["apply", "undo"]),)
+        self.servers.fails = (self.rng.choice(["apply", "undo", "late apply", "late undo"]),)
 
     def lose_checkpoint(self) -> None:
         self.damage(lambda path: path.unlink())

@@ -71,7 +71,9 @@ class FakeDividedGpu:
     watched: bool = False
     """Whether another process holds the GPU open, a monitor for example: its mode cannot be changed."""
     pids: list[int] = field(default_factory=list)
-    """What runs on it as a whole; what runs on one of its instances is that one's `busy`."""
+    """What computes on it as a whole; what runs on one of its instances is that one's `busy`."""
+    graphics_pids: list[int] = field(default_factory=list)
+    """What draws with it."""
     device_id: int = 0
 
 
@@ -80,6 +82,9 @@ class FakeMigHardware:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.refused_compute = {7, 8}
+        """NVML's numbers of the profiles of compute instances that are offered, and that the driver then does not make
+        (kubernetes-sigs/dra-driver-nvidia-gpu#1480)."""
         self.gpus = [FakeDividedGpu(bool(gpu.mig_enabled), bool(gpu.mig_enabled)) for gpu in machine.gpus]
         self.made = 0
 
@@ -144,7 +149,9 @@ class FakeMigNvml(FakeNvml):
         self.before_change: Callable[[str], None] = lambda _symbol: None
         self.after_change: Callable[[str], None] = lambda _symbol: None
         self.once: dict[str, int] = {}
-        """Symbol → error of its next call."""
+        """Symbol → error of its next call, which does nothing."""
+        self.late: dict[str, int] = {}
+        """Symbol → error that its next call answers after it did what it was asked for."""
 
     @property
     def migs(self) -> tuple[FakeMig, ...]:
@@ -180,7 +187,7 @@ class FakeMigNvml(FakeNvml):
                 return int(NO_PERMISSION)
             answer = call(*arguments)
             self.after_change(symbol)
-            return answer
+            return self.late.pop(symbol) if answer == OK and symbol in self.late else answer
 
         return watched
 
@@ -303,8 +310,7 @@ class FakeMigNvml(FakeNvml):
         ordinal, gi, found = self._instance(instance)
         if found is None:
             return int(NOT_FOUND)
-        kind = number - 50
-        if kind in (7, 8):  # offered, and not made: kubernetes-sigs/dra-driver-nvidia-gpu#1480
+        if number - 50 in self.hardware.refused_compute:
             return int(NOT_SUPPORTED)
         if found.compute:
             return int(INSUFFICIENT_RESOURCES)
@@ -354,17 +360,11 @@ class FakeMigNvml(FakeNvml):
             pids = self.hardware.gpus[_ordinal(handle)].pids
         else:
             pids = [4000 + mig.gpu_instance] * self.hardware.gpus[mig.parent].instances[mig.gpu_instance].busy
-        if pids and infos is None:
-            count._obj.value = len(pids)
-            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-        for info, pid in zip(infos or (), pids, strict=False):
-            info.pid = pid
-        count._obj.value = len(pids)
-        return int(OK)
+        return _list_processes(pids, count, infos)
 
-    def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, _handle: Any, count: Any, _infos: Any) -> int:
-        count._obj.value = 0
-        return int(OK)
+    def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, infos: Any) -> int:
+        is_part = self._mig(handle) is not None
+        return _list_processes([] if is_part else self.hardware.gpus[_ordinal(handle)].graphics_pids, count, infos)
 
     def _nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
         info._obj.pciDeviceId = self.hardware.gpus[_ordinal(handle)].device_id
@@ -376,6 +376,16 @@ class FakeMigNvml(FakeNvml):
     def _instance(self, handle: Any) -> tuple[int, int, FakeGpuInstance | None]:
         ordinal, gi = divmod(_value(handle) - _GPU_INSTANCE, 0x100)
         return ordinal, gi, self.hardware.gpus[ordinal].instances.get(gi)
+
+
+def _list_processes(pids: list[int], count: Any, infos: Any) -> int:
+    if pids and infos is None:
+        count._obj.value = len(pids)
+        return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+    for info, pid in zip(infos or (), pids, strict=False):
+        info.pid = pid
+    count._obj.value = len(pids)
+    return int(OK)
 
 
 def _number(profile: MigProfile) -> int:

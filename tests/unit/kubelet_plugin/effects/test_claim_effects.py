@@ -12,6 +12,7 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
@@ -191,6 +192,29 @@ def test_no_effect_of_an_earlier_boot_is_undone(tmp_path: Path) -> None:
     node = PluginNode(tmp_path, FakeClaims(CLAIM), boot_id="boot-2", kind_of=served, means={SERVED: means})
     node.state.unprepare(REFERENCE)
     assert node.checkpoints.load(REFERENCE.uid) is None
+
+
+def test_gpus_are_locked_in_one_order_whatever_the_order_of_a_claims_devices(tmp_path: Path) -> None:
+    """Or two claims of the same GPUs would wait for each other."""
+    claim = make_claim(devices=(5, 2, 6, 0, 3, 1, 4))
+    locked: list[DeviceName] = []
+    means = ServerFiles(tmp_path, FileSteps())
+    node = node_with(tmp_path, means, FakeClaims(claim))
+
+    def gpu_lock(gpu: DeviceName) -> ThreadLock:
+        locked.append(gpu)
+        return ThreadLock()
+
+    effects = ClaimEffects(
+        checkpoints=node.checkpoints,
+        means={SERVED: means},
+        lock=node.lock,
+        gpu_lock=gpu_lock,
+        unsure=tuple,
+    )
+    node.state.prepare(reference_to(claim))
+    with effects.hold(reference_to(claim).uid, lambda: 0.0):
+        assert locked == sorted(device_name(number) for number in range(7))
 
 
 def killed_in_prepare(folder: Path, step: int, port: int = 1) -> bool:

@@ -119,6 +119,53 @@ def test_each_profile_of_a_gpu_with_graphics_and_media_profiles_is_made_too(prof
     node.library.close()
 
 
+@pytest.mark.parametrize(("profile", "refused"), [("1g.10gb", 0), ("7g.80gb", 4)])
+def test_a_compute_instance_that_is_offered_and_refused_gives_way_to_the_next_with_all_slices(
+    node: MigNode, profile: str, refused: int
+) -> None:
+    node.hardware.refused_compute = {refused}
+    Journal(instance(node, profile, 0)).make(node)
+    assert node.hardware.layout(0) == [(profile, 0, 1)]
+
+
+LATE = [
+    (symbol, code)
+    for symbol in CHANGES
+    for code in (pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST)
+    if code != pynvml.NVML_ERROR_GPU_IS_LOST or "Create" in symbol
+]
+"""What a call may answer after it acted. A GPU that is lost while something is destroyed takes that with it."""
+
+
+@pytest.mark.parametrize(("symbol", "code"), LATE)
+def test_a_call_that_acted_and_then_failed_leaves_nothing_that_nobody_knows(
+    node: MigNode, symbol: str, code: int
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    node.fake.late[symbol] = code
+    with suppress(TemporaryError):
+        journal.make(node)
+    with suppress(TemporaryError):
+        journal.undo(node)
+    node.start()
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
+    assert not node.hardware.gpus[0].mode
+
+
+@pytest.mark.parametrize(("symbol", "code"), LATE)
+def test_what_was_done_by_a_call_that_failed_is_taken_as_it_is_by_the_next_try(
+    node: MigNode, symbol: str, code: int
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    node.fake.late[symbol] = code
+    if "Destroy" not in symbol:
+        with pytest.raises(TemporaryError):
+            journal.make(node)
+    journal.make(node)
+    assert node.hardware.layout(0) == [("1g.10gb", 0, 1)]
+
+
 def test_a_gpu_stays_in_mig_mode_while_other_claims_or_others_have_instances(node: MigNode) -> None:
     one, other = Journal(instance(node, "1g.10gb", 0)), Journal(instance(node, "1g.10gb", 1))
     one.make(node)

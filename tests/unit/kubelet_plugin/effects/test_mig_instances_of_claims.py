@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pynvml import NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
 from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
@@ -262,10 +264,10 @@ def test_no_node_gets_into_containers_of_two_claims_however_often_the_driver_is_
 @contextmanager
 def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
     """Let one thing go wrong, or nothing: a kill in a step of file work, a kill around a change of a GPU, an error of
-    one call.
+    one call, an error after a call acted.
     """
     left = rng.randint(1, 4)
-    what = rng.choice(["nothing", "file", "before", "after", "error"])
+    what = rng.choice(["nothing", "file", "before", "after", "error", "late"])
 
     def kill(_symbol: str) -> None:
         nonlocal left
@@ -277,6 +279,8 @@ def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
         claims.steps.left = rng.randint(1, 16)
     elif what == "error":
         claims.mig.fake.once[rng.choice(CHANGES)] = rng.choice([INSUFFICIENT_RESOURCES, IN_USE])
+    elif what == "late":
+        claims.mig.fake.late[rng.choice(CHANGES)] = rng.choice([NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN])
     elif what != "nothing":
         setattr(claims.mig.fake, f"{what}_change", kill)
     try:
@@ -287,6 +291,7 @@ def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
     finally:
         claims.steps.left = NEVER
         claims.mig.fake.once.clear()
+        claims.mig.fake.late.clear()
         claims.mig.fake.before_change = claims.mig.fake.after_change = lambda _symbol: None
 
 
@@ -366,6 +371,18 @@ def run_sequence(folder: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", sampled(range(1_000), 10, 80))
 def test_any_sequence_of_claims_with_kills_and_errors_ends_as_it_began(tmp_path: Path, seed: int) -> None:
     run_sequence(tmp_path, seed)
+
+
+def test_the_search_finds_an_error_after_a_call_acted_that_is_taken_for_a_refusal(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MigRefusedError, "did_nothing", property(lambda _error: True))
+        with pytest.raises((AssertionError, DracaenaError)):
+            run_sequences(tmp_path, 60)
+
+
+def run_sequences(folder: Path, count: int) -> None:
+    for seed in range(count):
+        run_sequence(folder / str(seed), seed)
 
 
 def test_a_place_that_is_not_divided_on_demand_is_no_device(tmp_path: Path) -> None:

@@ -180,6 +180,23 @@ def test_a_journal_of_before_uuids_were_written_gets_them_with_the_next_change(n
     assert ours.uuid in next(iter(node.hardware.gpus[0].instances.values())).compute.values()
 
 
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN])
+@pytest.mark.parametrize("symbol", CHANGES)
+def test_a_change_that_was_made_by_a_call_that_failed_is_finished_by_the_next_try(
+    node: LayoutNode, symbol: str, code: int
+) -> None:
+    node.bring(layout(g1=2))
+    for wanted in (MIXED, WHOLE, MIXED):
+        node.fake.late[symbol] = code
+        with suppress(TemporaryError):
+            node.bring(wanted)
+        node.fake.late.clear()
+        node.bring(wanted)
+        assert node.counts() == dict(wanted.counts)
+        assert node.hardware.gpus[0].mode == wanted.enabled
+        assert node.is_at_rest()
+
+
 def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:
     node.bring(layout(g1=7))
     before = node.hardware.layout(0)
@@ -191,12 +208,13 @@ def test_a_gpu_that_somebody_uses_is_left_alone(node: LayoutNode) -> None:
     with pytest.raises(GpuInUseError, match="1 processes run on GPU 0, among them 4001"):
         node.bring(MIXED)
     next(iter(node.hardware.gpus[0].instances.values())).busy = False
-    node.hardware.gpus[0].pids.append(77)
-    with pytest.raises(GpuInUseError, match="77"):
-        node.bring(MIXED)
-    assert node.hardware.layout(0) == before
-    assert node.is_at_rest()
-    node.hardware.gpus[0].pids.clear()
+    for pids in (node.hardware.gpus[0].pids, node.hardware.gpus[0].graphics_pids):
+        pids.append(77)
+        with pytest.raises(GpuInUseError, match="77"):
+            node.bring(MIXED)
+        assert node.hardware.layout(0) == before
+        assert node.is_at_rest()
+        pids.clear()
     node.bring(MIXED)
     assert node.counts() == dict(MIXED.counts)
 

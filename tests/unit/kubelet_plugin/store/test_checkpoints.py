@@ -40,13 +40,28 @@ class FailingSteps(FileSteps):
         super().rename(source, target, folder)
 
 
-def instance(folder: Path, lock: ThreadLock, steps: FileSteps | None = None) -> Checkpoints:
+def instance(folder: Path, lock: ThreadLock, steps: FileSteps | None = None, boot: str = BOOT) -> Checkpoints:
     files = DocumentFolder(folder, steps=steps or QuickSteps())
-    return Checkpoints(files, DocumentFolder(folder.parent), BOOT, lambda: lock.turn)
+    return Checkpoints(files, DocumentFolder(folder.parent), boot, lambda: lock.turn)
 
 
 def fresh(folder: Path) -> Checkpoints:
     return instance(folder, ThreadLock())
+
+
+def test_a_claim_that_was_prepared_in_an_earlier_boot_is_not_answered_when_it_starts_in_this_one(
+    tmp_path: Path,
+) -> None:
+    """None of its containers runs any more, so a preparation that fails now can be rolled back."""
+    earlier = instance(tmp_path, ThreadLock())
+    earlier.finish(earlier.start(prepared_claim("a")))
+    assert earlier.start(prepared_claim("a")).answered, "in the same boot containers may run"
+    earlier.finish(earlier.start(prepared_claim("a")))
+    now = instance(tmp_path, ThreadLock(), boot="boot-2")
+    started = now.start(prepared_claim("a"))
+    assert not started.answered
+    assert not now.may_be_in_use(ClaimUid("a"))
+    assert now.prepared() == ()
 
 
 @settings(max_examples=fewer_examples(2))  # real files

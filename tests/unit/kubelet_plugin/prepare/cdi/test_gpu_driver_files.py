@@ -92,6 +92,8 @@ def test_with_the_hook_tool_links_and_cache_are_its_work() -> None:
     edits = gpu_driver_edits(replace(FILES, files=(), sockets=()), "/", TOOL)
     assert len(edits.mounts) == 3
     hooks = {hook.arguments[1]: hook.arguments[2:] for hook in edits.hooks}
+    before_the_cache = ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
+    assert [name for name in hooks if name in before_the_cache] == before_the_cache, "the cache picks up what they make"
     assert f"libcuda.so.{VERSION}::{DEBIAN}/libcuda.so.1" in hooks["create-symlinks"]
     assert f"libcuda.so.1::{DEBIAN}/libcuda.so" in hooks["create-symlinks"]
     assert hooks["update-ldcache"] == ("--folder", DEBIAN, "--folder", f"{DEBIAN}/vdpau")
