@@ -154,7 +154,19 @@ class MigInstances:
         """Whether the error of a step means that the GPU is gone, or may not be asked any more."""
         if isinstance(error, GpuDriverTroubleError):
             return error.reason in (TroubleKind.RELEASED, TroubleKind.NOT_LOADED)
-        return isinstance(error, MigRefusedError) and (error.gpu_is_gone or self._is_left_out(gpu))
+        return isinstance(error, MigRefusedError) and (
+            (error.gpu_is_gone and self._is_still_gone(gpu)) or self._is_left_out(gpu)
+        )
+
+    def _is_still_gone(self, gpu: str) -> bool:
+        """Whether a GPU that one step called gone does not answer: a GPU that does still has its instances."""
+        try:
+            self._step("reading the MIG mode", lambda: self._control.mode(gpu))
+        except MigRefusedError as error:
+            return error.gpu_is_gone
+        except DracaenaError:
+            return False
+        return False
 
     def _is_left_out(self, gpu: str) -> bool:
         """Whether the node was read and lacks a GPU. That alone is no proof: the first reading may have been early."""

@@ -132,9 +132,8 @@ LATE = [
     (symbol, code)
     for symbol in CHANGES
     for code in (pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST)
-    if code != pynvml.NVML_ERROR_GPU_IS_LOST or "Create" in symbol
 ]
-"""What a call may answer after it acted. A GPU that is lost while something is destroyed takes that with it."""
+"""What a call may answer after it acted."""
 
 
 @pytest.mark.parametrize(("symbol", "code"), LATE)
@@ -383,7 +382,23 @@ def lose(node: MigNode) -> None:
 
 
 def lose_at_the_last_moment(node: MigNode) -> None:
-    node.fake.once["nvmlComputeInstanceDestroy"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    node.fake.late["nvmlComputeInstanceDestroy"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    node.fake.after_change = lambda _symbol: node.fake.lost.add(0)
+
+
+@pytest.mark.parametrize("acts", [True, False])
+@pytest.mark.parametrize("symbol", ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"])
+def test_a_gpu_that_one_call_says_is_lost_and_that_answers_keeps_the_entry(
+    node: MigNode, symbol: str, acts: bool
+) -> None:
+    journal = Journal(instance(node, "1g.10gb", 0))
+    journal.make(node)
+    errors = node.fake.late if acts else node.fake.once
+    errors[symbol] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(TemporaryError, match="GPU_IS_LOST"):
+        journal.undo(node)
+    journal.undo(node)
+    assert node.hardware.layout(0) == []
 
 
 def remove(node: MigNode) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pynvml import NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN
+from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement
@@ -280,7 +280,9 @@ def faults(claims: Claims, rng: random.Random) -> Iterator[None]:
     elif what == "error":
         claims.mig.fake.once[rng.choice(CHANGES)] = rng.choice([INSUFFICIENT_RESOURCES, IN_USE])
     elif what == "late":
-        claims.mig.fake.late[rng.choice(CHANGES)] = rng.choice([NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN])
+        claims.mig.fake.late[rng.choice(CHANGES)] = rng.choice(
+            [NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN, NVML_ERROR_GPU_IS_LOST]
+        )
     elif what != "nothing":
         setattr(claims.mig.fake, f"{what}_change", kill)
     try:
