@@ -340,6 +340,14 @@ class PciDrivers(SysfsWrites, Protocol):
         ...
 
 
+class PersistenceModes(Protocol):
+    """Has nvidia-persistenced open and close single GPUs. From any thread; takes seconds."""
+
+    def set(self, gpu: str, *, on: bool) -> None:
+        """Switch persistence mode of a GPU, by its address; in that mode already is fine. Raises TemporaryError."""
+        ...
+
+
 class FabricCode(enum.IntEnum):
     """Answers of Fabric Manager that are not plain failures (fmReturn_t)."""
 

@@ -42,11 +42,13 @@ class BoundGpus:
         """Return what is to be given back of a GPU that was bound in this boot, the GPU first; empty if it was not
         bound, or has been given back, or if its record is broken.
         """
-        try:
-            found = self._read(address)
-        except ValueError:
-            return ()
-        return host_functions(found.functions) if found is not None and found.boot_id == self._boot_id else ()
+        found = self._of_this_boot(address)
+        return () if found is None else host_functions(found.functions)
+
+    def is_persistent(self, address: str) -> bool:
+        """Whether persistence mode of a GPU is to be switched on again, by its record."""
+        found = self._of_this_boot(address)
+        return found is not None and found.persistent
 
     def problem(self, address: str) -> str | None:
         """Return what is wrong with the record of a GPU, as a sentence that names the file, None if nothing is."""
@@ -65,16 +67,23 @@ class BoundGpus:
             return None
         return f"VFIO has {', '.join(found)} for a claim that has ended, and gives it back when nothing has it open"
 
-    def note(self, address: str, functions: Iterable[HostFunction]) -> None:
+    def note(self, address: str, functions: Iterable[HostFunction], *, persistent: bool = False) -> None:
         """Record what is to be given back of a GPU, before any of it is bound."""
         with self._lock.hold():
-            record = BoundGpu(self._boot_id, functions_text(functions))
+            record = BoundGpu(self._boot_id, functions_text(functions), persistent)
             self._files.write_if_changed(_name(address), encode_bound_gpu(record))
 
     def forget(self, address: str) -> None:
         """Record that all of a GPU has been given back."""
         with self._lock.hold():
             self._files.remove(_name(address))
+
+    def _of_this_boot(self, address: str) -> BoundGpu | None:
+        try:
+            found = self._read(address)
+        except ValueError:
+            return None
+        return found if found is not None and found.boot_id == self._boot_id else None
 
     def _read(self, address: str) -> BoundGpu | None:
         """Return a record, None if there is none. Raises ValueError if it is broken."""

@@ -56,7 +56,7 @@ class UnclaimedGpus:
             except DracaenaError as error:
                 left = str(error)
             if left:
-                text = f"VFIO has the GPU at {address}, or another function of it, for no claim: {left}"
+                text = f"the GPU at {address} is not yet as it was before a claim had it: {left}"
                 troubles.append(trouble(TroubleKind.NOT_GIVEN_BACK, text, address))
             count += left == ""
         self._on_troubles(troubles)

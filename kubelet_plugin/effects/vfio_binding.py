@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -29,13 +30,21 @@ from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     why_not_on_demand,
 )
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
-from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess, PciDrivers, WriteHangsError
+from dracaena.kubelet_plugin.ports import (
+    EffectPendingError,
+    OpeningProcess,
+    PciDrivers,
+    PersistenceModes,
+    WriteHangsError,
+)
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import IOMMU_NODE
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.journals.bound_gpu import HostFunction, functions_text, host_functions
 
 FUNCTIONS: Final = "functions"
 """In the journal: what the bound functions had before, as functions_text(), the GPU first."""
+PERSISTENT: Final = "persistent"
+"""In the journal: nvidia-persistenced had the GPU, and is asked to have it again."""
 STATE: Final = "state"
 UNBINDING: Final = "unbinding"
 UNBOUND: Final = "unbound"
@@ -43,6 +52,9 @@ BOUND: Final = "bound"
 
 _OVERRIDE: Final = re.compile(r"[^\s=]*")
 """What a driver_override may be to be journaled; no driver has another name."""
+
+DAEMON: Final = "nvidia-persistenced"[:15]
+"""As the kernel has the name of a process (TASK_COMM_LEN)."""
 
 Note = Callable[[Mapping[str, Scalar]], None]
 
@@ -78,9 +90,11 @@ class VfioBinding:
         bound: BoundGpus,
         make_whole: Callable[[str], None] = lambda _address: None,
         changed: Callable[[], None] = lambda: None,
+        persistence: PersistenceModes | None = None,
     ) -> None:
         """`holders` returns who has a GPU open, by address and IOMMU group (adapters.kernel.pci_holders). `make_whole`
-        takes a GPU out of MIG mode or raises TemporaryError. `changed` is called when a GPU has moved.
+        takes a GPU out of MIG mode or raises TemporaryError. `changed` is called when a GPU has moved. Without
+        `persistence`, a GPU that nvidia-persistenced has is refused as one of any other process is.
         """
         self._drivers = drivers
         self._holders = holders
@@ -88,6 +102,7 @@ class VfioBinding:
         self._bound = bound
         self._make_whole = make_whole
         self._changed = changed
+        self._persistence = persistence
 
     def apply_noting(self, effect: Effect, _others: Sequence[Effect], note: Note) -> Mapping[str, Scalar]:
         """See NotingEffectMeans and apply_joined()."""
@@ -151,7 +166,9 @@ class VfioBinding:
         if not noted:
             return False
         self._refuse_while_writing(gpu, str(effect), noted)
-        left = self._give_back_all(gpu, noted)
+        left = self._give_back_all(
+            gpu, noted, persistent=bool(outcome.get(PERSISTENT)) or self._bound.is_persistent(gpu)
+        )
         if left:
             log.warning("a GPU is given back without all of its group", gpu=gpu, left=left)
         return True
@@ -168,14 +185,14 @@ class VfioBinding:
             )
         noted = self._bound.functions(gpu)
         self._refuse_while_writing(gpu, f"giving back the GPU at {gpu}", noted)
-        left = self._give_back_all(gpu, noted)
+        left = self._give_back_all(gpu, noted, persistent=self._bound.is_persistent(gpu))
         if any(each.address == gpu for each in noted):
             self._changed()
         return left
 
-    def _give_back_all(self, gpu: str, noted: Sequence[HostFunction]) -> str:
-        """Give functions back, and record those that cannot be; return why. Raises if the GPU cannot be, and before
-        anything is written if a process has any of them open.
+    def _give_back_all(self, gpu: str, noted: Sequence[HostFunction], *, persistent: bool) -> str:
+        """Give functions and persistence back, and record what cannot be; return why. Raises if the GPU cannot be, and
+        before anything is written if a process has any of them open.
         """
         if self._is_in_vfio(gpu):
             for former in noted:
@@ -191,11 +208,42 @@ class VfioBinding:
                     raise
                 left.append(former)
                 problems.append(str(error))
-        if left:
-            self._bound.note(gpu, left)
+        persistence = self._persistence_problem(gpu) if persistent else ""
+        if left or persistence:
+            self._bound.note(gpu, left, persistent=bool(persistence))
         else:
             self._bound.forget(gpu)
-        return "; ".join(problems)
+        return "; ".join(filter(None, [*problems, persistence]))
+
+    def _persistence_problem(self, gpu: str) -> str:
+        """Switch persistence mode on again; return why that cannot be, empty if it is done. A GPU without a driver gets
+        it from the daemon, which is started after the driver is loaded.
+        """
+        found = self._found(gpu)
+        if self._persistence is None or found is None or found.driver is None:
+            return ""
+        try:
+            self._persistence.set(gpu, on=True)
+        except DracaenaError as error:
+            return (
+                f"persistence mode of the GPU at {gpu} is off, and cannot be switched on again: {error}; on the node: "
+                "`systemctl restart nvidia-persistenced`"
+            )
+        return ""
+
+    def _end_persistence(
+        self, effect: Effect, functions: Sequence[PciFunction], noted: dict[str, Scalar], note: Note
+    ) -> None:
+        """Have nvidia-persistenced close the GPU, if it has it open, and journal that before."""
+        gpu = _gpu_of(effect)
+        if self._persistence is None or functions[0].driver is None or functions[0].has_vfio_driver:
+            return
+        if any(each.command == DAEMON for each in self._holders(gpu, None)):
+            if not noted.get(PERSISTENT):
+                noted[PERSISTENT] = True
+                note({**noted, STATE: UNBINDING})
+            self._bound.note(gpu, _noted(noted), persistent=True)
+            self._persistence.set(gpu, on=False)
 
     def _begin(self, effect: Effect, note: Callable[[Effect, Mapping[str, Scalar]], None]) -> _Moving | None:
         """Journal the drivers of a GPU's functions before anything is written; None if an admin bound the GPU."""
@@ -213,7 +261,8 @@ class VfioBinding:
             self._check_targets(functions)
             self._make_whole(gpu)
             note(effect, {**noted, STATE: UNBINDING})
-        self._bound.note(gpu, _noted(noted))
+        self._bound.note(gpu, _noted(noted), persistent=bool(noted.get(PERSISTENT)) or self._bound.is_persistent(gpu))
+        self._end_persistence(effect, functions, noted, partial(note, effect))
         return _Moving(effect, gpu, functions, noted)
 
     def _as_found(self, function: PciFunction) -> HostFunction:

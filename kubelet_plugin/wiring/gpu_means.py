@@ -10,11 +10,12 @@ from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import lent
+from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent
 from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
+from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
 from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
@@ -27,7 +28,7 @@ from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION, MIG_OFF, V
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.settings import ON_DEMAND
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.wiring.from_settings import seen_host_root
+from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root
 from dracaena.kubelet_plugin.wiring.mig_means import mig_means
 from dracaena.kubelet_plugin.wiring.parts import GpuParts, NodeParts
 
@@ -85,6 +86,11 @@ def gpu_means(node: NodeParts, gpus: GpuParts, marks: DocumentFolder, checkpoint
         bound,
         make_whole=lambda address: make_whole(gpus.devices.pool(), divided.get(MIG_OFF), address),
         changed=moved,
+        persistence=PersistenceMode(
+            seen_driver_root(node.settings),
+            refusal=node.release.refusal,
+            use=partial(GpuDriverUse, node.paths.gpu_driver_lock, node.paths.release_request),
+        ),
     )
     partitions: Means = {} if gpus.fabric is None else {FABRIC_PARTITION: gpus.fabric}
     return GpuMeans({**divided, VFIO_BIND: binding, **partitions}, bound, made)

@@ -13,6 +13,9 @@ from dracaena.kubelet_plugin.ports import OpeningProcess, WriteHangsError
 from support.fake_pci import FakePciBus, UnbindHangsError
 from support.killed_steps import StopError
 
+PERSISTENCED = 99_999
+"""Process of nvidia-persistenced."""
+
 
 @dataclass
 class FakePciDrivers:
@@ -31,6 +34,8 @@ class FakePciDrivers:
     """Whether a write to a path takes effect and is then taken for one that was ended."""
     closed: int = 0
     """How often the plugin let go of the GPU driver."""
+    persistence_problem: str = ""
+    """Why nvidia-smi does not switch persistence mode of any GPU."""
     own: dict[str, list[int]] = field(default_factory=dict)
     """By address: processes of ours that have the GPU open, unless they let go of the driver."""
 
@@ -72,7 +77,21 @@ class FakePciDrivers:
 
     def holders(self, address: str, _group: int | None) -> tuple[OpeningProcess, ...]:
         own = self.own.get(address, [])
-        return tuple(OpeningProcess(pid, "python") for pid in sorted([*self.bus.open_by.get(address, []), *own]))
+        pids = sorted([*self.bus.open_by.get(address, []), *own])
+        return tuple(OpeningProcess(pid, "nvidia-persiste" if pid == PERSISTENCED else "python") for pid in pids)
+
+    def set(self, gpu: str, *, on: bool) -> None:
+        """See PersistenceModes: nvidia-persistenced opens a GPU that the NVIDIA driver has, and closes it."""
+        self._count()
+        if self.persistence_problem:
+            raise TemporaryError(self.persistence_problem)
+        opened = self.bus.open_by.setdefault(gpu, [])
+        if on and PERSISTENCED not in opened:
+            assert self.bus.driver_of(gpu) == "nvidia"
+            opened.append(PERSISTENCED)
+        elif not on and PERSISTENCED in opened:
+            opened.remove(PERSISTENCED)
+        self._count()
 
     def without_gpu_driver(self, _what: str, work: Callable[[], None]) -> None:
         """What the plugin's processes do while the driver is lent: none of them has a GPU open."""

@@ -6,8 +6,9 @@ tenths of a second, so it first checks whether somebody waits for the driver to 
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
@@ -56,6 +57,24 @@ class DriverUse(Protocol):
         ...
 
 
+@contextlib.contextmanager
+def driver_in_use(use: DriverUse, refusal: Callable[[], str | None]) -> Iterator[None]:
+    """Announce for a block that a program has the driver open. Raises TemporaryError if it must stay closed for some
+    seconds, and GpuGoneError if somebody waits for it to be released.
+    """
+    if not use.enter():
+        if use.is_lent():
+            raise TemporaryError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
+        raise GpuGoneError("another process of this node waits for the NVIDIA driver to be released")
+    try:
+        refused = refusal()
+        if refused is not None:
+            raise GpuGoneError(refused)
+        yield
+    finally:
+        use.leave()
+
+
 class NvidiaSmi:
     """Implements dracaena.kubelet_plugin.ports.TimeSliceSetter. From any thread."""
 
@@ -92,18 +111,8 @@ class NvidiaSmi:
 
     def _run(self, gpu: str, option: str) -> str:
         line, environment = self._call(["compute-policy", "-i", gpu, option])
-        use = self._use()
-        if not use.enter():
-            if use.is_lent():
-                raise TemporaryError("the NVIDIA driver is closed for a while, because a GPU is leaving it")
-            raise GpuGoneError("another process of this node waits for the NVIDIA driver to be released")
-        try:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise GpuGoneError(refusal)
+        with driver_in_use(self._use(), self._refusal):
             text, code = self._ended(line, environment)
-        finally:
-            use.leave()
         command = f"`{PROGRAM} compute-policy -i {gpu} {option}`"
         if code == 0:
             return text

@@ -50,18 +50,21 @@ class BoundGpu:
     boot_id: str
     functions: str
     """What is to be given back: functions_text(), the GPU first. Without the GPU: it was given back already."""
+    persistent: bool = False
+    """Whether persistence mode is to be switched on again."""
 
 
-class _BoundGpuDocument(JournalDocument):
+class _BoundGpuDocument(JournalDocument, omit_defaults=True):
     functions: str
+    persistent: bool = False
 
 
 def encode_bound_gpu(gpu: BoundGpu) -> bytes:
     """Return the file's content."""
-    return msgspec.json.encode(_BoundGpuDocument(VERSION, gpu.boot_id, gpu.functions)) + b"\n"
+    return msgspec.json.encode(_BoundGpuDocument(VERSION, gpu.boot_id, gpu.functions, gpu.persistent)) + b"\n"
 
 
 def decode_bound_gpu(data: bytes) -> BoundGpu:
     """Read a file. Raises ValueError if it is not one of ours."""
     document = read_document(data, _BoundGpuDocument, VERSION)
-    return BoundGpu(document.boot_id, document.functions)
+    return BoundGpu(document.boot_id, document.functions, document.persistent)

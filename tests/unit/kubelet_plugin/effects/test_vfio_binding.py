@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.effects.vfio_binding import BOUND, FUNCTIONS, STATE
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess
 from dracaena.kubelet_plugin.prepare.effects import VFIO_BIND, Effect, Scalar
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, NVIDIA, FakePciBus
-from support.fake_pci_drivers import FakePciDrivers
+from support.fake_pci_drivers import PERSISTENCED, FakePciDrivers
 from support.killed_steps import CountedSteps, StopError
 from support.plugin import ThreadLock
 from support.seeds import sampled
@@ -59,6 +59,7 @@ class Journaled:
         self.bus = bus
         self.effect = effect_of(address)
         self.boot = "boot-1"
+        self.has_persistenced = False
         self.start()
 
     def start(self, left: int = 1 << 30, **given: object) -> None:
@@ -71,7 +72,11 @@ class Journaled:
     def binding(self, holders: Any = None, without_gpu_driver: Any = None) -> VfioBinding:
         drivers = self.drivers
         return VfioBinding(
-            drivers, holders or drivers.holders, without_gpu_driver or drivers.without_gpu_driver, self.bound
+            drivers,
+            holders or drivers.holders,
+            without_gpu_driver or drivers.without_gpu_driver,
+            self.bound,
+            persistence=drivers if self.has_persistenced else None,
         )
 
     def lose(self) -> None:
@@ -137,6 +142,104 @@ def test_a_gpu_that_a_process_has_open_is_not_touched_and_the_process_is_named(j
     journal.undo()
     assert journal.bus.written == []
     assert drivers_of(journal.bus) == HOST
+
+
+def persistent(journal: Journaled, address: str = GPU) -> bool:
+    return PERSISTENCED in journal.bus.open_by.get(address, [])
+
+
+@pytest.fixture
+def kept(bus: FakePciBus) -> Journaled:
+    """A node on which nvidia-persistenced has all GPUs open."""
+    for address in (GPU, OTHER):
+        bus.open_by[address] = [PERSISTENCED]
+    journal = Journaled(bus)
+    journal.has_persistenced = True
+    journal.start()
+    return journal
+
+
+def test_nvidia_persistenced_lets_go_of_the_one_gpu_and_has_it_again_afterwards(kept: Journaled) -> None:
+    kept.apply()
+    assert drivers_of(kept.bus) == MACHINE
+    assert (persistent(kept), persistent(kept, OTHER)) == (False, True)
+    kept.start()
+    kept.undo()
+    assert drivers_of(kept.bus) == HOST
+    assert (persistent(kept), persistent(kept, OTHER)) == (True, True)
+    assert kept.bound.addresses() == ()
+
+
+def test_a_gpu_that_it_does_not_have_is_not_given_to_it(kept: Journaled) -> None:
+    kept.bus.close(GPU)
+    kept.apply()
+    kept.undo()
+    assert not persistent(kept)
+
+
+def test_a_gpu_that_another_process_has_open_too_goes_back_to_nvidia_persistenced(kept: Journaled) -> None:
+    kept.bus.open_by[GPU].append(4711)
+    with pytest.raises(TemporaryError, match=r"is open in python \(PID 4711\): the kernel"):
+        kept.apply()
+    kept.undo()
+    assert persistent(kept)
+    assert kept.bus.written == []
+
+
+def test_where_it_cannot_be_asked_the_claim_waits_with_that_reason(kept: Journaled) -> None:
+    kept.drivers.persistence_problem = "`nvidia-smi -i 0000:18:00.0 -pm 0` says: no"
+    with pytest.raises(TemporaryError, match="-pm 0` says: no"):
+        kept.apply()
+    assert kept.bus.written == []
+
+
+def test_persistence_that_cannot_be_switched_on_again_holds_no_claim_and_is_tried_again(kept: Journaled) -> None:
+    kept.apply()
+    kept.drivers.persistence_problem = "`nvidia-smi -i 0000:18:00.0 -pm 1` says: no"
+    kept.undo()
+    assert drivers_of(kept.bus) == HOST
+    assert kept.bound.unclaimed() is None
+    assert kept.means.give_back(GPU) == (
+        "persistence mode of the GPU at 0000:18:00.0 is off, and cannot be switched on again: `nvidia-smi -i "
+        "0000:18:00.0 -pm 1` says: no; on the node: `systemctl restart nvidia-persistenced`"
+    )
+    kept.effect = effect_of()  # another claim has the GPU meanwhile
+    kept.apply()
+    kept.undo()
+    assert not persistent(kept)
+    kept.start()
+    assert kept.means.give_back(GPU) == ""
+    assert persistent(kept)
+    assert kept.bound.addresses() == ()
+
+
+def test_a_claim_whose_journal_is_lost_gives_persistence_back_too(kept: Journaled) -> None:
+    kept.apply()
+    kept.lose()
+    kept.start()
+    kept.undo()
+    assert (drivers_of(kept.bus), persistent(kept)) == (HOST, True)
+
+
+@pytest.mark.parametrize("then", ["apply", "undo"])
+def test_killed_at_any_step_nvidia_persistenced_has_the_gpu_in_the_end(kept: Journaled, then: str) -> None:
+    left, is_killed = 1, True
+    while is_killed:
+        kept.start(left=left)
+        try:
+            kept.apply()
+            kept.undo()
+            is_killed = False
+        except StopError:
+            kept.start()
+            if then == "apply":
+                kept.apply()
+                assert drivers_of(kept.bus) == MACHINE
+            kept.undo()
+        assert (drivers_of(kept.bus), persistent(kept)) == (HOST, True), left
+        kept.effect = effect_of()
+        left += 1
+    assert left > 2 * STEPS
 
 
 def test_a_gpu_that_a_virtual_machine_has_open_stays_with_vfio(journal: Journaled) -> None:

@@ -381,7 +381,7 @@ def test_a_few_of_these_have_gpus_in_every_way(node: VfioNode) -> None:
 
 
 class NoRecords(BoundGpus):
-    def note(self, address: str, functions: Iterable[HostFunction]) -> None:
+    def note(self, address: str, functions: Iterable[HostFunction], *, persistent: bool = False) -> None:
         pass
 
 
