@@ -287,6 +287,7 @@ def test_sockets_that_somebody_removes_or_replaces_are_put_back_and_nobody_loses
     assert [node.phase(name) for name in (share, late)] == [MpsPhase.READY] * 2
     assert node.statuses()[share].fault is None
     assert differences(node, {share: Asked(GPUS[0]), late: Asked(GPUS[0])}) == []
+    assert not node.world.misled, "an impostor may say anything"
 
 
 def test_sockets_are_put_back_by_the_next_supervisor_too(tmp_path: Path) -> None:

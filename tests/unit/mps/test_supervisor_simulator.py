@@ -32,9 +32,14 @@ class Simulation:
         self.asked: dict[str, Asked] = {}
         self.clients: dict[int, str] = {}
         self.shares = self.pids = 0
+        self.spoiled: dict[str, int] = {}
+        """Pipe folders whose sockets were removed or replaced in this cycle → pid of the daemon."""
+        self.rough = False
+        """Whether something happened in this cycle that may cost daemons their lives."""
 
     def cycle(self) -> list[str]:
         """Let something happen, maybe a crash in the middle of what follows, and return what is wrong afterwards."""
+        self.spoiled, self.rough = {}, False
         for _ in range(self.random.randint(1, 3)):
             self.random.choices(
                 [
@@ -62,6 +67,7 @@ class Simulation:
         try:
             self.node.settle(rounds=4)
         except Killed:
+            self.rough = True
             if self.random.random() < 0.5:
                 self.node.world.kill_all()
             self.node.start()
@@ -69,7 +75,13 @@ class Simulation:
         self.end_the_hit()
         self.find_again()
         self.node.settle()
-        return differences(self.node, self.asked)
+        return differences(self.node, self.asked) or self.ended_for_their_sockets()
+
+    def ended_for_their_sockets(self) -> list[str]:
+        daemons = self.node.world.daemons
+        ended = [pipes for pipes, pid in self.spoiled.items() if pipes in daemons and daemons[pipes].pid != pid]
+        wrong = [] if self.rough else [f"the daemon of {pipes} was ended, and it was well" for pipes in ended]
+        return [*wrong, "an impostor was talked to"] if self.node.world.misled else wrong
 
     def come(self) -> None:
         number = self.random.randrange(len(GPUS))
@@ -114,6 +126,7 @@ class Simulation:
             daemon.model.disconnect(pid)
 
     def fault(self) -> None:
+        self.rough = True
         if self.clients:
             pid = self.random.choice(sorted(self.clients))
             for daemon in self.node.world.daemons.values():
@@ -128,6 +141,7 @@ class Simulation:
                     self.clients.pop(pid, None)
 
     def kill(self) -> None:
+        self.rough = True
         processes = self.node.world.find()
         what = self.random.randrange(4)
         if what == 0 and processes:
@@ -141,6 +155,7 @@ class Simulation:
 
     def lose(self) -> None:
         """A GPU falls off the bus."""
+        self.rough = True
         self.node.world.lost.add(self.random.choice(GPUS))
 
     def find_again(self) -> None:
@@ -152,10 +167,12 @@ class Simulation:
 
     def spoil(self) -> None:
         """The sockets of daemons are removed or replaced."""
+        self.spoiled = {pipes: each.pid for pipes, each in self.node.world.daemons.items()}
         self.node.world.spoil_sockets(replace=self.random.random() < 0.5)
 
     def silence(self) -> None:
         """A daemon gives no answer any more, or rubbish."""
+        self.rough = True
         if self.node.world.daemons:
             pipes = self.random.choice(sorted(self.node.world.daemons))
             self.random.choice([self.node.world.hangs, self.node.world.babbles]).add(pipes)
