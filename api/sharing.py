@@ -20,6 +20,8 @@ NO_MODE: Final = "none"
 
 _WITH_INTERVAL: Final = "TimeSlicing"
 _DEFAULT_INTERVAL: Final = "Default"
+_MPS: Final = "MPS"
+_BEST_EFFORT: Final = "BestEffort"
 """The strategy whose shares also have an interval, and the interval if none is named."""
 
 UNREADABLE_MODE: Final = "unreadable"
@@ -33,6 +35,7 @@ _KIND: Final = "GpuConfig"
 
 class _Sharing(msgspec.Struct, omit_defaults=True):
     strategy: str | None = None
+    enforcement: str | None = None
     interval: str | None = None
 
 
@@ -68,17 +71,32 @@ def mode_of(request: str, configs: GpuConfigs) -> str:
 
     Strategy and interval each come from the last GpuConfig for the request that names one.
     """
-    names = {request, request.partition("/")[0]}
-    strategy, interval = NO_MODE, _DEFAULT_INTERVAL
-    for requests, parameters in configs:
-        if not requests or names & set(requests):
-            said = _said(parameters)
-            strategy, interval = said.strategy or strategy, said.interval or interval
+    said = _last_said(request, configs)
+    strategy, interval = said.strategy or NO_MODE, said.interval or _DEFAULT_INTERVAL
     return strategy if strategy != _WITH_INTERVAL or interval == _DEFAULT_INTERVAL else f"{strategy} {interval}"
 
 
+def requires_mps(request: str, configs: GpuConfigs) -> bool:
+    """Return whether a request has MPS or fails: its strategy is MPS, and no GpuConfig does without if need be."""
+    said = _last_said(request, configs)
+    return said.strategy == _MPS and said.enforcement != _BEST_EFFORT
+
+
+def _last_said(request: str, configs: GpuConfigs) -> _Sharing:
+    """Return what holds for a request: each field as the last GpuConfig for it says that names one."""
+    names = {request, request.partition("/")[0]}
+    found = _Sharing()
+    for requests, parameters in configs:
+        if not requests or names & set(requests):
+            said = _said(parameters)
+            found = _Sharing(
+                said.strategy or found.strategy, said.enforcement or found.enforcement, said.interval or found.interval
+            )
+    return found
+
+
 def said_of_mode(parameters: msgspec.Raw) -> msgspec.Raw | None:
-    """Return the least parameters that say the same about the mode; None if these say nothing about it."""
+    """Return the least parameters that say the same about the mode and its enforcement; None if these say nothing."""
     said = _said(parameters)
     return None if said == _Sharing() else msgspec.Raw(msgspec.json.encode(_Parameters(_KIND, said)))
 

@@ -28,7 +28,7 @@ from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_con
 from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
-from dracaena.api.sharing import NO_MODE, mode_of
+from dracaena.api.sharing import NO_MODE, GpuConfigs, mode_of, requires_mps
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import (
@@ -83,6 +83,8 @@ class RequestDemand:
     device_class: legal.ClassRequirements
     mode: str = NO_MODE
     """How it wants a GPU to be shared if it gets a share of one."""
+    requires_mps: bool = False
+    """Whether it has MPS, or its pod does not start."""
 
     @property
     def name(self) -> str:
@@ -432,10 +434,10 @@ def _with_classes(
     return ReadRequests(spec, alternatives)
 
 
-def _mode(driver: str, spec: Claim, device_class: legal.ClassRequirements, request: Request) -> str:
-    """Return how a request wants its GPU to be shared: what a claim says counts before its class."""
-    told = (one for one in (*device_class.configs, *spec.configs) if one.driver == driver)
-    return NO_MODE if request.capacity is None else mode_of(request.name, ((o.requests, o.parameters) for o in told))
+def _gpu_configs(driver: str, spec: Claim, device_class: legal.ClassRequirements) -> GpuConfigs:
+    """Return the configs that apply to the requests of a class: what a claim says counts before its class."""
+    told = (*device_class.configs, *spec.configs)
+    return [(one.requests, one.parameters) for one in told if one.driver == driver]
 
 
 class _ContradictionError(Exception):
@@ -454,7 +456,9 @@ def _with_policy(
     of_claim = [policy for requests, policy in policies if not requests or names & set(requests)]
     try:
         policy = merged(of_class, of_claim)
-        return RequestDemand(request, policy, device_class, _mode(driver, spec, device_class, request))
+        configs = _gpu_configs(driver, spec, device_class)
+        mode = NO_MODE if request.capacity is None else mode_of(request.name, configs)
+        return RequestDemand(request, policy, device_class, mode, requires_mps(request.name, configs))
     except ConfigError as error:
         text = f"request {request.name}, the policies of claim and DeviceClass together: {error}"
         raise _ContradictionError(text) from error

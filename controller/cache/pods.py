@@ -62,13 +62,16 @@ _NO_CONTAINERS: Final[list[Container]] = []
 _NO_CONDITIONS: Final[list[PodCondition]] = []
 _NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
 _NO_STATUSES: Final[list[ContainerStatus]] = []
+_Named = tuple[tuple[str, str], ...]
+"""Claims and requests that a container names."""
+
 MOST_NAMED: Final = 256
 """Claim requests that are kept of one pod's containers: eight containers with a claim of 32 requests each."""
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return a trimmed pod: one container that requests what the whole pod requests, and names the claims that any
-    container names. Of annotations and owners only those that show the family of a pod with claims are kept
+    """Return a trimmed pod: one container that requests what the whole pod requests, and which claims its containers
+    name. Of annotations and owners only those that show the family of a pod with claims are kept
     (allocation.state.families).
 
     A pod without claims keeps only its name, UID, version, node, gates and phase; what other pods' placement rules read
@@ -77,7 +80,7 @@ def kept_pod(pod: Pod) -> Pod:
     node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
     """
     try:
-        containers = _one_container(pod_resources(pod), _named_claims(pod.spec))
+        containers = _few_containers(pod_resources(pod), _named_claims(pod.spec))
     except UnreadableQuantityError:
         bare = ObjectMeta(
             pod.metadata.name,
@@ -135,26 +138,32 @@ def kept_namespace(driver: str) -> Callable[[Namespace], Namespace]:
 
 
 @lru_cache(8_192)
-def _one_container(taken: PodResources, named: tuple[tuple[str, str], ...]) -> list[Container]:
-    """Return one container for all containers: equal pods, of which a cluster has many, share it."""
+def _few_containers(taken: PodResources, named: tuple[_Named, ...]) -> list[Container]:
+    """Return one container that requests what all do, and names the claims of the first that names any; and one for
+    each other that names others. Equal pods, of which a cluster has many, share them.
+    """
     requests: dict[str, str | int | float] = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in taken.amounts if name != PODS
     }
     ports = [ContainerPort(port.port, port.protocol, port.address) for port in taken.ports]
-    claims = [ContainerClaim(name, request) for name, request in named]
-    return [Container(name="", resources=ContainerResources(claims=claims, requests=requests), ports=ports)]
+    claims = [[ContainerClaim(name, request) for name, request in each] for each in named] or [[]]
+    first = Container(name="", resources=ContainerResources(claims=claims[0], requests=requests), ports=ports)
+    return [first, *(Container(name="", resources=ContainerResources(claims=each)) for each in claims[1:])]
 
 
-def _named_claims(spec: PodSpec) -> tuple[tuple[str, str], ...]:
-    """Return the claim requests that containers name, each once. If there are more than MOST_NAMED, each claim is named
-    as a whole."""
+def _named_claims(spec: PodSpec) -> tuple[_Named, ...]:
+    """Return the claim requests that each container names, each once; containers that name the same count once. If
+    there are more than MOST_NAMED in all, each claim is named as a whole, as if by a container of its own."""
     if not spec.resource_claims:
         return ()
     every = (*spec.init_containers, *spec.containers)
-    named = dict.fromkeys((use.name, use.request) for container in every for use in container.resources.claims)
-    if len(named) > MOST_NAMED:
-        return tuple((entry.name, "") for entry in spec.resource_claims)
-    return tuple(named)
+    by_container = dict.fromkeys(
+        tuple(dict.fromkeys((use.name, use.request) for use in container.resources.claims)) for container in every
+    )
+    by_container.pop((), None)
+    if sum(map(len, by_container)) > MOST_NAMED:
+        return tuple(((entry.name, ""),) for entry in spec.resource_claims)
+    return tuple(by_container)
 
 
 def _trimmed_spec(pod: Pod) -> PodSpec:

@@ -39,6 +39,7 @@ from dracaena.demo.programs import ProgramProcess
 from dracaena.demo.scenario import ManifestFile, apply, load_manifests
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
+from support.mps_mounts import unmount_all
 
 NODE = "this-node"
 PATIENCE_S = 60.0
@@ -304,6 +305,7 @@ def supervisor(uuid: str) -> Iterator[MpsPlaces]:
             process.communicate(timeout=PATIENCE_S)
             for found in ProcProcessTable(places.pipes).find():
                 ProcProcessTable(places.pipes).kill(found)
+            unmount_all(places)
             print(log.read_text())
 
 

@@ -45,6 +45,7 @@ from dracaena.controller.allocation.state.device_kind import is_identity, reads_
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, held_devices
 from dracaena.controller.allocation.walk.matches import MatchedKinds
+from dracaena.controller.allocation.walk.mps_containers import unfit_container
 from dracaena.controller.allocation.walk.other_claims import OtherClaims
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
@@ -101,6 +102,9 @@ def read_pod_demand(
         stranger = ours.stranger(demand)
         if stranger is not None:
             return Refused(RefusalKind.OTHER_DRIVER, stranger, meant)
+    unfit = None if inventory.allowed_drivers else unfit_container(pod, mine, claims, driver)
+    if unfit is not None:
+        return Refused(RefusalKind.UNSUPPORTED, unfit, meant)
     allocations = [claim.status.allocation for claim in claims if claim.status.allocation is not None]
     if demands and not mine and not allocations:
         text = f"claim {demands[0].claim.key}: no DeviceClass of its requests matches a device of {driver}"
@@ -460,12 +464,13 @@ def shape(
     Pods of two namespaces never have the same shape: a pod waits behind an equal older one, and must not wait behind a
     pod of a namespace whose pods come behind all others.
 
-    All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
-    claims, priority, gates, the PodGroup and the scheduler's name do not, and of each waiting claim only what it asks
-    for counts: a pod's family says which node is better, and never whether there is one. Of the pod's labels only the
-    given `labels` count, because only rules about other pods read any. `shared`: other pods also name one of the
-    claims; no pod is evicted for such a pod. With an allocated claim, or with `apart`, the pod is like no other. Cost:
-    some 10 µs for an ordinary pod, in proportion to the size of pod and claims, and charged to `effort`.
+    All of the spec that we decode counts, so a field that is decoded tomorrow counts too, and which claims each
+    container uses; but names of containers and claims, priority, gates, the PodGroup and the scheduler's name do not,
+    and of each waiting claim only what it asks for counts: a pod's family says which node is better, and never whether
+    there is one. Of the pod's labels only the given `labels` count, because only rules about other pods read any.
+    `shared`: other pods also name one of the claims; no pod is evicted for such a pod. With an allocated claim, or with
+    `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in proportion to the size of pod and
+    claims, and charged to `effort`.
     """
     effort = effort or Effort()
     waiting = list(claims)
@@ -487,7 +492,7 @@ def shape(
         scheduler_name="",
         priority=0,
     )
-    parts = [_ENCODER.encode(pod.metadata.namespace)]
+    parts = [_ENCODER.encode(pod.metadata.namespace), _ENCODER.encode(_uses(spec))]
     if shared:
         parts.append(b"shared")
     if labels:
@@ -496,3 +501,11 @@ def shape(
         parts.append(_ENCODER.encode(part))
         effort.charge(1 + len(parts[-1]) // BYTES_A_STEP, Work.CLAIMS)
     return blake2b(b",".join(parts), digest_size=DIGEST_BYTES).digest()
+
+
+def _uses(spec: PodSpec) -> list[list[tuple[int, str]]]:
+    """Return what each container uses: the places of its claims among those of the pod, and their requests."""
+    places = {entry.name: place for place, entry in enumerate(spec.resource_claims)}
+    every = (*spec.init_containers, *spec.containers)
+    used = ([(places.get(use.name, -1), use.request) for use in each.resources.claims] for each in every)
+    return [each for each in used if each]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, in_words, mode_of, mode_parameters, said_of_mode
+from dracaena.api.sharing import (
+    NO_MODE,
+    UNREADABLE_MODE,
+    in_words,
+    mode_of,
+    mode_parameters,
+    requires_mps,
+    said_of_mode,
+)
 
 GIB_NANO = (1 << 30) * 10**9
 
@@ -40,7 +48,7 @@ def test_the_parameters_of_a_mode_tell_it(mode: str) -> None:
 
 
 def test_nothing_is_kept_of_a_config_that_says_nothing_of_the_mode() -> None:
-    assert said_of_mode(msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"enforcement": "Required"}}')) is None
+    assert said_of_mode(msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"other": "Required"}}')) is None
     assert said_of_mode(msgspec.Raw(b'{"kind": "TopologyPolicy", "requirement": "PIX"}')) is None
 
 
@@ -79,3 +87,23 @@ def test_the_last_config_that_says_a_strategy_for_a_request_counts() -> None:
 )
 def test_amounts_are_said_as_users_write_them(name: str, nano: int, words: str) -> None:
     assert in_words(name, nano) == words
+
+
+@pytest.mark.parametrize(
+    ("said", "required"),
+    [
+        ([{"strategy": "MPS"}], True),
+        ([{"strategy": "MPS", "enforcement": "BestEffort"}], False),
+        ([{"strategy": "MPS", "enforcement": "BestEffort"}, {"enforcement": "Required"}], True),
+        ([{"enforcement": "BestEffort"}, {"strategy": "MPS"}], False),
+        ([{"strategy": "MPS"}, {"strategy": "TimeSlicing"}], False),
+        ([{"enforcement": "Required"}], False),
+        ([], False),
+    ],
+)
+def test_mps_is_required_as_the_configs_together_say(said: list[dict[str, str]], required: bool) -> None:
+    configs = [((), msgspec.Raw(msgspec.json.encode({"kind": "GpuConfig", "sharing": each}))) for each in said]
+    assert requires_mps("r", configs) is required
+    kept = [((), parameters) for _, each in configs if (parameters := said_of_mode(each)) is not None]
+    assert requires_mps("r", kept) is required, "also from what is kept of an allocation"
+    assert not requires_mps("r", [(("other",), each) for _, each in configs])

@@ -77,17 +77,18 @@ def test_of_a_pod_with_claims_all_that_decides_about_it_is_kept() -> None:
     assert kept_pod(kept) == kept
 
 
-def test_of_a_pod_with_claims_what_its_containers_name_of_them_is_kept_once() -> None:
+def test_of_a_pod_with_claims_what_each_container_names_of_them_is_kept() -> None:
     def container(*uses: tuple[str, str]) -> dict[str, Any]:
         claims = [{"name": name, **({"request": request} if request else {})} for name, request in uses]
         return {"name": "c", "resources": {"claims": claims}}
 
     document = msgspec.to_builtins(watched("p", claims=True))
     document["spec"]["initContainers"] = [container(("g", "a"))]
-    document["spec"]["containers"] = [container(("g", "a"), ("g", "b")), container(("h", ""))]
+    both = container(("g", "a"), ("g", "b"), ("g", "a"))
+    document["spec"]["containers"] = [both, container(("h", "")), container(), both, container(("h", ""))]
     kept = kept_pod(msgspec.convert(document, Pod))
-    (only,) = kept.spec.containers
-    assert [(use.name, use.request) for use in only.resources.claims] == [("g", "a"), ("g", "b"), ("h", "")]
+    named = [[(use.name, use.request) for use in each.resources.claims] for each in kept.spec.containers]
+    assert named == [[("g", "a")], [("g", "a"), ("g", "b")], [("h", "")]]
     assert kept_pod(kept) == kept
     entry = document["spec"]["resourceClaims"][0]["name"]
     document["spec"]["containers"] = [container(*((entry, f"r{number}") for number in range(MOST_NAMED + 1)))]
