@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.files.container_runtime_files import runtime_documents, toolkit_config
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
     GpuDriverState,
     Kernel,
@@ -20,6 +22,7 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, HealthClass
+from dracaena.kubelet_plugin.discovery.health.toolkit_access import nvidia_runtimes, why_open
 from dracaena.kubelet_plugin.discovery.health.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
@@ -134,7 +137,7 @@ class GpuDriverInstallation:
         found = (gpu_driver_state(root, self._kernel, loaded), self._find_tool())
         if self._found is None or self._found[0] != found:
             self._found = (found, self._find(root, loaded, found[1]))
-            self._on_troubles(self._without_hooks)
+            self._on_troubles((*self._without_hooks, *self._open_toolkit()))
         return self._found[1]
 
     def _loaded(self) -> str | None:
@@ -153,8 +156,16 @@ class GpuDriverInstallation:
         if any(one.reason == TroubleKind.HOOK_TOOL_MISSING.value for one in self._without_hooks) and self._find_tool():
             self._without_hooks, self._found = (), None  # so the next prepare looks at everything
         mismatch = () if text is None else (trouble(TroubleKind.VERSION_MISMATCH, text),)
-        self._on_troubles((*mismatch, *self._without_hooks))
+        self._on_troubles((*mismatch, *self._without_hooks, *self._open_toolkit()))
         return text
+
+    def _open_toolkit(self) -> Iterator[Trouble]:
+        """Yield how NVIDIA's container runtime gives GPUs to containers without a claim."""
+        if self._required:
+            host = GpuDriverRoot(self._places.seen_host)
+            text = why_open(nvidia_runtimes(runtime_documents(host)), partial(toolkit_config, host))
+            if text:
+                yield trouble(TroubleKind.GPUS_WITHOUT_CLAIM, text)
 
     def _find_tool(self) -> FoundTool | None:
         if self._places.hook_tool == NO_HOOKS:

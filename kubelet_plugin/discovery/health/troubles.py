@@ -33,6 +33,7 @@ class TroubleKind(enum.Enum):
     CONFIDENTIAL_MODE = "ConfidentialModeDiffers"
     CONFIDENTIAL_CHANGE = "ConfidentialModeFailed"
     HOOK_TOOL_MISSING = "HookToolMissing"
+    GPUS_WITHOUT_CLAIM = "GpusWithoutClaim"
     PASSTHROUGH_REFUSED = "PassthroughRefused"
     HOST_PROCESSES = "HostProcessesHidden"
     NOT_GIVEN_BACK = "GpuNotGivenBack"
@@ -80,6 +81,8 @@ MENDING = {
     "on the node: `nvidia-smi conf-compute -q`, `lspci -nnk -d 10de:`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
+    TroubleKind.GPUS_WITHOUT_CLAIM: "claims need none of this: say false there, with the GPU operator by "
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false in toolkit.env (docs/security.md)",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
     TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "

@@ -470,6 +470,6 @@ def test_policies_have_no_type_errors(chart: ChartCluster) -> None:
     """The API server checks each expression against its types, and writes what it finds into the status."""
     policies = chart.api.items("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
     ours = [policy for policy in policies if policy["metadata"]["name"].endswith(f".{DRIVER}")]
-    assert len(ours) == 9
+    assert len(ours) == 10
     found = {p["metadata"]["name"]: p.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for p in ours}
     assert {name: warnings for name, warnings in found.items() if warnings} == {}

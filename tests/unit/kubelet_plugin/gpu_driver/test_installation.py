@@ -316,3 +316,24 @@ def test_files_that_hang_end_the_call_in_time_and_are_named(tmp_path: Path, monk
     assert set(troubles) == {"DriverSilent"}
     installation.stop()
     release.set()
+
+
+def test_a_toolkit_that_gives_gpus_without_a_claim_is_told_until_it_is_closed(tmp_path: Path) -> None:
+    put_gpu_driver(tmp_path)
+    put_tool(tmp_path)
+    told: list[tuple[Trouble, ...]] = []
+    installation = installed(tmp_path, on_troubles=told.append)
+    installation.edits()
+    assert reasons(told) == [], "no runtime of NVIDIA's, no door"
+    runtime = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+    put(tmp_path, "host/etc/crio/crio.conf.d/99-nvidia.conf", runtime.encode())
+    installation.fault()
+    (trouble,) = told[-1]
+    assert reasons(told) == ["GpusWithoutClaim"]
+    assert "a RuntimeClass with handler nvidia gets the GPUs that it names" in trouble.text
+    assert "docs/security.md" in trouble.advice
+    closed = b"accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+    put(tmp_path, "host/etc/nvidia-container-runtime/config.toml", closed)
+    installation.fault()
+    assert reasons(told) == []
+    assert installed(tmp_path, required=False, on_troubles=told.append).fault() is None
