@@ -130,10 +130,9 @@ class Client:
             guard=patch["metadata"]["resourceVersion"],
             devices=frozenset((result["pool"], result["device"]) for result in results),
         )
-        known = self.process.known_when_free.get(key)
-        if allocation is not None and known is not None:
-            at = (self.world.server.claims[key].metadata.uid, allocation["allocationTimestamp"])
-            self.world.known_to_writer[at] = known
+        known, stored = self.process.known_when_free.get(key), self.world.server.claims.get(key)
+        if allocation is not None and known is not None and stored is not None:
+            self.world.known_to_writer[stored.metadata.uid, allocation["allocationTimestamp"]] = known
         assert self._writing is not None
         with self._writing():
             return self._call(call)
