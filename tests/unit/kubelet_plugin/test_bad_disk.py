@@ -97,6 +97,23 @@ def test_a_claim_of_a_gpu_that_is_divided_on_demand_ends_on_a_full_disk(tmp_path
         assert files_of(claims.node, b"one") == []
 
 
+def test_on_a_full_disk_that_cannot_be_written_over_what_leaves_nothing_ends_and_the_rest_waits(tmp_path: Path) -> None:
+    with mig_node() as mig:
+        claims = Claims(tmp_path, mig)
+        part, whole = claims.claim("part", claims.place("1g.10gb", 0)), claims.claim("whole", claims.gpus[1])
+        for claim in (part, whole):
+            claims.node.state.prepare(reference_to(claim))
+        claims.restart(FullDisk(0, overwrites=False))
+        claims.node.state.unprepare(reference_to(whole))
+        assert files_of(claims.node, b"whole") == []
+        with pytest.raises(TemporaryError, match="No space left on device"):
+            claims.node.state.unprepare(reference_to(part))
+        assert mig.hardware.layout(0) == [("1g.10gb", 0, 1)], "what was not written down was not done"
+        claims.restart()
+        claims.node.state.unprepare(reference_to(part))
+        assert mig.hardware.layout(0) == []
+
+
 def test_a_claim_that_cannot_end_yet_does_not_count_as_prepared_on_a_full_disk_either(tmp_path: Path) -> None:
     with mig_node() as mig:
         claims = Claims(tmp_path, mig)

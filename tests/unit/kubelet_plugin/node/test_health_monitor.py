@@ -193,6 +193,15 @@ def test_errors_that_memory_could_not_mend_are_told(node: Node) -> None:
     assert (health.status, health.message) == (Status.HEALTHY, "3 uncorrectable ECC errors")
 
 
+def test_errors_are_told_after_a_poll_that_could_not_count_them(node: Node) -> None:
+    well = replace(node.states[UUIDS[0]], uncorrected_ecc=1)
+    for state in (well, replace(well, uncorrected_ecc=None, unanswered={"ecc": "TIMEOUT"})):
+        node.states[UUIDS[0]] = state
+        node.look()
+    node.states[UUIDS[0]] = replace(well, uncorrected_ecc=3)
+    assert node.look()[0].message == "2 uncorrectable ECC errors"
+
+
 def test_nvlinks_that_are_down_are_one_trouble_of_their_gpu_and_inform(node: Node) -> None:
     linked = replace(MACHINE, gpus=tuple(replace(gpu, nvlink_count=18) for gpu in MACHINE.gpus))
     node.monitor.take(linked)
