@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin
 
 conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR, recorded with DRACAENA_CONFORMANCE_KUBERNETES (1.36)
 	@PYTHONPATH=tests $(RUN) -m conformance.run
+
+conformance-go: $(VENV)/dev.stamp ## random cases beside Kubernetes' own allocators, built as Go modules; needs Go (GO=path; CONFORMANCE="--cases 20000")
+	@PYTHONPATH=tests $(RUN) -m conformance.beside_reference $(CONFORMANCE)
 
 peer-cases: $(VENV)/dev.stamp ## the baselines of the bench on the originals' own cases, in the folder named by DRACAENA_PEER_CASES
 	@[ -d "$$DRACAENA_PEER_CASES" ] || { echo "peer-cases: DRACAENA_PEER_CASES is no folder" >&2; exit 2; }

@@ -9,9 +9,6 @@ Exit status 1 when a set of ours is beaten, 2 when the program cannot be built.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,12 +24,11 @@ from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_a
 from bench.worth import GpuSet
 from dracaena.api.links import LinkLevel
 from dracaena.controller.allocation.score.box import ordinals_of
+from support.go_programs import GoError, build, run
 
 NAME: Final = "go-gpuallocator"
 FOLDER: Final = Path(__file__).parent / "go"
 CRASHED: Final = -1
-BUILD_S: Final = 540
-"""The first build also fetches the module and compiles the C parts of NVIDIA's bindings."""
 
 LEVEL_NUMBERS: Final = {
     LinkLevel.SYS: 1,
@@ -44,10 +40,6 @@ LEVEL_NUMBERS: Final = {
 }
 
 Answers = Mapping[tuple[GpuSet, int], Answer]
-
-
-class GoError(Exception):
-    """The program could not be built or run; the text says why."""
 
 
 def rows(progress: Progress) -> Section:
@@ -88,14 +80,11 @@ def rows(progress: Progress) -> Section:
 
 def asked(machines: Sequence[BenchMachine]) -> list[Answers]:
     """Return the answers to all states of some machines. Raises GoError."""
-    go = shutil.which(os.environ.get("GO", "go"))
-    if go is None:
-        raise GoError("no Go here: install it, or name it in GO")
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "ask"
-        _run([go, "build", "-mod=readonly", "-o", str(program), "."])
+        build(FOLDER, program)
         told = json.dumps([{"levels": _levels(m.links), "nvlinks": _nvlinks(m.links)} for m in machines])
-        found = json.loads(_run([str(program)], told))
+        found = json.loads(run([str(program)], FOLDER, told))
     return [read(answers, machine.gpu_count) for answers, machine in zip(found, machines, strict=True)]
 
 
@@ -131,13 +120,6 @@ def _levels(links: Links) -> list[list[int]]:
 def _nvlinks(links: Links) -> list[list[int]]:
     """NVLinks to switches do not end at the other GPU, where it looks for them."""
     return [[0 if links.switched else count for count in row] for row in links.nvlinks]
-
-
-def _run(command: Sequence[str], told: str = "") -> str:
-    done = subprocess.run(command, cwd=FOLDER, input=told, capture_output=True, text=True, timeout=BUILD_S, check=False)
-    if done.returncode:
-        raise GoError(f"{' '.join(command[:2])} ended with {done.returncode}:\n{done.stderr.strip()}")
-    return done.stdout
 
 
 def _cells(verdict: Verdict) -> tuple[str, ...]:

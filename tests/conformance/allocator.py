@@ -53,27 +53,29 @@ def _read(path: Path, version: KubernetesVersion) -> Case:
 
 
 def _differences(document: dict[str, Any]) -> list[str]:
-    selectors = CelSelectors(_features(document))
-    found = _difference(document, answer_of(_posed(document, selectors)))
+    selectors = CelSelectors(features_of_case(document))
+    found = difference(document, answer_of(posed_case(document, selectors)))
     lines = [f"reference mode: {found}"] if found else []
     if document.get("results"):
         # Where Kubernetes has no answer, or an error, ours may have one: scoring mode looks at that.
-        found = _difference(document, _first_legal(document, selectors))
+        found = difference(document, first_legal(document, selectors))
         lines += [f"reference mode, the first legal answer: {found}"] if found else []
     return [*lines, *_scored_differences(document, selectors)]
 
 
-def _features(document: Document) -> Features:
+def features_of_case(document: Document) -> Features:
+    """Return what the gates of a case switch on in its version."""
     return features_of(document["features"] or (), document["version"])
 
 
-def _posed(document: Document, selectors: CelSelectors) -> Problem | DoesNotFit | NeedsPerson:
-    return problem_of(document, selectors, features=_features(document))
+def posed_case(document: Document, selectors: CelSelectors) -> Problem | DoesNotFit | NeedsPerson:
+    """Pose the question of a case."""
+    return problem_of(document, selectors, features=features_of_case(document))
 
 
-def _first_legal(document: Document, selectors: CelSelectors) -> Document:
+def first_legal(document: Document, selectors: CelSelectors) -> Document:
     """Return the answer of the product's own search."""
-    problem = _posed(document, selectors)
+    problem = posed_case(document, selectors)
     outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
     if not isinstance(outcome, Plan):
         return {"error": str(outcome)}
@@ -86,7 +88,7 @@ def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> It
 
     Where Kubernetes has none, ours may have one (docs/design/0007-allocator.md), which must be legal too.
     """
-    problem = _posed(document, selectors)
+    problem = posed_case(document, selectors)
     answered = best_of(problem, drawn_gpus(problem, SEED), Engine()) if isinstance(problem, Problem) else problem
     if not isinstance(answered, tuple):
         if document.get("results"):
@@ -112,7 +114,7 @@ def _confirmed(
     document: dict[str, Any], selectors: CelSelectors, chosen: dict[RequestKey, int], answer: Chosen
 ) -> Outcome:
     """Ask the rules, on books that know nothing of the answer, about just its devices, request by request."""
-    problem = _posed(document, selectors)
+    problem = posed_case(document, selectors)
     assert isinstance(problem, Problem)
     pools = frozenset(pool.id for pool in problem.pools)
     restrictions = [
@@ -127,7 +129,7 @@ def _confirmed(
     return solve(problem, restrictions=restrictions, chosen=chosen)
 
 
-def _difference(case: Document, given: Document) -> str:
+def difference(case: Document, given: Document) -> str:
     """Return how an answer differs from the case's own, empty where they are equal. Of an error only its being counts.
 
     Claims, devices and configs are compared in order, the requirements of a node selector as a set.

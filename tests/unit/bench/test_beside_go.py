@@ -9,9 +9,10 @@ import pytest
 
 from bench import beside_go, ours
 from bench.baselines.answer import Answer, Fault, granted
-from bench.beside_go import FOLDER, GoError, asked, main, read, states
+from bench.beside_go import FOLDER, asked, main, read, states
 from bench.dominance import all_states
 from bench.machines import BenchMachine, recorded
+from support.go_programs import GoError
 
 DGX_1V, HOPPER = recorded("dgx-1v"), recorded("hgx-h100")
 
