@@ -1,7 +1,8 @@
 """Series under dcgm-exporter's names, of GPUs and MIG devices, each with the container that has it.
 
-If one container has a device, all series of the device have its labels. If none has it, they have no such labels. If
-several have it, each value of the device appears once without them, and what containers use of it once for each.
+If one container has a device, all series of the device have its labels. If none has it, or several have, they have no
+such labels: a device appears once, and so does what a GPU and its GPU instances both report, so that sums and means
+over a name are right. What each container uses of a shared GPU is among our own series (own_series).
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from dataclasses import dataclass, replace
 
 from dracaena.exporter.series.families import Labels, MetricFamily, Sample
 from dracaena.exporter.series.field_file import ChosenFields
-from dracaena.exporter.series.fields import DRIVER_VERSION, GPU_UTILIZATION, MEMORY_USED, GpuField
+from dracaena.exporter.series.fields import DRIVER_VERSION, GpuField
 from dracaena.exporter.series.owners import Owner, Owners
-from dracaena.exporter.series.readings import DeviceUse, DriverReading, GpuProcess, GpuReading, MigInstance
-from dracaena.exporter.series.usage import ContainerUse, DeviceShareOut, Places, share_out
-
-_MIB = 1 << 20
+from dracaena.exporter.series.readings import (
+    DeviceUse,
+    DriverReading,
+    GpuProcess,
+    GpuQuantity,
+    GpuReading,
+    MigInstance,
+)
+from dracaena.exporter.series.usage import DeviceShareOut, Places, share_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class ServedDevice:
     use: DeviceUse
     owners: tuple[Owner, ...]
     shared_out: DeviceShareOut | None
+    told_by_parts: frozenset[GpuQuantity] = frozenset()
+    """Of a GPU that is divided: what its GPU instances report, too."""
 
     @property
     def name(self) -> str:
@@ -59,40 +67,24 @@ def dcgm_families(
             field.type,
             field.help,
             tuple(
-                Sample({**sample.labels, **version, **_owner_labels(owner)}, sample.value)
+                Sample({**sample.labels, **version}, sample.value)
                 for device in devices
-                for owner, sample in _samples(field, device, counts)
+                for sample in _sample(field, device, counts)
             ),
         )
         for field in chosen.fields
     )
 
 
-def _owner_labels(owner: Owner | None) -> Labels:
-    if owner is None:
-        return {}
+def _owner_labels(owner: Owner) -> Labels:
     return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
 
 
-def _samples(
-    field: GpuField, device: ServedDevice, counts: Mapping[tuple[str, str], float]
-) -> Iterator[tuple[Owner | None, Sample]]:
+def _sample(field: GpuField, device: ServedDevice, counts: Mapping[tuple[str, str], float]) -> Iterator[Sample]:
     value = device.use.values.get(field.quantity)
-    if value is not None:
-        value = counts.get((device.key, field.name), value)
-        only = device.owners[0] if len(device.owners) == 1 else None
-        yield only, Sample(device.labels, value / field.divisor)
-    if len(device.owners) > 1 and device.shared_out is not None:
-        for owner, use in device.shared_out.by_owner.items():
-            mine = _of_container(field.name, use)
-            if mine is not None:
-                yield owner, Sample(device.labels, mine)
-
-
-def _of_container(name: str, use: ContainerUse) -> float | None:
-    if name == MEMORY_USED and use.memory_bytes is not None:
-        return use.memory_bytes / _MIB
-    return use.sm_percent if name == GPU_UTILIZATION else None
+    if value is not None and field.quantity not in device.told_by_parts:
+        owner = _owner_labels(device.owners[0]) if len(device.owners) == 1 else {}
+        yield Sample({**device.labels, **owner}, counts.get((device.key, field.name), value) / field.divisor)
 
 
 def _devices(gpu: GpuReading, owners: Owners, places: Places, hostname: str) -> Iterator[ServedDevice]:
@@ -104,8 +96,15 @@ def _devices(gpu: GpuReading, owners: Owners, places: Places, hostname: str) -> 
         "modelName": gpu.product_name,
     }
     mine = owners.of([gpu.uuid])
+    told_by_parts = frozenset(quantity for mig in gpu.mig for quantity in mig.use.values)
     yield ServedDevice(
-        gpu.uuid, (gpu.uuid,), {**labels, "hostname": hostname}, gpu.use, mine, share_out(gpu.use, mine, places)
+        gpu.uuid,
+        (gpu.uuid,),
+        {**labels, "hostname": hostname},
+        gpu.use,
+        mine,
+        share_out(gpu.use, mine, places),
+        told_by_parts,
     )
     instances: dict[int, list[MigInstance]] = {}
     for mig in gpu.mig:

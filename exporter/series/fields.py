@@ -15,8 +15,6 @@ from dracaena.exporter.series.readings import GpuQuantity
 DRIVER_VERSION: Final = "DCGM_FI_DRIVER_VERSION"
 """A field that becomes a label of all others (type `label` in the file of fields)."""
 
-MEMORY_USED: Final = "DCGM_FI_DEV_FB_USED"
-GPU_UTILIZATION: Final = "DCGM_FI_DEV_GPU_UTIL"
 """These two are also given for single containers if several have one device."""
 
 
@@ -50,7 +48,7 @@ FIELDS: Final[tuple[GpuField, ...]] = (
         _Q.ENERGY_MJ,
     ),
     GpuField("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe retries.", _Q.PCIE_REPLAYS),
-    GpuField(GPU_UTILIZATION, "gauge", "Time during which the GPU was busy (in %).", _Q.GPU_UTILIZATION_PERCENT),
+    GpuField("DCGM_FI_DEV_GPU_UTIL", "gauge", "Time during which the GPU was busy (in %).", _Q.GPU_UTILIZATION_PERCENT),
     GpuField(
         "DCGM_FI_DEV_MEM_COPY_UTIL",
         "gauge",
@@ -61,7 +59,7 @@ FIELDS: Final[tuple[GpuField, ...]] = (
     GpuField("DCGM_FI_DEV_DEC_UTIL", "gauge", "Use of the decoders (in %).", _Q.DECODER_UTILIZATION_PERCENT),
     GpuField("DCGM_FI_DEV_XID_ERRORS", "gauge", "The last XID that the driver reported; 0: none.", _Q.LAST_XID),
     GpuField("DCGM_FI_DEV_FB_FREE", "gauge", "Free framebuffer memory (in MiB).", _Q.MEMORY_FREE_BYTES, _MIB),
-    GpuField(MEMORY_USED, "gauge", "Used framebuffer memory (in MiB).", _Q.MEMORY_USED_BYTES, _MIB),
+    GpuField("DCGM_FI_DEV_FB_USED", "gauge", "Used framebuffer memory (in MiB).", _Q.MEMORY_USED_BYTES, _MIB),
     GpuField(
         "DCGM_FI_DEV_FB_RESERVED",
         "gauge",

@@ -147,7 +147,7 @@ def test_the_map_is_read_again_when_it_changes(folder: Path) -> None:
         assert node.scrape().owners("DCGM_FI_DEV_GPU_TEMP") == ["-", "-"]
 
 
-def test_shares_of_a_gpu_have_a_series_each_for_what_is_theirs(folder: Path) -> None:
+def test_a_shared_gpu_is_served_once_and_its_shares_by_our_own_names(folder: Path) -> None:
     def share(name: str, memory: str, cores: int) -> tuple[DeviceShare, ...]:
         return (DeviceShare(gpu_uuid(0), f"share-{name}", memory, cores),)
 
@@ -163,11 +163,11 @@ def test_shares_of_a_gpu_have_a_series_each_for_what_is_theirs(folder: Path) -> 
             node.run(pid, pod_uid(pod))
         scrape = node.scrape()
     used = "DCGM_FI_DEV_FB_USED"
-    assert scrape.owners(used, gpu="0") == ["-", "team/a/main", "team/b/main"]
-    assert scrape.owners("DCGM_FI_DEV_POWER_USAGE") == ["-", "-"]
-    assert sorted(scrape.values(used, gpu="0")) == [400, 2500, 3000]
-    assert scrape.value(used, pod="a") == 2500
-    assert scrape.value("DCGM_FI_DEV_GPU_UTIL", pod="a") == 100  # 60 and 70 took turns
+    for name in (used, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL"):
+        assert scrape.owners(name) == ["-", "-"], "sums and means over all GPUs are right"
+    assert scrape.value(used, gpu="0") == 3000
+    assert scrape.value("dracaena_gpu_container_memory_used_bytes", pod="a") == 2500 << 20
+    assert scrape.value("dracaena_gpu_container_sm_ratio", pod="a") == 1  # 60 and 70 took turns
     assert scrape.value("dracaena_gpu_container_memory_used_bytes", pod="b") == 400 << 20
     assert scrape.value("dracaena_gpu_container_sm_ratio", pod="b") == 0.05
     assert scrape.value("dracaena_gpu_container_processes", pod="a") == 2
@@ -190,7 +190,8 @@ def test_mig_devices_have_their_own_containers(folder: Path) -> None:
     assert scrape.owners(used, gpu="0", GPU_I_ID="7", GPU_I_PROFILE="1g.10gb") == ["team/a/main"]
     assert scrape.owners(used, gpu="0", GPU_I_ID="8", GPU_I_PROFILE="2g.20gb") == ["team/b/main"]
     assert scrape.owners(used, gpu="0", GPU_I_ID="9") == ["-"]
-    assert scrape.owners(used, gpu="0") == ["-", "-", "team/a/main", "team/b/main"]
+    assert scrape.owners(used, gpu="0") == ["-", "team/a/main", "team/b/main"], "not of the GPU beside its parts"
+    assert scrape.owners("DCGM_FI_DEV_POWER_USAGE", gpu="0") == ["-"], "which only the GPU reports"
     assert scrape.owners(used, gpu="1") == ["team/c/main"]
     assert scrape.value(used, pod="a") == 70
     assert scrape.value("dracaena_gpu_allocation_info", uuid=mig_uuid(1), parent_uuid=gpu_uuid(0), pod="b") == 1
