@@ -29,6 +29,9 @@ MOST_WAITING = 256
 _SIGNIFICANT_BYTES = 72
 """bcrypt's limit; htpasswd and Prometheus also ignore the rest of a password."""
 
+_ANY_SALT = b"." * 22
+"""Of hashes that nobody looks at."""
+
 log = structlog.get_logger()
 
 
@@ -37,6 +40,8 @@ class _Check:
     user: str
     known: bool
     hashed: bytes
+    highest_cost: int
+    """bcrypt's, of all users."""
     password: bytes
     proof: bytes
     wanted: Callable[[], bool]
@@ -72,12 +77,15 @@ class BasicAuth:
     ) -> bool:
         """Call `then`, now or later and from any thread, with whether the header has a user and its password.
 
-        An unknown user takes as long as a wrong password. Addresses take turns. Returns False, without calling `then`,
+        An unknown user takes as long as a wrong password of any user, whatever the costs of their hashes: else the time
+        would tell which names there are. Addresses take turns. Returns False, without calling `then`,
         when too many checks already wait; `wanted` returns whether the client still waits.
         """
         user, password = _credentials(authorization)
-        hashed = users.get(user, next(iter(users.values())))
-        check = _Check(user, user in users, hashed, password, self._proof(user, hashed, password), wanted, then)
+        costliest = max(users.values(), key=_cost)
+        hashed = users.get(user, costliest)
+        proof = self._proof(user, hashed, password)
+        check = _Check(user, user in users, hashed, _cost(costliest), password, proof, wanted, then)
         with self._thread.changed:
             if check.known and hmac.compare_digest(self._proofs.get(user, b""), check.proof):
                 right = True
@@ -118,9 +126,20 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
         return "", b""
 
 
+def _cost(hashed: bytes) -> int:
+    """Return the cost in a hash `$2b$10$…`: 2 to this power rounds."""
+    return int(hashed[4:6])
+
+
 def _matches(check: _Check) -> bool:
+    """A wrong password takes the rounds of the highest cost: those of its own hash, and of each cost from there on."""
+    password = check.password[:_SIGNIFICANT_BYTES]
     try:
-        return bcrypt.checkpw(check.password[:_SIGNIFICANT_BYTES], check.hashed)
+        if bcrypt.checkpw(password, check.hashed):
+            return True
+        for cost in range(_cost(check.hashed), check.highest_cost):
+            bcrypt.hashpw(password, b"$2b$%02d$%s" % (cost, _ANY_SALT))
+        return False
     except ValueError as error:  # a hash of the right form that bcrypt still does not accept
         log.error("bcrypt cannot check a password", user=check.user if check.known else "", error=str(error))
         return False

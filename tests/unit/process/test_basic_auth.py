@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import bcrypt
 import pytest
@@ -102,6 +103,37 @@ def test_password_is_compared_as_far_as_bcrypt_reads_it(auth: BasicAuth) -> None
 def test_unknown_user_costs_what_a_wrong_password_costs(auth: BasicAuth, gate: Gate) -> None:
     assert not Asked(auth, header("nobody", "right")).right
     assert gate.checked == [b"right"]
+
+
+@pytest.mark.parametrize("user", ["cheap", "usual", "costly", "nobody"])
+def test_a_wrong_password_takes_the_same_rounds_whoever_is_named(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Rounds, not seconds: a hash of cost 6 takes four times as long as one of cost 4, and would give its user away."""
+    users = {
+        name: bcrypt.hashpw(name.encode(), bcrypt.gensalt(cost))
+        for name, cost in (("usual", 5), ("cheap", 4), ("costly", 7))
+    }
+    rounds: list[int] = []
+    check, make = bcrypt.checkpw, bcrypt.hashpw
+
+    def checked(password: bytes, hashed: bytes) -> bool:
+        rounds.append(1 << int(hashed[4:6]))
+        return check(password, hashed)
+
+    def made(password: bytes, salt: bytes) -> bytes:
+        rounds.append(1 << int(salt[4:6]))
+        return make(password, salt)
+
+    monkeypatch.setattr(bcrypt, "checkpw", checked)
+    monkeypatch.setattr(bcrypt, "hashpw", made)
+    told: SimpleQueue[bool] = SimpleQueue()
+    auth = BasicAuth(FakeClock())
+    auth.start()
+    try:
+        auth.check(users, header(user, "wrong"), "10.0.0.1", wanted=lambda: True, then=told.put)
+        assert told.get(timeout=30) is False
+    finally:
+        auth.stop()
+    assert sum(rounds) == 1 << 7
 
 
 def test_who_was_right_is_not_checked_again(auth: BasicAuth, gate: Gate) -> None:
