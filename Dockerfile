@@ -1,5 +1,6 @@
 # One image with both programs. The build asks no network: wheels/ holds all packages (`make wheels`), and no compiler runs.
-# BASE is any image with python3 of the version that the wheels are for, its venv module, and CA certificates.
+# BASE is any image with python3 of the version that the wheels are for, its venv module, and CA certificates; a release
+# names it by its digest (make release-image).
 ARG BASE=docker.io/library/python:3.13-slim-trixie
 
 FROM ${BASE} AS build

@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas lock wheels image release-image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -158,6 +158,10 @@ image: wheels ## build the container image with buildah or docker (IMAGE=name, B
 	@if command -v buildah >/dev/null; then buildah build --timestamp $(IMAGE_TIME) --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
 	elif docker info >/dev/null 2>&1; then SOURCE_DATE_EPOCH=$(IMAGE_TIME) docker build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
 	else echo "make image: neither buildah nor a running docker is here" >&2; exit 1; fi
+
+release-image: ## the same for a release: BASE must name its image by digest (BASE=…@sha256:…), or nothing is built
+	@echo "$(BASE)" | grep -Eq '@sha256:[0-9a-f]{64}$$' || { echo "make $@: BASE is $(BASE), expected an image with its digest (…@sha256:…), so that the release can be built again: docs/dev/releases.md" >&2; exit 1; }
+	@$(MAKE) --no-print-directory image
 
 krew: $(VENV)/runtime.stamp ## build the archives for krew and their manifest into dist/krew (KREW_URL=https://address of the archives)
 	@$(RUN) deploy/krew/archives.py --url "$(KREW_URL)"

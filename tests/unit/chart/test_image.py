@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,6 +40,28 @@ def test_build_takes_no_package_that_the_lock_does_not_name() -> None:
     for flag in ("--no-index", "--require-hashes", "--only-binary :all:", "--no-deps"):
         assert flag in dockerfile
     assert "USER 65532:65532" in dockerfile
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["docker.io/library/python:3.13-slim-trixie", "python@sha256:" + "0" * 63, "python@sha256:" + "0" * 64 + "x"],
+)
+def test_a_release_is_not_built_on_a_base_that_may_change(base: str) -> None:
+    done = make("release-image", f"BASE={base}")
+    assert done.returncode != 0
+    assert f"BASE is {base}, expected an image with its digest" in done.stderr
+
+
+def test_a_release_is_built_on_a_base_with_a_digest() -> None:
+    base = "docker.io/library/python@sha256:" + "0a" * 32
+    done = make("--dry-run", "release-image", f"BASE={base}")
+    assert done.returncode == 0, done.stderr
+    assert f"--build-arg BASE={base}" in done.stdout
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_bytecode_holds_whatever_time_a_build_gives_to_files() -> None:
