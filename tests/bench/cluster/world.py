@@ -131,6 +131,7 @@ class World:
     _judge: Judge = field(init=False)
     _ends: ExitStack = field(init=False, default_factory=ExitStack)
     _tainted: bool | None = field(init=False, default=None)
+    _protected: bool = field(init=False, default=False)
     _generation: int = field(init=False, default=0)
     _rounds: int = field(init=False, default=0)
 
@@ -143,7 +144,7 @@ class World:
             self._ends.callback(self._plane.stop)
             self._plane.start()
             self._plane.kubectl("apply", "--filename", RIGHTS, "--filename", DEVICE_CLASSES)
-            self._plane.kubectl("apply", "--filename", self._gate_policy())
+            self._plane.kubectl("apply", "--filename", self._policy("scheduling-gate"))
             self.tell(f"{self.nodes:,} nodes are made")
             self._send(Request("POST", NODES, MadeUpNode(number).document()) for number in range(self.nodes))
             self._send(Request("POST", TEMPLATES, template(count)) for count in COUNTS)
@@ -161,6 +162,7 @@ class World:
         """Let a side bind so many pods that come at once, before that some `calm` ones, and clear the cluster again."""
         self._publish(tainted=side.flags is not None)
         self._gate(side.gated)
+        self._protect(protected=side.flags is not None)
         with self._controller(side) as controller:
             idle = _idle_share(controller) if controller is not None and calm else None
             trickle = self._trickle(side, controller) if calm else Calm()
@@ -277,12 +279,12 @@ class World:
         finally:
             program.stop()
 
-    def _gate_policy(self) -> Path:
-        """Return a file with the policy as the chart brings it."""
+    def _policy(self, name: str) -> Path:
+        """Return a file with a policy as the chart brings it."""
         helm = Helm(self.binaries / "helm", self._plane.kubeconfig(ADMIN), self.root / "helm")
-        template = "templates/scheduling-gate.yaml"
+        template = f"templates/{name}.yaml"
         rendered = helm.do("template", "bench", CHART, "--kube-version=1.36.3", f"--show-only={template}")
-        path = self.root / "gate.yaml"
+        path = self.root / f"{name}.yaml"
         path.write_text(rendered, encoding="utf-8")
         return path
 
@@ -296,6 +298,22 @@ class World:
             return ("schedulingGates" in made["spec"]) is gated
 
         eventually(is_so, "the policy counts", within_s=READY_S)
+
+    def _protect(self, *, protected: bool) -> None:
+        """Have the API server put the finalizer on new claims, as the chart does, or not, as in a cluster without it;
+        wait until it does so."""
+        if self._protected is protected:
+            return
+        verb = ("apply",) if protected else ("delete", "--ignore-not-found")
+        self._plane.kubectl(*verb, "--filename", self._policy("delete-protection"))
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "asks"}}
+
+        def is_so() -> bool:
+            made = self._api.create(f"{CLAIMS}?dryRun=All", {**kind, "spec": template(1)["spec"]["spec"]})
+            return bool(made["metadata"].get("finalizers")) is protected
+
+        eventually(is_so, "the policy counts", within_s=READY_S)
+        self._protected = protected
 
     def _publish(self, *, tainted: bool) -> None:
         """Have all slices with the taint, or all without; wait until the watchers have taken it in."""
