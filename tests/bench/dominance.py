@@ -3,7 +3,8 @@
 A state is a set of free GPUs and a count. In each the slow, independent judge (worth) weighs what we take against what
 a baseline hands out: first the bandwidth of the set, at equal bandwidth the slowest hop of its best ring, then the
 damage to what stays free. Where these are equal, theirs is better if it is worse in none of worst pair, sum of pairs
-and NUMA nodes and better in one.
+and NUMA nodes and better in the worst pair or the NUMA nodes. A larger sum alone does not count: our order has other
+things before it that the judge does not weigh (the levels of what stays free).
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ def _compare_sets(verdict: Verdict, machine: BenchMachine, free: GpuSet, mine: G
     verdict.more_numa_nodes += _numa_nodes(machine, theirs) > _numa_nodes(machine, mine)
     ours_rest = worst_pair_gb_s(machine, mine), ours_sum, -_numa_nodes(machine, mine)
     theirs_rest = worst_pair_gb_s(machine, theirs), theirs_sum, -_numa_nodes(machine, theirs)
-    if theirs_rest == ours_rest or any(their < our for their, our in zip(theirs_rest, ours_rest, strict=True)):
+    if any(their < our for their, our in zip(theirs_rest, ours_rest, strict=True)):
+        return None
+    if theirs_rest[::2] == ours_rest[::2]:  # all but the sum
         return None
     return f"worst pair, sum and NUMA nodes {theirs_rest}, ours {mine} with {ours_rest}"
 

@@ -28,6 +28,9 @@ ON_PURPOSE: Final[Mapping[tuple[KubernetesVersion, str], str]] = {
     ((1, 37), "allocator/consumable-capacity-requests-are-not-modified"): (
         "recorded with 1 for a request of 1 under `min: 2`, where the code of 0.37.1 rounds up to 2"
     ),
+    ((1, 37), "allocator/consumable-capacity-range-policy-overflow-aborts-not-skip"): (
+        "an amount that int64 does not hold aborts the pod, where the device alone is left out here"
+    ),
 }
 """Cases that are answered otherwise on purpose, with the reason: a row of docs/design/0007-allocator.md each."""
 

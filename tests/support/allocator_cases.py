@@ -43,6 +43,9 @@ GATES: Final = {
 }
 """Which field of Features a gate switches."""
 
+WITHOUT_A_RULE: Final = frozenset({"DRAOptionalNodeOperations"})
+"""Gates that change nothing here: the nodes themselves declare whether their kubelet has the feature."""
+
 UNGATED: Final = frozenset(RULES_OF_1_37) - frozenset(GATES.values())
 """Fields that no gate switches, but the version."""
 
@@ -67,7 +70,7 @@ def cluster_of(
 def features_of(gates: Iterable[str], version: KubernetesVersion = (1, 36)) -> Features:
     """Return the features of exactly these gates in a version; `A+B` stands for A. Raises ValueError for an unknown
     gate."""
-    names = {gate.partition("+")[0] for gate in gates}
+    names = {gate.partition("+")[0] for gate in gates} - WITHOUT_A_RULE
     unknown = sorted(names - GATES.keys())
     if unknown:
         raise ValueError(f"feature gate {unknown[0]!r} is not known; known: {', '.join(sorted(GATES))}")
