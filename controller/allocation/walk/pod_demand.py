@@ -102,9 +102,10 @@ def read_pod_demand(
         stranger = ours.stranger(demand)
         if stranger is not None:
             return Refused(RefusalKind.OTHER_DRIVER, stranger, meant)
-    unfit = None if inventory.allowed_drivers else unfit_container(pod, mine, claims, driver)
-    if unfit is not None:
-        return Refused(RefusalKind.UNSUPPORTED, unfit, meant)
+    if not inventory.allowed_drivers and _may_use_mps(mine, claims):
+        unfit = unfit_container(pod, mine, claims, driver)
+        if unfit is not None:
+            return Refused(RefusalKind.UNSUPPORTED, unfit, meant)
     allocations = [claim.status.allocation for claim in claims if claim.status.allocation is not None]
     if demands and not mine and not allocations:
         text = f"claim {demands[0].claim.key}: no DeviceClass of its requests matches a device of {driver}"
@@ -121,6 +122,15 @@ def read_pod_demand(
     others = OtherClaims(inventory.others, left, matched.selectors, effort) if follows else None
     nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within, others)
     return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes)
+
+
+def _may_use_mps(demands: Sequence[ClaimDemand], claims: Sequence[ResourceClaim]) -> bool:
+    """Return whether a claim of a pod may be a share by MPS: most pods have none, and nothing more is asked of them."""
+    asked = (one for demand in demands for alternatives in demand.requests for one in alternatives)
+    held = (claim.status.allocation for claim in claims if claim.status.allocation is not None)
+    return any(one.requires_mps for one in asked) or any(
+        result.share_id is not None for allocation in held for result in allocation.devices.results
+    )
 
 
 def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDemand | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,74 @@ def test_a_daemon_that_dies_with_changed_sockets_is_reported_and_replaced(tmp_pa
     assert fault is not None
     assert fault.kind is MpsFaultKind.DAEMON_DIED
     assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+def test_pauses_grow_to_half_a_minute_and_no_further(tmp_path: Path) -> None:
+    """Somebody who mends what is broken does not wait longer."""
+    node = MpsNode(tmp_path, 3)
+    node.ask(0, "a")
+    node.world.refuses = "server create"
+    pauses = []
+    for _ in range(12):
+        node.supervisor.step()
+        pauses.append(max(tries.not_before_s for tries in node.supervisor._tries.values()) - node.clock.monotonic())
+        node.clock.advance(60)
+    assert pauses[:2] == [0.5, 1.0]
+    assert pauses[-3:] == [30.0] * 3
+
+
+@BOTH
+def test_looks_within_a_pause_do_not_bring_a_silent_daemon_nearer_to_its_end(tmp_path: Path, protocol: int) -> None:
+    """Requests of other shares make the supervisor look as often as they come."""
+    node = MpsNode(tmp_path, protocol)
+    node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.hangs.add(node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0]))
+    node.clock.advance(5)
+    for _ in range(10):
+        node.supervisor.step()
+        node.clock.advance(0.04)
+    assert node.world.find() == before, "0.4 s are not three tries with pauses between them"
+
+
+def test_a_daemon_that_is_not_asked_within_its_pause_is_not_counted_silent_when_the_look_takes_longer(
+    tmp_path: Path,
+) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.hangs.add(node.places.pipes_of(GPUS[0]))
+    node.clock.advance(5)
+    read = node.world.read
+
+    def slow(gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        node.clock.advance(node.supervisor._tries[GPUS[0]].not_before_s - node.clock.monotonic() + 0.01)
+        return read(gpus)
+
+    node.supervisor.step()
+    tries = node.supervisor._tries[GPUS[0]]
+    assert (tries.silent, tries.count) == (1, 1)
+    node.world.read = slow  # type: ignore[method-assign]
+    node.supervisor.step()
+    assert (tries.silent, tries.count) == (1, 1), "nobody has asked it"
+    assert node.world.find() == before
+
+
+def test_a_fault_within_the_pause_after_a_failed_step_is_reported_at_once(tmp_path: Path) -> None:
+    """Only a daemon that gave no answer is left alone for a while."""
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a", percentage=20)
+    node.settle()
+    assert join(node, share, 11) == OK
+    node.world.refuses = "set_active_thread_percentage"
+    node.ask(0, "b", percentage=60)
+    node.supervisor.step()
+    assert "cannot set the limits" in node.statuses()[share].message
+    model_of(node).fault(11)
+    node.clock.advance(0.1)
+    node.supervisor.step()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    assert fault.kind is MpsFaultKind.SERVER_FAULT
