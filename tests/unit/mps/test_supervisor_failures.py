@@ -387,3 +387,49 @@ def test_a_fault_within_the_pause_after_a_failed_step_is_reported_at_once(tmp_pa
     fault = node.statuses()[share].fault
     assert fault is not None
     assert fault.kind is MpsFaultKind.SERVER_FAULT
+
+
+@BOTH
+def test_a_daemon_has_three_tries_in_a_row(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    pipes = node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0])
+
+    def look(*, hangs: bool) -> bool:
+        """Whether the same processes run after a look when all pauses are over."""
+        (node.world.hangs.add if hangs else node.world.hangs.discard)(pipes)
+        node.clock.advance(31)
+        node.supervisor.step()
+        return node.world.find() == before
+
+    assert [look(hangs=hangs) for hangs in (True, True, False, True, True)] == [True] * 5
+    assert not look(hangs=True)
+
+
+def test_a_stop_has_three_tries_before_force(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.refuses = "quit"
+    node.withdraw(share)
+    alive = []
+    for _ in range(4):
+        node.supervisor.step()
+        alive.append(bool(node.world.find()))
+        node.clock.advance(31)
+    assert alive == [True, True, True, False]
+
+
+def test_a_pending_share_is_looked_at_again_at_once_and_its_wait_is_measured(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.world.slow_start = True
+    node.ask(0, "a")
+    for _ in range(3):
+        node.supervisor.step()
+        assert node.supervisor.due_s <= node.clock.monotonic()
+        node.clock.advance(2)
+    model_of(node).finish_starting()
+    node.supervisor.step()
+    assert node.registry.get_sample_value("dracaena_mps_share_ready_seconds_sum") == 6.0
