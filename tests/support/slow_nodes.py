@@ -90,7 +90,9 @@ class SlowVersion:
         found = self.engine.best_two(pool.box, sum(1 << o for o in free), demands, sum(1 << o for o in beside))
         if found.best is None:
             assert found.shortfall
-            return found.shortfall
+            unheld = set(self.unheld(item))
+            hides = bool(unheld - present)
+            return found.shortfall.replace(" free ", " free, untainted ") if hides else found.shortfall
         return found.best
 
     def lack(self, item: Node, claims: Sequence[ResourceClaim]) -> Choice | str:
@@ -118,13 +120,21 @@ class SlowVersion:
         )
         ever = SlowVersion(emptied, self.engine).devices(item, claims)
         if isinstance(ever, str):
-            return ever.replace(" free ", " ")
-        if count < 2 or held or len(self.free(item, claims)) >= count:
+            few = ever.replace(" free ", " ")
+            return f"{few} besides those that the pod has" if held and few.startswith("with") else few
+        if held or len(self.free(item, claims)) >= count:
             return now
         present = set().union(*self.usable(pool, self.requests(claims)))
+        few_untainted = sum(1 for o in present if pool.offered >> o & 1) < count
+        enough_unheld = len(self.unheld(item)) >= count
+        if count == 1:
+            which = "" if few_untainted else "free "
+            tainted = f"whose {which}GPUs all have taints that the claim does not tolerate"
+            return tainted if few_untainted or enough_unheld else now
         has = f"with {count} or more GPUs, fewer than {count} of them"
-        few = sum(1 for o in present if pool.offered >> o & 1) < count
-        return f"{has} without taints that the claim does not tolerate" if few else f"{has} free"
+        if few_untainted:
+            return f"{has} without taints that the claim does not tolerate"
+        return f"{has} free and untainted" if enough_unheld else f"{has} free"
 
     def free(self, item: Node, claims: Sequence[ResourceClaim]) -> list[int]:
         """The free GPUs of a node that count for these claims."""
@@ -134,6 +144,13 @@ class SlowVersion:
         present = set().union(*self.usable(pool, self.requests(claims)))
         taken = self.cluster.taken[pool.node]
         return [o for o in range(len(pool.devices)) if pool.offered >> o & 1 and o not in taken and o in present]
+
+    def unheld(self, item: Node) -> list[int]:
+        """The GPUs of a node that nobody has, whatever their taints."""
+        pool = self.pool(item)
+        assert pool is not None
+        taken = self.cluster.taken[pool.node]
+        return [o for o in range(len(pool.devices)) if pool.offered >> o & 1 and o not in taken]
 
     @staticmethod
     def requests(claims: Sequence[ResourceClaim]) -> list[Asked]:

@@ -244,7 +244,7 @@ class Lookahead:
                     values = self._values_of(constraint.attribute, could)
                     if wanted > len(values):
                         what = f"{wanted} devices are to differ in {constraint.attribute}"
-                        return f"claim {claim.key}: {what}, which has {len(values)} values here"
+                        return f"claim {claim.key}: {what}, of which those that it could get have {len(values)} values"
         return ""
 
     def _wanted_by(self, claim: int, constraint: Constraint) -> tuple[int, int]:

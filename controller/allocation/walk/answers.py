@@ -442,6 +442,12 @@ class Ranking(Generic[G]):
         self.answers.insert(place, answer)
 
 
+def of_whole_gpus(kind: NodeKind, reason: str) -> str:
+    """Return why nodes of a kind were not taken for whole GPUs, in words that are true although they have more to give:
+    that was not asked for, because another node had enough whole ones."""
+    return reason.replace("GPU", "whole GPU", 1) if kind.is_mixed else reason
+
+
 NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 
 
@@ -459,6 +465,8 @@ class Unvisited:
     """The nodes themselves, if some are selected."""
     selected: Names | None = None
     """The nodes that the pod's node selectors leave; None: all."""
+    only_whole: bool = False
+    """Whether the reasons are about whole GPUs, whatever else nodes have to give."""
 
     @classmethod
     def of(cls, ranking: Ranking[Any], place: int, selected: Names | None) -> Unvisited:
@@ -502,8 +510,8 @@ class Census:
         unvisited = self.unvisited.counted()
         for place, start, end in first_differences(rank, self.unvisited.ranks):
             worse[place] += sum(unvisited[start:end])
-        for (_, reason), count in zip(self.unvisited.reasons, unvisited[len(self.unvisited.ranks) :], strict=True):
-            counts[reason] += count
+        for (kind, reason), count in zip(self.unvisited.reasons, unvisited[len(self.unvisited.ranks) :], strict=True):
+            counts[of_whole_gpus(kind, reason) if self.unvisited.only_whole else reason] += count
         for place, count in worse.items():
             counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(names[place])}"] += count
         counts[NOT_SELECTED] += self.nodes - counts.total()

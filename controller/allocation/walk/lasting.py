@@ -138,7 +138,8 @@ class LastingLacks:
             held = rules.held(name)
             reason = self._answers.of_kind(state.kind).beside(pool.offered & ~held, held).reason
             if reason or rules.is_exact:
-                return _of_all(reason) or None
+                besides = " besides those that the pod has" if held and reason.startswith("with") else ""
+                return f"{_of_all(reason)}{besides}" or None
         if self._count > 1 and self.is_too_small(name):
             return f"with fewer than {self._count} GPUs"
         lack = rules.lack_of_identities(name, pool.offered)

@@ -19,7 +19,14 @@ from dracaena.controller.allocation.legal.outcome import NeedsPerson
 from dracaena.controller.allocation.nodes.node_filter import Names
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import Census, NodeAnswer, QuestionAnswers, Ranking, Unvisited
+from dracaena.controller.allocation.walk.answers import (
+    Census,
+    NodeAnswer,
+    QuestionAnswers,
+    Ranking,
+    Unvisited,
+    of_whole_gpus,
+)
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.judgements import (
     UNSCORED,
@@ -157,8 +164,8 @@ class Walk:
         ranking is copied (Unvisited.of).
         """
         reasons = Counter(reason for _, reason in self._refused)
-        for _, reason, names in self._without:
-            reasons[reason] += self._count(names)
+        for kind, reason, names in self._without:
+            reasons[reason if self._by_rules else of_whole_gpus(kind, reason)] += self._count(names)
         behind = self._heap.copy()
         for rank, _, _, names, gives in self._short:
             later = [name for name in names if self._end is not None and (rank, name) > self._end]
@@ -183,7 +190,7 @@ class Walk:
         if unasked:
             reasons[BY_NAME if self._rules.is_first_fit else NOT_BETTER] += unasked
         if ranking is not None:
-            left = Unvisited.of(ranking, place, self._selected)
+            left = replace(Unvisited.of(ranking, place, self._selected), only_whole=not self._by_rules)
         others, outside = len(self._inventory.nodes) - 1, dict(self._inventory.outside)
         return Census(others, dict(+reasons), outside, tuple(ranks), left)
 

@@ -207,7 +207,7 @@ def in_few_words(counts: Mapping[str, int], way: str) -> Counter[str]:
     return few
 
 
-OF_DEVICES = ("free GPU", "fewer than", "without a GPU", "GPUs that", "whose GPUs do")
+OF_DEVICES = ("free GPU", "whole GPU", "untainted GPU", "fewer than", "without a GPU", "GPUs that", "whose GPUs do")
 """Stand in what is said of nodes without the devices, but not in what is said of those without usable ones."""
 
 BY_KIND, BY_RULES, MIXED = "by kind", "by the rules", "beside devices of other drivers"
