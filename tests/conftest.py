@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,16 @@ def pytest_collection_finish() -> None:
     """The tests themselves stay until the end: let the garbage collector not walk all of them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever a test is about, each reason why a pod waits is judged: none may be untrue of the objects."""
+    from support.reasons import recording
+
+    recording.install()
+    with recording.judged_reasons(tmp_path_factory.getbasetemp() / "untrue-reasons"):
+        yield
 
 
 EVERYTHING = """

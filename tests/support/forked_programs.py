@@ -23,10 +23,12 @@ from typing import Self, TextIO
 
 from dracaena.cli.main import main as command
 from dracaena.demo.tied import tie_to
+from support.reasons import recording
 
 LOADED = (
     *("dracaena.cli.main", "dracaena.cli.controller", "dracaena.cli.kubelet_plugin"),
     *("dracaena.controller.program", "dracaena.kubelet_plugin.program", "dracaena.mps.program"),
+    "support.reasons.recording",
 )
 """Modules of the programs that tests start."""
 
@@ -61,7 +63,9 @@ class ForkedProgram:
         reader, writer = _SERVER.Pipe(duplex=False)
         with reader, writer:
             output = writer if log is None else log
-            self._process = _SERVER.Process(target=_become, args=(main, tuple(arguments), given, output), daemon=True)
+            self._process = _SERVER.Process(
+                target=_become, args=(main, tuple(arguments), given, output, recording.FILE), daemon=True
+            )
             self._process.start()
             if log is None:
                 self.stderr = open(os.dup(reader.fileno()), encoding="utf-8")  # noqa: SIM115 - see communicate()
@@ -134,8 +138,16 @@ def begin_forked(arguments: Sequence[str], log_path: Path, environment: Mapping[
     return ForkedProgram(arguments, log=log_path, environment=environment)
 
 
-def _become(main: Main, arguments: Sequence[str], environment: Mapping[str, str], output: Path | Connection) -> None:
-    """Run the command in a new process."""
+def _become(
+    main: Main,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    output: Path | Connection,
+    untrue_reasons: Path | None,
+) -> None:
+    """Run the command in a new process. Reasons that it gives are judged, and untrue ones written to the file."""
+    if untrue_reasons is not None:
+        recording.install(untrue_reasons)
     tie_to(os.getppid())
     os.setsid()
     os.environ.clear()
