@@ -23,8 +23,8 @@ from dracaena.api.tree import render_tree
 
 HIDDEN: Final = "somebody of a namespace that you may not see"
 
-MOST_PAGES: Final = 64
-"""Slices of one node that are read to show it, 4,096 devices: 16 GPUs with all the places of a divided one have 500. A
+MOST_PAGES: Final = 32
+"""Slices of one node that are read to show it, 2,048 devices: 16 GPUs with all the places of a divided one have 500. A
 node can publish as many as the API server stores, and must not hold up who looks at it."""
 
 MOST_REMARKS: Final = 20

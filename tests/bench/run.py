@@ -47,6 +47,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
+        "shown": "bench.shown_slices",
     }
 )
 """Module of each section, in the order in which they run and are printed; those that are COUNTED come before all

@@ -217,7 +217,7 @@ def test_many_slices_many_taints_and_many_bad_devices_are_shown_in_part() -> Non
         metadata = msgspec.structs.replace(base.metadata, name=f"n-{number:03}")
         slices.append(msgspec.structs.replace(base, metadata=metadata, spec=spec))
     (found,) = node_status.node_statuses("gpu.dracaena.dev", [], slices, [])
-    assert "the devices of 136 more slices of its pool are not shown" in found.remarks
+    assert "the devices of 168 more slices of its pool are not shown" in found.remarks
     assert found.remarks[-1].endswith(" more remarks")
     assert len(found.remarks) == node_status.MOST_REMARKS + 1
 
