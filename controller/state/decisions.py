@@ -112,6 +112,9 @@ class Decisions:
             barred = self._barred(pod, claims, now_s)
             is_apart = bool(barred) or self._records.must_not_preempt(pod, now_s)
             pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), self._turn(pod)
+            known = self._lines.standing.get(pod.key)
+            if known is not None and known.turn != pod_turn:  # its group gave up: it must not stand behind itself
+                self.leave(pod.key)
             if self.anybody_waits and self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind(self._lines.refusal(pod_shape))

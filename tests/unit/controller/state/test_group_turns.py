@@ -201,6 +201,21 @@ def test_a_gang_does_not_come_first_for_longer_by_losing_a_pod_and_getting_it_ag
     assert world.bound_s[1] < 2 * GIVE_UP_S
 
 
+def test_a_pod_does_not_wait_behind_itself_when_its_turn_becomes_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a gang of its namespace gives up."""
+    bench = Bench(n=FOUR)
+    bench.add(claim("x", request(count=4)), member("x", "", 1))
+    bench.run()
+    bench.add(claim("a-0", request(count=2)), member("a-0", "a", 2))
+    bench.run()
+    later = (0, False, "2026-01-01T00:05:00Z", "default/a-0")
+    monkeypatch.setattr(GroupTurns, "turn_of", lambda self, pod: later)
+    bench.remove_pod("default/x")
+    bench.api.remove("default/x")
+    bench.run()
+    assert bench.on_node("a-0") == "n"
+
+
 def test_a_gang_whose_rest_no_node_could_serve_gives_up_at_once() -> None:
     bench = Bench(n=FOUR)
     for index, count in enumerate((1, 8)):
