@@ -232,11 +232,45 @@ def check_rest(world: World) -> None:
     for pod in pods.values():
         if pod.spec.node_name:
             _is_served(world, pod)
-        elif _could_be_bound(world, pod):
+        elif (_could_its_group if pod.metadata.name in world.scenario.groups else _could_be_bound)(world, pod):
             raise ViolationError(f"{pod.key} is not bound, and could be")
     for process in world.processes.values():
         if process is not None and process.leads:
             _holds_what_the_server_holds(world, process)
+
+
+def _could_its_group(world: World, pod: Pod) -> bool:
+    """Whether all pods of a pod's group could be bound: each is there, and what they need is free at a time, or held by
+    pods of groups that wait too. Places are looked for from the largest on."""
+    scenario = world.scenario
+    group = scenario.groups[pod.metadata.name]
+    members = [world.server.pods.get(scenario.key(name)) for name, of in scenario.groups.items() if of == group]
+    if any(member is None or _is_over(member) for member in members):
+        return False
+    wanted = [key for member in members if member is not None for key in _claims_of(member)]
+    claims = [world.server.claims.get(key) for key in wanted]
+    if any(claim is None or claim.metadata.deletion_timestamp is not None for claim in claims):
+        return False
+    waiting = [world.server.pods.get(scenario.key(name)) for name in scenario.groups]
+    given_back = {key for one in waiting if one is not None and not one.spec.node_name for key in _claims_of(one)}
+    others = (
+        claim
+        for key, claim in world.server.claims.items()
+        if key not in given_back or claim.metadata.deletion_timestamp is not None  # its pod keeps it reserved
+    )
+    taken = Counter(node for claim in others for node, _ in held(claim))
+    free = {node: len(devices) - taken[node] for node, devices in scenario.devices.items()}
+    lacking = [key for member in members if member and not member.spec.node_name for key in _claims_of(member)]
+    for size in sorted((scenario.claims[key.partition("/")[2]] for key in lacking), reverse=True):
+        node = next((name for name, left in free.items() if left >= size), None)
+        if node is None:
+            return False
+        free[node] -= size
+    return True
+
+
+def _claims_of(pod: Pod) -> list[str]:
+    return [entry.key or "" for entry in pod_claims(pod)]
 
 
 def _is_served(world: World, pod: Pod) -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller import program, reconciler
@@ -29,8 +30,11 @@ from dracaena.controller.queue.work import LeaderQueue
 from dracaena.controller.state import upkeep
 from dracaena.controller.state.cluster import Cluster, ClusterState
 from dracaena.controller.state.decisions import Decisions
+from dracaena.controller.state.group_turns import GroupTurns
+from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.records import Records
 from dracaena.controller.write import claim_tender
+from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
 from support.allocation import holding
 from support.interleaver.world import NOTE
 
@@ -282,6 +286,40 @@ def owns_only_what_users_leave_as_it_was() -> Iterator[None]:
         mock.patch.object(reconciler, "our_node", still_marked),
         mock.patch.object(claim_tender, "our_node", still_marked),
     ):
+        yield
+
+
+@contextmanager
+def remembers_gates_by_name() -> Iterator[None]:
+    """A pod of whose name one was to be ungated before counts as ungated."""
+    ungate = Gatekeeper.ungate
+
+    def once(self: Gatekeeper, pod: Pod, reason: Ungated) -> None:
+        known = self._known.get(pod.key)
+        if known is None or known.reason is None:
+            ungate(self, pod, reason)
+
+    with mock.patch.object(Gatekeeper, "ungate", once):
+        yield
+
+
+@contextmanager
+def wakes_nobody_for(change: str) -> Iterator[None]:
+    """Who fits nowhere is not told of changes of one kind of what is around: a method of Intake."""
+    take_in = getattr(Intake, change)
+
+    def quietly(self: Intake, old: Any, new: Any) -> None:
+        with mock.patch.object(Decisions, "may_help"), mock.patch.object(Decisions, "may_help_all", return_value=()):
+            take_in(self, old, new)
+
+    with mock.patch.object(Intake, change, quietly):
+        yield
+
+
+@contextmanager
+def lets_no_group_come_first() -> Iterator[None]:
+    """Gangs lose and regain their parts in turns."""
+    with mock.patch.object(GroupTurns, "review", return_value=frozenset()):
         yield
 
 

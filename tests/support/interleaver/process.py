@@ -21,11 +21,13 @@ from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
+from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.state import cluster, intake
-from dracaena.controller.write import claim_tender, claim_writer, nomination
+from dracaena.controller.state import cluster, group_turns, intake
+from dracaena.controller.write import claim_tender, claim_writer, gatekeeper, nomination
 from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
+from support.interleaver.server import AROUND
 from support.interleaver.strands import Strand
 from support.interleaver.watching import SteppedReflector, reflector
 from support.queues import take_ready
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 SETTLE_S: Final = 2.0
 LONGEST_BIND_S: Final = 40.0
+GIVE_UP_S: Final = 75.0
+
+GATE: Final = "gate"
+"""The strand that removes gates."""
 
 SETTINGS: Final = ControllerSettings(
     unbound_wait_s=SETTLE_S,
@@ -44,6 +50,7 @@ SETTINGS: Final = ControllerSettings(
     exclusion_s=15.0,
     longest_exclusion_s=30.0,
     starvation_wait_s=0,
+    gate_wait_s=8.0,
     workers=2,
 )
 """Real rules with shorter times, so that a schedule lives through all of them."""
@@ -127,7 +134,7 @@ class Client:
             lambda: self.world.server.patch(kind, key, patch),
             is_write=True,
             claim_key=key if kind is ResourceClaim else "",
-            guard=patch["metadata"]["resourceVersion"],
+            guard=patch["metadata"].get("resourceVersion", ""),
             devices=frozenset((result["pool"], result["device"]) for result in results),
         )
         known, stored = self.process.known_when_free.get(key), self.world.server.claims.get(key)
@@ -185,12 +192,17 @@ class Process:
             rng=random.Random(1),
         )
         queue = self.controller.parts.queue
-        queue.get = partial(take_ready, queue)  # type: ignore[method-assign]
         parts = self.controller.parts
-        for node, pool in world.scenario.nodes:
+        for one in (queue, parts.gatekeeper._queue):
+            one.get = partial(take_ready, one)  # type: ignore[method-assign]
+        self.around = tuple(self.client.reflectors[kind] for kind in AROUND if kind in self.client.reflectors)
+        for cache in self.around:
+            cache.list_now()
+        for node, pool in () if self.around else world.scenario.nodes:
             parts.intake.node_changed(None, node)
             parts.intake.slice_changed(None, pool)
-        parts.intake.class_changed(None, world.scenario.device_class)
+        if not self.around:
+            parts.intake.class_changed(None, world.scenario.device_class)
         for namespace in world.scenario.namespaces:
             parts.intake.namespace_changed(None, namespace)
         records = parts.cluster._state.records
@@ -200,6 +212,10 @@ class Process:
         self.claims = self.client.reflectors[ResourceClaim]
         for cache in (self.claims, self.pods):
             cache.list_now()
+        self.caches: Mapping[str, SteppedReflector] = {
+            cache.resource: cache for cache in (self.claims, self.pods, *self.around)
+        }
+        """By resource."""
 
     def _record_changed(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
         if before is not None and after is not None and after.shown.status.allocation is None:
@@ -252,7 +268,12 @@ class Process:
         self.strands[name] = self._strand(name, cache.list_now)
 
     def has_ready_work(self) -> bool:
-        queue = self.controller.parts.queue
+        return self._is_ready(self.controller.parts.queue)
+
+    def has_gates_to_remove(self) -> bool:
+        return self._is_ready(self.controller.parts.gatekeeper._queue)
+
+    def _is_ready(self, queue: WorkQueue) -> bool:
         later = queue._later
         return bool(queue._ready) or bool(later and later[0][0] <= self.clock.monotonic())
 
@@ -267,15 +288,14 @@ class Process:
             not self.leads
             or self.strands
             or not self.controller.parts.work.is_open
-            or self.claims.is_behind
-            or self.pods.is_behind
+            or any(cache.is_behind for cache in self.caches.values())
         ):
             return False
-        return not self.has_ready_work()
+        return not (self.has_ready_work() or self.has_gates_to_remove())
 
     def take_work(self, worker: str) -> None:
         """Have a worker take the next key, and decide if it is a pod's: then it pauses before it carries that out."""
-        self.strands[worker] = self._strand(worker, self._work)
+        self.strands[worker] = self._strand(worker, self._work if worker != GATE else self._remove_gate)
 
     def crash(self) -> None:
         for strand in self.strands.values():
@@ -290,6 +310,15 @@ class Process:
         Strand.pause(f"takes {key}: {_named(step)}")
         self.controller.parts.workers.carry_out(key, step)
         self.controller.parts.queue.done(key)
+
+    def _remove_gate(self) -> None:
+        gates = self.controller.parts.gatekeeper
+        key = gates._queue.get()
+        if key is None:
+            return
+        gates._remove(key)
+        gates._queue.done(key)
+        gates.forget_passed()
 
     def _strand(self, name: str, work: Callable[[], None]) -> Strand:
         return Strand(f"{self.name} {name}", work)
@@ -324,6 +353,7 @@ _PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
     (wiring, "WaitingPods", _Quiet),
     (wiring, "build_leadership", lambda settings, given, **_: given.client.process),
     (program, "freeze_what_stays", lambda: None),
+    (group_turns, "GIVE_UP_S", GIVE_UP_S),
     (program, "server_version", lambda client: None),
 )
 
@@ -334,6 +364,8 @@ _LOGS: Final = (
     claim_writer,
     cluster,
     collision_reports,
+    gatekeeper,
+    group_turns,
     intake,
     nomination,
     reconciler,
@@ -354,7 +386,7 @@ def stepping() -> Iterator[None]:
 def _verb(patch: Mapping[str, Any]) -> str:
     status = patch.get("status")
     if status is None:
-        return "mark"
+        return "ungating" if "spec" in patch else "mark"
     if "nominatedNodeName" in status:
         return "nomination"
     if "conditions" in status:

@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.api.names import allocation_gate
 from dracaena.api.objects import Namespace, Node, NodeStatus, Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
+    DRIVER,
     OUR_TAINT,
     blocks,
     claim,
@@ -68,6 +70,12 @@ class Scenario:
     """Pods and claims that are in the namespace `teaching`; all others are in `default`."""
     quotas: Mapping[str, int] = field(default_factory=dict)
     """GPUs that a namespace may have; one that is not here has no quota."""
+    changes: bool = False
+    """Whether nodes, slices, the class and a taint rule come, change and go."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Pod → its PodGroup, whose pods are bound together or not at all."""
+    at_our_gate: frozenset[str] = frozenset()
+    """Pods that are made with our gate, which the controller takes off."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -130,10 +138,13 @@ class Scenario:
 
     def pod(self, name: str, number: int) -> Pod:
         gates = [{"name": "wait"}] if name in self.gated else []
+        gates = [{"name": allocation_gate(DRIVER)}] if name in self.at_our_gate else gates
         cpu = {"cpu": str(self.cpu[name])} if name in self.cpu else {}
         containers = [{"name": "main", "resources": {"requests": cpu}}] if cpu else []
         priority = self.priorities.get(name, 0)
         spec: dict[str, Any] = {"priority": priority, "schedulingGates": gates, "containers": containers}
+        if name in self.groups:
+            spec["schedulingGroup"] = {"podGroupName": self.groups[name]}
         made = pod(name, *self.pods[name], **spec, nodeName=self.on.get(name, ""))
         created = f"2026-01-01T00:00:{min(number, 59):02}Z"
         metadata = msgspec.structs.replace(made.metadata, uid=f"{name}-{number}", creation_timestamp=created)
@@ -171,6 +182,9 @@ class Scenario:
         on = ", ".join(f"{name} on {node}" for name, node in self.on.items() if name in self.pods and not self.cpu)
         made = f"; made on a node: {on}" if on else ""
         writing = " Users write metadata of claims." if self.writing else ""
+        groups = ", ".join(f"{name} of {group}" for name, group in self.groups.items() if name in self.pods)
+        cpu += f" Groups: {groups}." if groups else ""
+        cpu += f" At our gate: {', '.join(sorted(self.at_our_gate & self.pods.keys()))}." if self.at_our_gate else ""
         begin = (
             f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}{made}{self._quotas()}.{writing}"
         )
@@ -263,6 +277,34 @@ def quota_scenario(rng: random.Random) -> Scenario:
         processes=2,
         teaching=frozenset(teaching),
         quotas=quotas,
+    )
+
+
+def changing_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster whose nodes, slices, class and taint rule change, with some pods at our gate."""
+    drawn = replace(any_scenario(rng), tolerating=frozenset(), changes=True)
+    at_our_gate = frozenset(name for name in sorted(drawn.pods) if rng.random() < 0.4)
+    return replace(drawn, at_our_gate=at_our_gate, gated=drawn.gated - at_our_gate)
+
+
+def group_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster in which gangs of two pods, and pods without one, want more GPUs than there are; some are at
+    our gate."""
+    sizes = tuple(rng.choice((1, 2, 2)) for _ in range(rng.choice((1, 2))))
+    names = "abcdef"[: rng.choice((2, 4, 4, 5))]
+    pods = {name: (f"c{place}",) for place, name in enumerate(names)}
+    claims = {f"c{place}": rng.choice((1, 1, max(sizes))) for place in range(len(names))}
+    groups = {name: f"g{place // 2}" for place, name in enumerate(names) if place < 4}
+    return Scenario(
+        sizes,
+        claims,
+        pods,
+        {name: rng.choice((0, 0, 10)) for name in pods},
+        frozenset(),
+        processes=rng.choice((1, 1, 2)),
+        nominate=rng.random() < 0.3,
+        groups=groups,
+        at_our_gate=frozenset(name for name in names if rng.random() < 0.3),
     )
 
 

@@ -138,6 +138,9 @@ class Scheduler:
         if any(claim.metadata.deletion_timestamp is not None for claim in claims):
             yield from self._fail(pod, "resourceclaim is being deleted")
             return "a claim is being deleted"
+        if not self._has_its_group(pod):
+            yield from self._fail(pod, "the group does not fit")
+            return "its group does not fit"
         reasons, elsewhere, fitting = self._filter(pod, claims)
         if not fitting:
             yield from self._post_filter(pod, claims, elsewhere, ", ".join(sorted(reasons)))
@@ -167,6 +170,21 @@ class Scheduler:
         yield from self._fail(pod, "binding failed", reason="SchedulerError")
         return "the bind failed"
 
+    def _has_its_group(self, pod: Pod) -> bool:
+        """Whether all pods of a pod's group are there and have a node, or devices for all of their claims."""
+        groups = self._world.scenario.groups
+        group = groups.get(pod.metadata.name)
+        if group is None:
+            return True
+        names = [name for name, of in groups.items() if of == group and name != pod.metadata.name]
+        return all(self._is_ready(self.view.pods.get(self._world.scenario.key(name))) for name in names)
+
+    def _is_ready(self, pod: Pod | None) -> bool:
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            return False
+        claims = [self.claim(claim.key or "") for claim in pod_claims(pod)]
+        return bool(pod.spec.node_name) or all(one is not None and one.status.allocation for one in claims)
+
     def _filter(self, pod: Pod, claims: list[ResourceClaim]) -> tuple[set[str], list[ResourceClaim], list[str]]:
         """Return the reasons against nodes, the claims that are allocated elsewhere, and the nodes that fit."""
         reasons: set[str] = set()
@@ -174,7 +192,9 @@ class Scheduler:
         fitting = []
         for node in self._world.scenario.node_names:
             away = [claim for claim in claims if claim.status.allocation is not None and only_node(claim) != node]
-            if (pod.metadata.name, node) in self._world.unfit:
+            if self._world.around.is_closed(node):
+                reasons.add("node(s) were unschedulable")
+            elif (pod.metadata.name, node) in self._world.unfit:
                 reasons.add("Insufficient cpu" if not self._world.scenario.cores else "a reason of its own")
             elif not self._has_room(pod, node):
                 reasons.add("Insufficient cpu")

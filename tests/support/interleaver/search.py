@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final
 
 from support.interleaver.checks import check_collisions, check_rest, check_step
-from support.interleaver.process import Process, SteppedController, stepping
+from support.interleaver.process import GATE, Process, SteppedController, stepping
 from support.interleaver.scenario import Scenario, any_scenario
 from support.interleaver.world import WORKERS, ViolationError, World
 
@@ -88,7 +88,7 @@ def kind_of(step: str) -> str:
         return "failures"
     if words[0] == "kube-scheduler" and words[1] in ("tries", "goes"):
         return "tries" if words[1] == "tries" else "binds"
-    if words[1] in WORKERS or words[-1] == "start":
+    if words[1] in (*WORKERS, GATE) or words[-1] in ("start", "groups"):
         return "work"
     if words[-1] == "pass":
         return "time"
@@ -156,6 +156,8 @@ def come_to_rest(world: World) -> None:
     """Let everything be seen and all time pass; raise ViolationError when that does not lead to rest."""
     world.said.append("-- from here on everything is seen, and time passes")
     world.unfit.clear()
+    if world.scenario.changes:
+        world.around.restore()
     for name in world.scenario.pods:
         _take(world, f"users ungate pod {name}")
     for number in range(ROUNDS):
@@ -188,6 +190,8 @@ def _everything(world: World) -> None:
         _take(world, "a late write lands")
     for process in world.processes.values():
         if process is not None:
+            if world.scenario.groups:
+                _take(world, f"{process.name} reviews groups")
             _all_of(world, process)
             if process.leads:
                 check_collisions(world, process)
@@ -219,15 +223,17 @@ def _everything(world: World) -> None:
 
 def _all_of(world: World, process: Process) -> None:
     for _ in range(500):
-        steps = [f"{process.name} goes on with {name}" for name in process.strands if name not in WORKERS]
-        steps += [f"{process.name} {name} goes on" for name in process.strands if name in WORKERS]
+        steps = [f"{process.name} goes on with {name}" for name in process.strands if name not in (*WORKERS, GATE)]
+        steps += [f"{process.name} {name} goes on" for name in process.strands if name in (*WORKERS, GATE)]
         if world.may_begin(process):
             steps.append(f"{process.name} begins to lead")
-        for watched in (process.claims, process.pods):
+        for watched in process.caches.values():
             if watched.is_behind and f"list {watched.resource}" not in process.strands:
                 steps.append(f"{process.name} sees {watched.resource}")
         if not steps and process.controller.parts.work.is_open and process.has_ready_work():
             steps.append(f"{process.name} w0 takes work")
+        if not steps and process.controller.parts.work.is_open and process.has_gates_to_remove():
+            steps.append(f"{process.name} {GATE} takes work")
         if not steps:
             return
         for step in steps:

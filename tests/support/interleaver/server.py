@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.api.objects import KubeObject, Node, Pod
+from dracaena.api.resource_objects import (
+    ConsumerReference,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
 
 Stored = TypeVar("Stored", bound=Pod | ResourceClaim)
 
-Kind = type[Pod | ResourceClaim]
+Kind = type[KubeObject]
+
+AROUND: Final[tuple[type[KubeObject], ...]] = (Node, ResourceSlice, DeviceClass, DeviceTaintRule)
+"""Kinds of what is around pods and claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,7 @@ class Change:
 
     at_s: float
     key: str
-    item: Pod | ResourceClaim | None
+    item: Any
     """None: it was deleted."""
 
 
@@ -35,12 +44,30 @@ class Server:
         self.version = 100
         self.claims: dict[str, ResourceClaim] = {}
         self.pods: dict[str, Pod] = {}
-        self.history: dict[Kind, list[Change]] = {ResourceClaim: [], Pod: []}
+        self.around: dict[Kind, dict[str, Any]] = {kind: {} for kind in AROUND}
+        kinds: tuple[Kind, ...] = (ResourceClaim, Pod, *AROUND)
+        self.history: dict[Kind, list[Change]] = {kind: [] for kind in kinds}
         self.shown: dict[tuple[str, str], Pod | ResourceClaim] = {}
         """(UID, version) → every state that ever was."""
 
-    def objects(self, kind: Kind) -> Mapping[str, Pod | ResourceClaim]:
+    def objects(self, kind: Kind) -> Mapping[str, Any]:
+        if kind in self.around:
+            return self.around[kind]
         return self.claims if kind is ResourceClaim else self.pods
+
+    def put_around(self, item: KubeObject) -> None:
+        """Create or replace an object that is neither a pod nor a claim."""
+        self.version += 1
+        metadata = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
+        stored = msgspec.structs.replace(item, metadata=metadata)
+        self.around[type(item)][item.key] = stored
+        self.history[type(item)].append(Change(self.now_s, item.key, stored))
+
+    def remove_around(self, kind: Kind, key: str) -> None:
+        """Delete such an object."""
+        del self.around[kind][key]
+        self.version += 1
+        self.history[kind].append(Change(self.now_s, key, None))
 
     # Writes of anybody
 
@@ -59,16 +86,17 @@ class Server:
         self._guarded(self.pods, pod)
         return self._put(pod)
 
-    def patch(self, kind: Kind, key: str, patch: Mapping[str, Any]) -> Pod | ResourceClaim:
+    def patch(self, kind: Kind, key: str, patch: Mapping[str, Any]) -> Any:
         """A JSON merge patch, guarded when it carries a resourceVersion."""
         stored = self.objects(kind).get(key)
         if stored is None:
             raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
-        guard = patch["metadata"].get("resourceVersion")
-        if guard is not None and guard != stored.metadata.resource_version:
+        guard, uid = patch["metadata"].get("resourceVersion"), patch["metadata"].get("uid")
+        is_another = uid is not None and uid != stored.metadata.uid
+        if is_another or (guard is not None and guard != stored.metadata.resource_version):
             raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
         document = _merged(_document(stored), _document(patch))
-        changed: Pod | ResourceClaim = msgspec.json.decode(msgspec.json.encode(document), type=kind)
+        changed: Any = msgspec.json.decode(msgspec.json.encode(document), type=kind)
         if changed == stored:
             return stored  # nothing changes, and so the version does not
         if isinstance(changed, ResourceClaim):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.reflector import Reflector
-from support.interleaver.server import Change
+from support.interleaver.server import AROUND, Change
 from support.interleaver.strands import Strand
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class SteppedReflector(Reflector[Any]):
     def __init__(self, client: Client, kind: type[KubeObject], **rest: Any) -> None:
         super().__init__(client, kind, **rest)  # type: ignore[arg-type]
         self._world = client.world
-        self._keep = rest["transform"]
+        self._keep = rest.get("transform", lambda item: item)
         self._at = 0
         self._is_listing = False
         client.reflectors[kind] = self
@@ -95,4 +95,6 @@ class StillReflector:
 
 def reflector(client: Client, kind: type[KubeObject], **rest: Any) -> SteppedReflector | StillReflector:
     """Make what takes the place of Reflector."""
-    return (SteppedReflector if kind in (Pod, ResourceClaim) else StillReflector)(client, kind, **rest)
+    is_of_others = "!=" in rest.get("field_selector", "")
+    moves = kind in AROUND and client.world.scenario.changes and not is_of_others
+    return (SteppedReflector if kind in (Pod, ResourceClaim) or moves else StillReflector)(client, kind, **rest)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,11 +22,12 @@ from dracaena.kube.errors import ApiUnavailableError, KubeError
 from dracaena.process.clock import rfc3339
 from support.allocation import DRIVER
 from support.interleaver.claim_controller import ClaimController, Work
-from support.interleaver.process import LONGEST_BIND_S, START, Call, Process, SteppedController
+from support.interleaver.process import GATE, LONGEST_BIND_S, START, Call, Process, SteppedController
 from support.interleaver.scenario import Scenario
 from support.interleaver.scheduler import SEEN_S, Scheduler, View
 from support.interleaver.server import Kind, Server
 from support.interleaver.strands import Strand
+from support.interleaver.surroundings import Surroundings
 
 WORKERS: Final = ("w0", "w1")
 
@@ -84,6 +85,7 @@ class World:
     def __init__(self, scenario: Scenario, controller_type: type[SteppedController] = SteppedController) -> None:
         self.scenario = scenario
         self.server = Server()
+        self.around = Surroundings(scenario, self.server)
         self.unfit = set(scenario.unfit)
         self.scheduler = Scheduler(self)
         self.claim_controller = ClaimController(self.server, self.cleared_by_others)
@@ -116,6 +118,8 @@ class World:
         """Yield the steps that can be taken now, each with a weight."""
         yield from self._users()
         yield from self._others()
+        if self.scenario.changes:
+            yield from self.around.steps()
         for process in self.processes.values():
             if process is not None:
                 yield from self._of(process)
@@ -154,7 +158,7 @@ class World:
                 yield 0.15, f"users delete pod {name}"
             else:
                 yield 1.0, f"kubelet removes pod {name}"
-            if pod.spec.scheduling_gates:
+            if pod.spec.scheduling_gates and name not in self.scenario.at_our_gate:
                 yield 0.8, f"users ungate pod {name}"
             if pod.spec.node_name and pod.status.phase not in ENDED:
                 yield 0.3, f"pod {name} ends"
@@ -191,7 +195,7 @@ class World:
 
     def _of(self, process: Process) -> Iterator[Candidate]:
         name = process.name
-        for cache in (process.claims, process.pods):
+        for cache in process.caches.values():
             listing = f"list {cache.resource}"
             if listing in process.strands:
                 yield 3.0, f"{name} goes on with {listing}"
@@ -202,10 +206,10 @@ class World:
             yield 3.0, f"{name} begins to lead"
         if "start" in process.strands:
             yield 3.0, f"{name} goes on with start"
-        for worker in WORKERS:
+        for worker in (*WORKERS, GATE):
             strand = process.strands.get(worker)
             if strand is None:
-                if process.controller.parts.work.is_open and process.has_ready_work():
+                if self._has_work_for(process, worker):
                     yield 3.0, f"{name} {worker} takes work"
                 continue
             call = strand.waits_for
@@ -216,11 +220,18 @@ class World:
                 if call.is_write:
                     yield 0.25, f"{name} {worker} gets no answer, and it is done"
                     yield 0.5, f"{name} {worker} gets no answer, and it may be done later"
+        if self.scenario.groups and process.controller.parts.work.is_open:
+            yield 1.0, f"{name} reviews groups"
         yield 0.06, f"{name} crashes"
         if process.leads:
             yield 0.04, f"{name} loses its lease"
         yield 0.04, f"{name} sets its time of day forward"
         yield 0.04, f"{name} sets its time of day back"
+
+    def _has_work_for(self, process: Process, worker: str) -> bool:
+        if not process.controller.parts.work.is_open:
+            return False
+        return process.has_gates_to_remove() if worker == GATE else process.has_ready_work()
 
     def may_begin(self, process: Process) -> bool:
         """Whether no write of an older leader can land any more (controller/leader/election.py). Its process may live
@@ -239,6 +250,8 @@ class World:
             return self._take_of(words[0], step, words)
         if words[0] == "users":
             return self._take_of_users(step, words)
+        if words[0] in ("admins", "plugin"):
+            return self.around.take(*words[1:]) and self._say(step)
         if words[0] == "kube-scheduler":
             return self._take_of_scheduler(step, words)
         if words[0] == "controller-manager":
@@ -270,7 +283,7 @@ class World:
         if name not in known or (stored is None) is not (verb == "create"):
             return False
         if verb == "ungate":
-            if not isinstance(stored, Pod) or not stored.spec.scheduling_gates:
+            if not isinstance(stored, Pod) or not stored.spec.scheduling_gates or name in self.scenario.at_our_gate:
                 return False
             spec = msgspec.structs.replace(stored.spec, scheduling_gates=[])
             self.server.update_pod(msgspec.structs.replace(stored, spec=spec))
@@ -352,16 +365,21 @@ class World:
                 return False
             self.processes[name] = self._process(name)
             return self._say(step)
-        if words[1] in WORKERS:
+        if words[1] == "reviews":
+            if not process.controller.parts.work.is_open:
+                return False
+            process.controller.parts.cluster.review_groups(process.clock.monotonic())
+            return self._say(step)
+        if words[1] in (*WORKERS, GATE):
             return self._take_of_worker(process, words[1], " ".join(words[2:]), step)
         if words[1] == "sees":
-            cache = process.pods if words[2] == Pod.RESOURCE else process.claims
+            cache = process.caches[words[2]]
             if f"list {words[2]}" in process.strands or not cache.is_behind:
                 return False
             change = cache.deliver()
             return self._say(f"{name} sees {described(change.key, change.item)}")
         if words[1] == "has":
-            cache = process.pods if words[4] == Pod.RESOURCE else process.claims
+            cache = process.caches[words[4]]
             listing = f"list {words[4]}"
             if listing in process.strands or "start" in process.strands:
                 return False
@@ -400,7 +418,7 @@ class World:
     def _take_of_worker(self, process: Process, worker: str, how: str, step: str) -> bool:
         strand = process.strands.get(worker)
         if how == "takes work":
-            if strand is not None or not process.controller.parts.work.is_open or not process.has_ready_work():
+            if strand is not None or not self._has_work_for(process, worker):
                 return False
             process.take_work(worker)
             return self._go_on(process, worker)
@@ -560,11 +578,13 @@ def held(claim: ResourceClaim | None) -> frozenset[tuple[str, str]]:
     return frozenset((one.pool, one.device) for one in allocation.devices.results) if allocation else frozenset()
 
 
-def described(key: str, item: Pod | ResourceClaim | None) -> str:
+def described(key: str, item: Any) -> str:
     """Say in words what state an object is in."""
-    name = key.partition("/")[2]
+    name = key.rpartition("/")[2]
     if item is None:
         return f"that {name} is gone"
+    if not isinstance(item, Pod | ResourceClaim):
+        return f"{item.KIND} {name} (version {item.metadata.resource_version})"
     going = ", going" if item.metadata.deletion_timestamp is not None else ""
     if isinstance(item, ResourceClaim):
         users = ", ".join(user.name for user in item.status.reserved_for) or "nobody"

@@ -26,6 +26,9 @@ How many schedules, drawn from seed 0 on, found each fault when it was put back,
 | quotas do not count what is being written (`quota_scenario`) | 8 | 0 |
 | the same scenarios: books differ from records; a new leader does not list claims | 8, 142 | 0, 5 |
 | made-up notes are believed; only what users left as it was is ours (`written_scenario`) | 8, 27 | 1, 2 |
+| a gate of an earlier pod of the name counts (`changing_scenario`, `group_scenario`) | 13, 96 | 2, 15 |
+| nobody is woken for slices, for nodes, for taint rules (`changing_scenario`) | 14, 44, 36 | 2 to 5 |
+| no PodGroup comes first (`group_scenario`) | 42 | 8 |
 | nobody is woken; ends are lost; states are mixed or old | 2 to 17 | 0 |
 
 Six of them are looked for by `make test-long`; the others by `make test`, with the seed that found them last at first.
@@ -47,7 +50,9 @@ from support.interleaver import faults
 from support.interleaver.scenario import (
     Scenario,
     any_scenario,
+    changing_scenario,
     crowded_scenario,
+    group_scenario,
     quota_scenario,
     sharing_scenario,
     written_scenario,
@@ -60,9 +65,11 @@ CROWDED_SCHEDULES = 300
 SHARING_SCHEDULES = 100
 QUOTA_SCHEDULES = 150
 WRITTEN_SCHEDULES = 200
+CHANGING_SCHEDULES = 200
+GROUP_SCHEDULES = 200
 """More than what the rarest faults take that are looked for here, but for two: 289 schedules, and 553 that evict."""
-STRIDE = 10
-"""`make test` draws each tenth of them, `make test-search` all."""
+STRIDE = 4
+"""`make test` draws each fourth of them, some 340 in 20 s of one core, `make test-search` all."""
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
@@ -91,6 +98,13 @@ FOUND_CROWDED = (
 )
 FOUND_SHARING = ((faults.counts_no_shares, 73), (faults.keeps_books_of_its_own, 30))
 FOUND_WRITTEN = ((faults.believes_a_made_up_note, 7), (faults.owns_only_what_users_leave_as_it_was, 26))
+FOUND_CHANGING = (
+    (faults.remembers_gates_by_name, 12),
+    (partial(faults.wakes_nobody_for, "slice_changed"), 13),
+    (partial(faults.wakes_nobody_for, "node_changed"), 43),
+    (partial(faults.wakes_nobody_for, "taint_rule_changed"), 35),
+)
+FOUND_GROUPS = ((faults.lets_no_group_come_first, 41), (faults.remembers_gates_by_name, 95))
 FOUND_QUOTA = (
     (faults.counts_quotas_without_decisions, 7),
     (faults.keeps_books_of_its_own, 7),
@@ -143,9 +157,37 @@ def test_no_schedule_in_which_users_write_metadata_breaks_a_rule(seeds: range) -
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", sample(CHANGING_SCHEDULES))
+def test_no_schedule_in_which_nodes_slices_and_classes_change_breaks_a_rule(seeds: range) -> None:
+    """Admins cordon, remove and add nodes, the class and a rule that taints every device; plugins withdraw and publish
+    slices, and taint devices. Some pods are at our gate."""
+    broken, count = search(seeds, make=changing_scenario)
+    assert broken is None, f"after {count} schedules\n{broken}"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", sample(GROUP_SCHEDULES))
+def test_no_schedule_in_which_gangs_compete_breaks_a_rule(seeds: range) -> None:
+    """A gang that is there and that fits beside all pods that are bound is bound in the end."""
+    broken, count = search(seeds, make=group_scenario)
+    assert broken is None, f"after {count} schedules\n{broken}"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(HALF_A_DAY_S)
-@pytest.mark.parametrize("make", [any_scenario, crowded_scenario, sharing_scenario, quota_scenario, written_scenario])
+@pytest.mark.parametrize(
+    "make",
+    [
+        any_scenario,
+        crowded_scenario,
+        sharing_scenario,
+        quota_scenario,
+        written_scenario,
+        changing_scenario,
+        group_scenario,
+    ],
+)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_schedule_of_many_breaks_a_rule(share: int, make: Callable[[random.Random], Scenario]) -> None:
     size = MANY_SCHEDULES // SHARES
@@ -190,6 +232,18 @@ def test_a_fault_with_shared_gpus_is_found(fault: faults.Fault, found_by: int) -
 @pytest.mark.parametrize(("fault", "found_by"), FOUND_WRITTEN)
 def test_a_fault_about_what_users_write_is_found(fault: faults.Fault, found_by: int) -> None:
     assert is_found(fault, WRITTEN_SCHEDULES, written_scenario, found_by=found_by)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "found_by"), FOUND_CHANGING)
+def test_a_fault_with_changes_around_is_found(fault: faults.Fault, found_by: int) -> None:
+    assert is_found(fault, CHANGING_SCHEDULES, changing_scenario, found_by=found_by)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "found_by"), FOUND_GROUPS)
+def test_a_fault_with_gangs_is_found(fault: faults.Fault, found_by: int) -> None:
+    assert is_found(fault, GROUP_SCHEDULES, group_scenario, found_by=found_by)
 
 
 @pytest.mark.timeout(900)
