@@ -240,7 +240,7 @@ def _cluster(
     work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
-        Wakers(work.add_pod, work.ask_pod_again, work.add_claim, reports.fault),
+        Wakers(work.add_pod, work.ask_pod_again, work.add_claim, work.add_claim_again, reports.fault),
         _rules(settings),
         shared.clock.monotonic(),
         allowed_drivers=_allowed_drivers(settings),

@@ -15,7 +15,7 @@ FORBIDDEN: Final = Growth(first_s=1.0, longest_s=300.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class WriteRefusal:
     """A claim that cannot be written as it is. The refusal is about the claim, so no pod that names it tries before
     `again_s`, a reading of our monotonic clock."""
 
@@ -24,7 +24,7 @@ class Refusal:
     again_s: float
 
 
-def refuse(before: Refusal | None, why: str, now_s: float, growth: Growth) -> Refusal:
+def refuse(before: WriteRefusal | None, why: str, now_s: float, growth: Growth) -> WriteRefusal:
     """Return the refusal after one more write was refused."""
     tries = 1 if before is None else before.tries + 1
-    return Refusal(why, tries, now_s + min(growth.first_s * 2.0 ** min(tries - 1, 20), growth.longest_s))
+    return WriteRefusal(why, tries, now_s + min(growth.first_s * 2.0 ** min(tries - 1, 20), growth.longest_s))

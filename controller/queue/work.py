@@ -50,6 +50,11 @@ class LeaderQueue:
         if self.is_open:
             self._queue.add(claim_work(key))
 
+    def add_claim_again(self, key: str) -> None:
+        """Queue a claim whose many pods need a decision. Its turn comes again only after theirs."""
+        if self.is_open:
+            self._queue.add_again(claim_work(key))
+
 
 def claim_work(claim_key: str) -> str:
     """Return the key of a claim in the queue."""

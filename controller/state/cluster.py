@@ -67,7 +67,10 @@ class Wakers:
     decide_again: Callable[[str], None]
     """Called in the order of turns, with the key of each pod that fits nowhere and that a change may help."""
     tend: Callable[[str], None]
-    """Called with the key of each claim that may need its next step, or whose many pods need a decision."""
+    """Called with the key of each claim that may need its next step."""
+    tend_again: Callable[[str], None]
+    """Called with the key of each claim whose many pods need a decision: its next step wakes them. It must not come
+    again before they have had their turns."""
     fault: Callable[[ClaimRecord, NotAllowedError], None]
     """Called when an event is not allowed."""
 
@@ -178,7 +181,7 @@ class ClusterState:
             self.wake_all(pods)
         else:
             self._users_to_wake.add(claim_key)
-            self._wakers.tend(claim_key)
+            self._wakers.tend_again(claim_key)
 
     def tend_claims_of(self, pods: Iterable[Pod | None]) -> None:
         """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""

@@ -28,7 +28,7 @@ from dracaena.controller.allocation.state.size_demand import SizeDemand
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, means_the_same
 from dracaena.controller.lifecycle.pod_record import TRIED
-from dracaena.controller.lifecycle.refusals import Refusal
+from dracaena.controller.lifecycle.refusals import WriteRefusal
 from dracaena.controller.queue.time_budgets import Deadline, within
 from dracaena.controller.queue.waiting_lines import LACKS_ROOM_TOO, NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.answers import Behind, Decision, Deferred, InProgress
@@ -418,7 +418,7 @@ class Decisions:
             return placement_of(self._inventory, pod, effort)
         return None
 
-    def _refused(self, claims: Iterable[ResourceClaim], now_s: float) -> Iterator[Refusal]:
+    def _refused(self, claims: Iterable[ResourceClaim], now_s: float) -> Iterator[WriteRefusal]:
         waiting = (claim.key for claim in claims if claim.status.allocation is None)
         return (known for key in waiting if (known := self._records.refusal(key, now_s)) is not None)
 

@@ -17,7 +17,7 @@ from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, 
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, by_uid, standing
-from dracaena.controller.lifecycle.refusals import Refusal, refuse
+from dracaena.controller.lifecycle.refusals import WriteRefusal, refuse
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of
 from dracaena.controller.state.pod_groups import PodGroups
@@ -51,7 +51,7 @@ class Records:
         self._naming: dict[str, dict[str, None]] = {}  # claim → pods, in the order in which they were shown
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
         self._bound_nodes: dict[str, Counter[str]] = {}  # claim → these nodes → how many of the pods are there
-        self._refusals: dict[str, Refusal] = {}  # claim that the server does not let us write
+        self._refusals: dict[str, WriteRefusal] = {}  # claim that the server does not let us write
         self._blocked: dict[str, dict[str, None]] = {}  # claim that not every pod's decision may use → pods that asked
         self.groups = PodGroups(self._lacks_devices)
         """Of the pods that name claims. Read only."""
@@ -294,7 +294,7 @@ class Records:
         if claim_key in self._claims:
             self._refusals[claim_key] = refuse(self._refusals.get(claim_key), why, now_s, growth)
 
-    def refusal(self, claim_key: str, now_s: float) -> Refusal | None:
+    def refusal(self, claim_key: str, now_s: float) -> WriteRefusal | None:
         """Return why a claim cannot be written, for as long as no other attempt is due. A change of it ends that."""
         known = self._refusals.get(claim_key)
         return known if known is not None and now_s < known.again_s else None

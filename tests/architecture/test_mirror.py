@@ -41,6 +41,7 @@ WHOLE_PACKAGE = {
         "found_interleavings": "schedules of all services that once broke a rule",
         "hostile_pods": "what a tenant may cost others: queue, budgets and decisions together",
         "hostile_changes": "what changes that a tenant makes over and over may cost others",
+        "hostile_changes_drawn": "the same in sequences drawn by chance",
         "interleaving_stories": "schedules of all services, told step by step",
         "interleavings": "schedules of all services, drawn by chance",
         "leaks": "what is left in the tables of all services after many pods",

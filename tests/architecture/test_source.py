@@ -19,7 +19,7 @@ LEFT_OUT = ("proto/",)
 CONSTRUCTOR_LINES = 39
 """From `def` to the last statement, signature and docstring included: what fits on a screen with its class."""
 
-FILE_LINES = 540
+FILE_LINES = 560
 
 LONG_CONSTRUCTORS: frozenset[tuple[str, str]] = frozenset()
 

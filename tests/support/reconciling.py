@@ -71,6 +71,7 @@ class Bench:
     whose server and clock are taken over."""
 
     rules = RULES
+    clock_type: type[FakeClock] = FakeClock
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Bench:
         **machines: Machine,
     ) -> None:
         self.api: FakeClaims = FakeClaims() if before is None else before.api
-        self.clock: FakeClock = FakeClock() if before is None else before.clock
+        self.clock: FakeClock = self.clock_type() if before is None else before.clock
         self.template_api = FakeTemplates()
         self.opted_in = {"default"}
         """Namespaces with the label for rewriting."""
@@ -91,7 +92,13 @@ class Bench:
         self.budgets = TimeBudgets(self.clock)
         self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.budgets.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
-        wakers = Wakers(self.queue.add, self.queue.add_again, lambda key: self.queue.add(claim_work(key)), no_fault)
+        wakers = Wakers(
+            self.queue.add,
+            self.queue.add_again,
+            lambda key: self.queue.add(claim_work(key)),
+            lambda key: self.queue.add_again(claim_work(key)),
+            no_fault,
+        )
         state = ClusterState(DRIVER, wakers, self.rules, self.clock.monotonic())
         self.cluster = cluster_type(state, self.clock, collided=self.collided)
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
