@@ -297,7 +297,6 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": None})),
     Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=["example.com/stay"])),
     # kube-controller-manager's to take: without it a claim in use could be deleted.
-    Call("PATCH", f"{CLAIMS}/here", metadata(finalizers=None)),
     Call("PATCH", f"{CLAIMS}/of-other-driver", metadata(finalizers=None)),
     Call("DELETE", f"{CLAIMS}/free"),
     Call("POST", CLAIMS, a_claim("new")),
@@ -457,6 +456,13 @@ def test_claim_that_tolerates_the_taint_is_refused(chart: ChartCluster, tolerati
         answer = chart.api.send("POST", f"{path}?dryRun=All", document)
         assert answer.status == 422, document
         assert f"must not tolerate the taint {TAINT}" in answer.message
+
+
+def test_a_claim_that_holds_devices_keeps_its_finalizer_whoever_takes_it_off(stage: Stage) -> None:
+    """An administrator, or a manifest that replaces the claim."""
+    without, path = metadata(finalizers=None), f"{CLAIMS}/here"
+    for answer in (stage.chart.api.patch(path, without), stage.controller.send("PATCH", path, without).document):
+        assert answer["metadata"]["finalizers"] == [MINE]
 
 
 @pytest.mark.parametrize("toleration", HARMLESS, ids=json.dumps)
