@@ -191,15 +191,17 @@ def test_a_partition_with_a_gpu_that_somebody_else_linked_is_refused(node: Fabri
 
 @pytest.mark.parametrize("code", [-7, -12, -17, -23, -24])
 def test_who_is_quicker_by_a_moment_keeps_the_partition(node: FabricNode, code: int) -> None:
-    node.manager.fails = {"fmActivateFabricPartition": code}
-    node.manager.active = []
+    def of_somebody_else(partition: int) -> int:
+        node.manager.active.append(partition)
+        return code
+
+    node.manager.activate = of_somebody_else  # type: ignore[method-assign]
     claim = node.whole_of("a", 1, 3)
     with pytest.raises(TemporaryError, match=f"fmActivateFabricPartition says {code}"):
         prepare(node, claim)
-    node.manager.fails = {}
-    node.manager.active = [3]
     unprepare(node, claim)
     assert active(node) == [3]
+    assert partitions_kept(node) == []
 
 
 CODES = [code for code in range(-29, 0) if code not in {NOT_SUPPORTED, UNINITIALIZED}]
