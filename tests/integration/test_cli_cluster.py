@@ -485,7 +485,7 @@ def test_status_shows_what_namespaces_may_have_and_hold(
 @pytest.mark.usefixtures("decided")
 def test_the_json_of_status_names_each_device_and_its_holders(run: Run) -> None:
     found = document(run("status", "-o", "json"))
-    assert found["summary"] == {"nodes": 2, "devices": 9, "free": 5, "claims": 2}
+    assert found["summary"] == {"nodes": 2, "devices": 9, "free": 5, "unavailable": 0, "claims": 2}
     a = found["nodes"][0]
     assert (a["name"], a["free"], a["remarks"], a["migDevices"]) == ("a", 3, [], [])
     assert a["gpus"][3]["heldBy"] == [{"claim": "default/x", "pods": ["train"]}]
@@ -507,7 +507,7 @@ def test_many_nodes_are_one_line_each_and_say_what_keeps_them_from_being_used(ru
     assert lines[1].split() == ["a", "NVIDIA", "A100", "7", "of", "7", "0"]
     assert lines[3].endswith("cordoned")
     assert lines[4].endswith("there is no such Node")
-    assert lines[-1] == "4 nodes, 13 devices: 13 free, 0 held by 0 claims"
+    assert lines[-1] == "4 nodes, 13 devices: 9 free, 4 unused but not available, 0 held by 0 claims"
     assert "PIX" not in "".join(lines)
     assert "└─ " in run("status", "--node", "d").out
 

@@ -684,7 +684,8 @@ def _most_refused(node: Node, request: Request, rule: str) -> int:
         case "with too little of the requested capacity left":
             return sum(one.allows_shares for one in every)
         case "shared in another mode":
-            return sum(bool(one.modes) for one in every)
+            # Also by another request of the pod, while all are tried together.
+            return len(every) if len(_amount_requests(node)) > 1 else sum(bool(one.modes) for one in every)
         case "for which the pool's counters do not suffice":
             return sum(bool(one.document.get("consumesCounters")) for one in every)
         case "against a constraint of the claim":
