@@ -69,15 +69,11 @@ class MpsProgram:
         label = container_label()
         self._files = SharedFolder(places, label=label)
         self._shm = shm or ShareMemory(places, label)
-        ports = MpsPorts(
-            ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter),
-            ProcProcessTable(places.pipes),
-            modes or _nvml_modes(settings),
-            self._files,
-            self._shm,
-        )
+        control = ControlProgram(settings.driver_root_mount, settings.root, self._shm.enter)
+        table = ProcProcessTable(places.pipes)
         self._supervisor = Supervisor(
-            ports, places, self._clock, MpsMetrics(registry),
+            MpsPorts(control, table, modes or _nvml_modes(settings), self._files, self._shm),
+            places, self._clock, MpsMetrics(registry),
             boot_id=boot_id or read_boot_id(),
             multi_user=settings.multi_user,
             protocol=0 if settings.protocol == AUTO else int(settings.protocol),

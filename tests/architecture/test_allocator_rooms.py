@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOCATOR = ROOT / "controller" / "allocation"
 PACKAGE = "dracaena.controller.allocation"
 
-MOST_FILES = 12
+MOST_FILES = 14
 """Of a room, without its `__init__.py`: what a reader keeps in mind."""
 
 LONGEST_CHAIN = 8
