@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -43,6 +44,7 @@ from support.controller import (
 )
 from support.kube import wait_for
 from support.late_watch import late_watch
+from support.other_drivers import nic, nic_class, nic_request, nic_slice
 
 WATCHED: tuple[type[KubeObject], ...] = (
     Node, Namespace, PersistentVolumeClaim, PersistentVolume, StorageClass, DeviceClass, DeviceTaintRule, ResourceSlice,
@@ -129,6 +131,23 @@ def test_several_workers_serve_pods_in_the_order_of_their_turns(client: KubeClie
     served = {name.removeprefix("of-") for name, item in claims_by_name(client).items() if devices_of(item)}
     assert served == {item.metadata.name for item in sorted(pods, key=turn)[:7]}
     check_invariants(client)
+
+
+def test_a_pod_that_also_asks_for_a_network_card_goes_to_the_node_that_has_one(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"a": TWO, "b": TWO, "c": TWO})
+    nics = nic_slice("b", [nic("0")])
+    client.create(ResourceSlice, {"metadata": {"name": "nics"}, "spec": msgspec.to_builtins(nics.spec)})
+    client.create(DeviceClass, {"metadata": {"name": "nic"}, "spec": nic_class().spec})
+    for name, wanted in (("gpu", request()), ("card", nic_request())):
+        document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [wanted]}}}
+        client.create(ResourceClaim, document, namespace=NAMESPACE)
+    create_pod(client, "p", "gpu", "card")
+    with running_controller(connection):
+        wait_for(lambda: devices_of(claims_by_name(client)["gpu"]), "the claim for a GPU to be allocated")
+    ((pool, _),) = devices_of(claims_by_name(client)["gpu"])
+    assert pool == "b"
 
 
 def gates(client: KubeClient, name: str) -> list[str]:
