@@ -32,6 +32,9 @@ not served."""
 TOGETHER: Final = -1
 """Instead of a claim's place: each of the claims can be served, but not all of them."""
 
+ALL: Final = "all claims that kube-scheduler has to allocate for the pod"
+"""How they are called then."""
+
 
 class OtherClaims:
     """The claims of one pod that are not ours and not allocated yet. Looks at nodes are charged to `effort`."""
@@ -44,21 +47,23 @@ class OtherClaims:
     def lack(self, node: Node) -> str | None:
         """Return what a node certainly lacks for them now, in words that follow a count of nodes."""
         found = self._refused(node, as_free=False)
-        return None if found is None else f"without free devices that suit {self._of(found)}"
+        if found == TOGETHER:
+            return f"without free devices that suit {ALL}"
+        return None if found is None else f"without free devices that suit claim {self._named(found)}"
 
     def never(self, node: Node) -> str | None:
         """Return the same if nobody held a device."""
         if self._refused(node, as_free=False) is None:
             return None
         found = self._refused(node, as_free=True)
-        return None if found is None else f"without devices that suit {self._of(found)}"
+        if found == TOGETHER:
+            return f"without devices that suit {ALL}"
+        return None if found is None else f"without devices that suit claim {self._named(found)}"
 
-    def _of(self, place: int) -> str:
-        if place == TOGETHER:
-            return "all claims that kube-scheduler has to allocate for the pod"
+    def _named(self, place: int) -> str:
         claim = self._claims[place]
         names = dict.fromkeys(one.device_class.name for entry in claim.requests for one in entry)
-        return f"claim {claim.claim.key} (DeviceClass {', '.join(names)}), which kube-scheduler allocates"
+        return f"{claim.claim.key} (DeviceClass {', '.join(names)}), which kube-scheduler allocates"
 
     def _refused(self, node: Node, *, as_free: bool) -> int | None:
         """Return the place of the first claim that the node certainly cannot serve, None: it may serve all."""
