@@ -82,7 +82,8 @@ MENDING = {
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
     TroubleKind.GPUS_WITHOUT_CLAIM: "claims need none of this: say false there, with the GPU operator by "
-    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false in toolkit.env (docs/security.md)",
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false in toolkit.env (docs/security.md); on the node: "
+    "`grep -rs nvidia-container-runtime /etc/containerd /etc/crio`",
     TroubleKind.PASSTHROUGH_REFUSED: "on the node: `lspci -nnk -s {subject}`, "
     "`ls /sys/bus/pci/devices/{subject}/iommu_group/devices` (docs/vm.md)",
     TroubleKind.HOST_PROCESSES: "the chart sets `hostPID: true` where settings say passthrough=onDemand; set it in the "
