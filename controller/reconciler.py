@@ -182,6 +182,11 @@ class Reconciler:
 
         Raises KubeError when the server does not answer; the caller retries then, too.
         """
+        with self._charging.of(key) as charge:
+            charge.gave_devices = isinstance(step, Decided) and isinstance(step.decision, Allocation)
+            return self._carry_out_step(key, step)
+
+    def _carry_out_step(self, key: str, step: Step) -> bool:
         if isinstance(step, Missing):
             self._wait_for_claim(step)
             return True

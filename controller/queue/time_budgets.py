@@ -42,11 +42,9 @@ LONGEST_REST_S: Final = 30.0
 """How long a pod rests after an overdue decision; doubles each time that all nodes were tried without success."""
 
 IDLE: Final = 3
-"""After slow work for a namespace that comes behind others, the next such work waits this many times as long as it
-took: taking in changes from the watches needs the same lock."""
-
-QUICK_IDLE: Final = 2
-"""The same after other work that gave no pod its devices: a third of a processor for all that comes behind others."""
+"""After work for a namespace that comes behind others, unless it gave a pod its devices, the next such work waits this
+many times as long as it took: all that comes behind others takes a quarter of a processor, and taking in changes from
+the watches needs the same lock."""
 
 LEAST_STEPS: Final = 10_000
 """Steps (allocation.effort, about a microsecond each) that work may take whatever the clock says: work that has done
@@ -188,7 +186,7 @@ class TimeBudgets:
         with self._lock:
             is_behind = self._is_behind_others(key) is not None
             self._charge(_namespace(key), used_s)
-        return (IDLE if is_slow else QUICK_IDLE) * used_s if is_behind else 0.0
+        return IDLE * used_s if is_behind else 0.0
 
     def decided(self, key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
         """Note how a decision that took so long ended; return how long the pod has to rest.

@@ -47,6 +47,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
+        "changes": "bench.hostile_changes",
         "shown": "bench.shown_slices",
     }
 )

@@ -7,7 +7,6 @@ from dracaena.controller.queue.time_budgets import (
     FIRST_REST_S,
     IDLE,
     LONGEST_REST_S,
-    QUICK_IDLE,
     REFILL,
     SLOW_S,
     TimeBudgets,
@@ -82,6 +81,6 @@ def test_what_slow_work_cost_comes_back_within_a_minute_and_more() -> None:
 def test_all_that_comes_behind_others_rests_after_work_there() -> None:
     budgets = TimeBudgets(FakeClock())
     assert budgets.charge("team/pod", 0.1) == 0.0  # it came before others
-    assert budgets.charge("team/pod", 0.004) == QUICK_IDLE * 0.004
+    assert budgets.charge("team/pod", 0.004) == IDLE * 0.004
     assert budgets.charge("team/pod", 0.02) == IDLE * 0.02
     assert budgets.charge("team/pod", 0.004, gave_devices=True) == 0.0
