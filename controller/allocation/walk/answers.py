@@ -220,6 +220,9 @@ class KindAnswers:
         ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
         if not ranked:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
+            unmet = sorted({two.shortfall for two in found if two.shortfall.startswith("whose")})
+            if unmet:  # enough of them agree, and their links do not do
+                return NodeAnswer(None, reason=unmet[0].replace("GPUs", f"GPUs that agree in {names}", 1))
             count = self._question.count
             lack = f"{count} free GPUs that agree in" if count > 1 else "a free GPU that has"
             return NodeAnswer(None, reason=f"without {lack} {names}")

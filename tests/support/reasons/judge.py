@@ -458,7 +458,10 @@ def _differ(node: Node, found: re.Match[str]) -> bool:
     return bool(node.asking.requests)
 
 
-@_means(r"(where |whose )(?P<free>free(?P<untainted>, untainted)? )?(whole )?GPUs do not meet (?P<words>.+)")
+@_means(
+    r"(where |whose )(?P<free>free(?P<untainted>, untainted)? )?(whole )?GPUs( that agree in .+)? "
+    r"do not meet (?P<words>.+)"
+)
 def _unlinked(node: Node, found: re.Match[str]) -> bool:
     """By force, for the one requirement that needs no figures: a set that NVLinks join."""
     if any(map(_is_partitioned, node.offered())):
@@ -497,7 +500,8 @@ def _links(row: str, one: Device, other: Device) -> bool:
 
 
 @_means(
-    r"(where )?(whose )?(free(, untainted)? )?(whole )?GPUs are neither a partition together nor each one by itself"
+    r"(where )?(whose )?(free(, untainted)? )?(whole )?GPUs( that agree in .+)? "
+    r"are neither a partition together nor each one by itself"
 )
 def _no_partition(node: Node, _: re.Match[str]) -> bool:
     return any(map(_is_partitioned, node.offered()))

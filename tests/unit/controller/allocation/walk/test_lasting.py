@@ -368,6 +368,15 @@ def test_a_node_without_readable_gpus_is_not_said_to_be_left_to_kube_scheduler()
         assert str(found) == f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (a)", case
 
 
+def test_gpus_that_agree_and_are_not_linked_as_required_are_not_said_to_disagree() -> None:
+    made = MACHINES[2]
+    inventory = make_inventory(DRIVER, nodes=[node("a")], slices=[pool_slice("a", made)], classes=[device_class()])
+    asked = claim("c", request(count=2), configs=[own_config(policy("NVLink"))])
+    asked.spec["devices"]["constraints"] = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
+    found = str(Allocator().explain(inventory, pod("p"), [asked]))
+    assert "1 whose GPUs that agree in resource.kubernetes.io/numaNode do not meet requirement NVLink (a)" in found
+
+
 def test_a_selector_failure_stays_a_refusal_of_its_kind() -> None:
     inventory = make_inventory(
         DRIVER, nodes=[node("a")], slices=[pool_slice("a", MACHINES[0])], classes=[device_class()]
