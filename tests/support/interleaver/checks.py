@@ -241,7 +241,8 @@ def check_rest(world: World) -> None:
 
 def _could_its_group(world: World, pod: Pod) -> bool:
     """Whether all pods of a pod's group could be bound: each is there, and what they need is free at a time, or held by
-    pods of groups that wait too. Places are looked for from the largest on."""
+    pods of groups that wait too, wherever its first pods go. Pods are decided one by one, so a small one may take what
+    only a larger one of its gang cannot do without, over and over (docs/design/0025-pod-groups.md, "Why not more")."""
     scenario = world.scenario
     group = scenario.groups[pod.metadata.name]
     members = [world.server.pods.get(scenario.key(name)) for name, of in scenario.groups.items() if of == group]
@@ -261,9 +262,9 @@ def _could_its_group(world: World, pod: Pod) -> bool:
     taken = Counter(node for claim in others for node, _ in held(claim))
     free = {node: len(devices) - taken[node] for node, devices in scenario.devices.items()}
     lacking = [key for member in members if member and not member.spec.node_name for key in _claims_of(member)]
-    for size in sorted((scenario.claims[key.partition("/")[2]] for key in lacking), reverse=True):
-        node = next((name for name, left in free.items() if left >= size), None)
-        if node is None:
+    for size in sorted(scenario.claims[key.partition("/")[2]] for key in lacking):
+        node = max(free, key=lambda name: free[name])
+        if free[node] < size:
             return False
         free[node] -= size
     return True
