@@ -8,6 +8,7 @@ import pytest
 
 from bench import shown_slices
 from bench.report import as_text
+from dracaena.api.node_status import MOST_PAGES
 
 
 def test_each_reader_is_measured_and_the_worst_case_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,4 +26,4 @@ def test_each_reader_is_measured_and_the_worst_case_named(monkeypatch: pytest.Mo
 def test_the_largest_nodes_are_among_the_cases() -> None:
     cases = dict(shown_slices._cases())
     assert len(cases["as many GPUs as there may be"][0].spec.devices) == 128
-    assert len(cases["more slices than are shown"]) == 128
+    assert len(cases["more slices than are shown"]) == 2 * MOST_PAGES
