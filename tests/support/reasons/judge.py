@@ -69,8 +69,9 @@ class Node:
         return [one for one in self.offered() if one.is_unheld and not (untainted and self.is_kept_off(one))]
 
     def served(self, devices: Sequence[Device], *, tainted: bool = False) -> int:
-        """How many devices the requests get of these at most, each one once."""
-        slots = [one for one in self.asking.requests or () if not one.is_admin for _ in range(one.count)]
+        """How many devices the requests for a number get of these at most, each one once."""
+        requests = [one for one in self.asking.requests or () if not (one.takes_all or one.is_admin)]
+        slots = [one for one in requests for _ in range(one.count)]
         taken: dict[int, int] = {}
 
         def place(slot: int, seen: set[int]) -> bool:
