@@ -40,7 +40,7 @@ PRINTS = {
     "kubectl describe pod train": "GPUsAllocated",
     "kubectl describe pvc": "Pending",
     r"kubectl get pod train -o jsonpath='{.metadata.annotations.gpu\.dracaena\.dev/devices}'": "GPU-",
-    "kubectl get resourceclaim -o yaml": "gpu.dracaena.dev/decision",
+    "kubectl get resourceclaim -o yaml": "driver: decision.gpu.dracaena.dev",
     "kubectl get resourceslices --field-selector=spec.driver=gpu.dracaena.dev": NODE_NAME,
 }
 """What the page says that a command shows, where it says so."""
