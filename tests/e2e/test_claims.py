@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.decisions import decision_in
 from e2e.installation import DRIVER
 from e2e.made_up import CONTROLLER_PORT, FOUR, TWO, MadeUpCluster, devices_of, node_of
 from e2e.pods import (
@@ -89,7 +90,8 @@ def test_a_claim_that_somebody_else_allocated_decides_the_node_of_the_others(mad
     assert made_up.wait_bound(pod) == "b"
     claims = pod_claims(made_up.api, pod)
     assert devices_of(claims["theirs"]) == (("b", made_up.devices("b")[3]),)
-    assert f"{DRIVER}/decision" not in claims["theirs"]["metadata"].get("annotations", {})
+    assert decision_in(claims["theirs"]) is None
+    assert decision_in(claims["ours"]) is not None
     assert len(devices_of(claims["ours"])) == 2
     made_up.check()
 

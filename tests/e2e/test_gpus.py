@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
+from e2e.decisions import decision_in
 from e2e.gpu_pods import annotated, claimed, delete_gpu_pod, delete_gpu_pods, listed, seen_inside
 from e2e.gpus import CONTROL_MINORS, GPU_COUNT, LIBRARIES, LIBRARY_FOLDER, MAJOR
 from e2e.installation import DRIVER, REPOSITORY
@@ -105,9 +107,10 @@ def test_decision_is_on_the_claim(installed: Cluster, templates: dict[int, str])
     create_pod(installed.api, pod)
     seen_inside(installed.api, pod)
     claim = pod_claims(installed.api, pod)["gpus"]
-    decision = claim["metadata"]["annotations"][f"{DRIVER}/decision"]
-    assert 0 < len(decision.encode()) <= 2048
-    assert NODE_NAME in decision
+    decision = decision_in(claim)
+    assert decision is not None
+    assert len(json.dumps(decision, separators=(",", ":"))) <= 2048
+    assert decision["node"] == NODE_NAME
     delete_gpu_pod(installed, pod)
 
 

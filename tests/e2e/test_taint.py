@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
+from e2e.decisions import decision_in
 from e2e.gpu_pods import claimed, delete_gpu_pod, seen_inside
 from e2e.gpus import GPU_COUNT
-from e2e.installation import CONTROLLER_PORT, DRIVER, PLUGIN_PORT, serves
+from e2e.installation import CONTROLLER_PORT, PLUGIN_PORT, serves
 from e2e.kubernetes import WITHOUT_TAINTS
 from e2e.pods import Pod, claim_spec, create_pod, create_template, pod_claims
 from e2e.waiting import eventually
@@ -49,8 +50,7 @@ def test_node_that_opts_out_is_left_to_the_scheduler(installed: Cluster) -> None
         seen = seen_inside(installed.api, pod)
         assert len(seen.numbers) == 2
         assert seen.numbers == claimed(installed, pod)
-        annotations = pod_claims(installed.api, pod)["gpus"]["metadata"].get("annotations", {})
-        assert f"{DRIVER}/decision" not in annotations
+        assert decision_in(pod_claims(installed.api, pod)["gpus"]) is None
         delete_gpu_pod(installed, pod)
     installed.installation.wait_ready()
     wait_taints(installed, GPU_COUNT)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from e2e.decisions import decision_in
 from e2e.gpus import GPU_COUNT
 from e2e.install.chart_cluster import CONTROLLER_S, NAMESPACE, NODE_NAME, ChartCluster
 from e2e.install.pages import commands
@@ -71,7 +72,7 @@ def check(chart: ChartCluster, example: str) -> None:
     chart.kubectl("apply", "--filename", command(readme))
     pods = wait_pods(chart, namespace, "Running", "Succeeded")
     for claim in (claim for claim in chart.api.items(ALL_CLAIMS) if "allocation" in claim.get("status", {})):
-        assert (f"{DRIVER}/decision" in claim["metadata"].get("annotations", {})) == decided
+        assert (decision_in(claim) is not None) == decided
     if example == "job":
         chart.kubectl("wait", "--for=condition=complete", "job/job", "--timeout=90s")
         pods = wait_pods(chart, namespace, "Succeeded", count=3)
