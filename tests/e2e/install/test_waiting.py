@@ -12,6 +12,7 @@ from e2e.installation import DRIVER
 from e2e.pods import CLAIMS, EVENTS, PODS, Pod, claim_spec, create_claim, wait_event
 from e2e.waiting import eventually
 
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"
 
 TAKE_OVER_S = 90.0
@@ -91,10 +92,16 @@ def test_gpus_of_a_pod_whose_node_was_closed_are_free_until_it_opens_again(chart
 def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(chart: ChartCluster) -> None:
     """kube-apiserver compares opaque parameters as bytes, and here they have blanks after `,` and `:`.
 
-    It is the one refusal that comes each time, so the controller is sure to use its right to read a single claim.
+    It is the one refusal that comes each time, so the controller is sure to use its rights to patch and to read a
+    single claim. The claim is of an admin's own class, so the chart does not create it with the finalizer, which would
+    leave nothing to patch but the status.
     """
+    selectors = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
+    device_class = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+    chart.api.create(CLASSES, {**device_class, "metadata": {"name": "own-gpus"}, "spec": {"selectors": selectors}})
     parameters = {"apiVersion": "example.com/v1", "kind": "Parameters"}
     spec = claim_spec(1)
+    spec["devices"]["requests"][0]["exactly"]["deviceClassName"] = "own-gpus"
     spec["devices"]["config"] = [{"opaque": {"driver": "other.example.com", "parameters": parameters}}]
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
     with_blanks = json.dumps({**kind, "metadata": {"name": "unpatchable"}, "spec": spec}).encode()
@@ -103,3 +110,4 @@ def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(chart: C
     chart.api.create(PODS, pod.document())
     wait_event(chart.api, pod, "WaitingForGPUs", "claim default/unpatchable is refused by the API server")
     remove(chart, "unpatchable")
+    chart.api.delete(f"{CLASSES}/own-gpus")
