@@ -26,7 +26,7 @@ from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ShareLimits
 from support.mps_contract import PATIENCE_S, make_folders, speaks_protocol_2, speaks_protocol_3
-from support.mps_mounts import share_memory, unmount_all, why_no_mounts
+from support.mps_mounts import needs_mounts, share_memory, unmount_all
 
 pytestmark = pytest.mark.skipif(
     ControlProgram("/", "/", share_memory(MpsPlaces("/")).enter).missing() is not None,
@@ -82,7 +82,7 @@ exec "$@"
 """What a runtime does for a container of a share, in a mount namespace of its own."""
 
 
-@pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())
+@needs_mounts
 @pytest.mark.parametrize("access", ["rw", "ro"])
 def test_a_client_reaches_its_server_through_its_mounts(
     places: MpsPlaces, gpu: str, access: str, tmp_path: Path
