@@ -62,7 +62,7 @@ def of_unknown_address(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
     """Return each wanted device that may be, or overlap, a device of another claim whose GPU is no longer known: its
-    address was not kept (a broken checkpoint, an older release), and neither the driver nor the vGPU manager has it
+    address was not kept (a broken checkpoint), and neither the driver nor the vGPU manager has it
     now. With the device of that claim and the claim.
     """
     mine_by_hands = [(device, _hands(device)) for device in wanted.devices if not device.admin_access]

@@ -63,15 +63,15 @@ class PreparedDevice:
     parent_uuid: GpuUuid | None = None
     """Of a MIG device: the GPU that it is a part of."""
     index: int | None = None
-    """NVML index of the GPU or parent; None: an older release did not keep it, or the node lacks the device now."""
+    """NVML index of the GPU or parent; None: the node lacks the device now."""
     gpu_instance_id: int | None = None
     """Of a MIG device: its GPU instance, the number by which DCGM knows it. None as for `index`."""
     pci_bus_id: str | None = None
     """Of the GPU or the parent, also of a vGPU's, `dddd:bb:dd.f`; None: not known."""
     start: int | None = None
-    """Of a MIG device: the first memory slice of its GPU instance; None: an older release did not keep it."""
+    """Of a MIG device: the first memory slice of its GPU instance; None: not known."""
     size: int | None = None
-    """Of a MIG device: how many slices that has."""
+    """Of a MIG device: how many slices that has; None: not known."""
     memory_bytes: int | None = None
     """Of a share: the GPU memory that it consumes by the allocation; None: not known, so it counts as all."""
     cores: int = 0
@@ -89,8 +89,7 @@ class PreparedDevice:
     def physical_gpu(self) -> DeviceName:
         """Device name of the whole GPU that this is or is a part of.
 
-        Derived from the device name alone, so it is also known for devices that an older release prepared, or that a
-        broken checkpoint left.
+        Derived from the device name alone, so it is also known for devices that a broken checkpoint left.
         """
         if not self.device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
             return self.device

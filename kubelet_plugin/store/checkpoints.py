@@ -112,7 +112,7 @@ class Checkpoints:
         """Record that this boot has begun; return whether what is found here certainly comes from an earlier one.
 
         It does when an instance starts for the first time in a boot. Without the mark of an earlier boot nothing is
-        certain: a release that leaves no mark may have run in this one.
+        certain: the mark of this one may have been lost.
         """
         now = f"{self.boot_id}\n".encode()
         last = self._marks.read(BOOT_MARK)
@@ -155,8 +155,7 @@ class Checkpoints:
         return self._prepared
 
     def start(self, prepared: PreparedClaim, *, lost: bool = False) -> Checkpoint:
-        """Record that this claim takes its devices. Keeps unknown fields of an older checkpoint, and its effects if it
-        is of this boot.
+        """Record that this claim takes its devices. Keeps the effects of an older checkpoint of this boot.
 
         A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
         `lost`: its checkpoint is gone, and its containers may run.
@@ -200,9 +199,7 @@ class Checkpoints:
         started = Checkpoint(State.STARTED, self.boot_id, prepared)
         if isinstance(old, Checkpoint):
             in_use = old.in_use and old.boot_id == self.boot_id
-            return dataclasses.replace(
-                started, answered=in_use, unknown=old.unknown, unknown_of_devices=old.unknown_of_devices
-            )
+            return dataclasses.replace(started, answered=in_use)
         if isinstance(old, Broken):
             self._keep_broken(old)
             return dataclasses.replace(started, answered=True)

@@ -130,7 +130,7 @@ def test_no_torn_file_stays_when_nobody_asks_for_its_claim(tmp_path: Path, names
 
 @pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"])
 def test_a_checkpoint_that_broke_where_it_may_hold_devices_still_holds_them(tmp_path: Path, boot_id: str) -> None:
-    """In the same boot, and where no instance that marks its boot ran before: a release before that may have."""
+    """In the same boot, and where the mark of the boot is gone."""
     power_cut(tmp_path, "half", FILES[0])
     if boot_id == "boot-2":
         (tmp_path / FILES[1]).unlink()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -22,7 +21,6 @@ from dracaena.kubelet_plugin.claims.last_guard import AllocatedAnewError, Device
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.full_disk import FullDisk
 from support.plugin import (
@@ -394,17 +392,6 @@ def test_a_pod_that_cannot_be_read_does_not_fail_prepare(tmp_path: Path) -> None
     node.pods.add(make_pod())
     node.reporter.reconcile()
     assert [name for name, _ in gpu_lists(node)] == ["pod"]
-
-
-def test_fields_of_a_newer_plugin_survive_a_new_preparation(tmp_path: Path) -> None:
-    node = node_in(tmp_path)
-    node.state.prepare(REFERENCE)
-    loaded = node.checkpoints.load(REFERENCE.uid)
-    assert isinstance(loaded, Checkpoint)
-    newer = dataclasses.replace(loaded, unknown={"profile": "x"}, boot_id="older")
-    (tmp_path / CHECKPOINT).write_bytes(encode_checkpoint(newer))
-    node.state.prepare(REFERENCE)
-    assert json.loads(node.files()[CHECKPOINT])["checkpoint"]["profile"] == "x"
 
 
 def test_no_node_is_looked_at_below_a_driver_root_that_hangs(tmp_path: Path) -> None:
