@@ -11,10 +11,10 @@ the real driver's name. kube-scheduler and kubelet do not look at it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dracaena.api.config.v1alpha1.types import API_VERSION
 from dracaena.api.errors import BadInputError
@@ -68,21 +68,19 @@ _ORDER_ALONE: Final = frozenset(("node_name", "ordinals"))
 """What decides between choices that are equal in all parts."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerUp:
+class RunnerUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The best choice that was not taken."""
 
     node: str
-    devices: tuple[str, ...]
     links: str
     lost_by: str
     """The first part of the order in which it was worse, for example `bandwidth_gb_s`; `node_name` or `ordinals` when
     all parts are equal."""
+    devices: tuple[str, ...] = ()
     score: Parts = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Why a claim holds what it holds. All of a pod's claims are decided together and share the score."""
 
     node: str
@@ -98,25 +96,7 @@ class Decision:
     """Whether something was left out to stay below MAX_BYTES."""
 
 
-class _RunnerUpDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    node: str
-    links: str
-    lost_by: str
-    devices: tuple[str, ...] = ()
-    score: Parts = ()
-
-
-class _DecisionDocument(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    node: str
-    links: str
-    score: Parts
-    pod_devices: int
-    runner_up: _RunnerUpDocument | None = None
-    others: tuple[tuple[str, int], ...] = ()
-    cut: bool = False
-
-
-class _TypedDocument(_DecisionDocument, frozen=True, rename="camel", kw_only=True):
+class _Typed(msgspec.Struct, rename="camel"):
     api_version: str
     kind: str
 
@@ -163,27 +143,19 @@ def encode_decision(decision: Decision) -> msgspec.Raw:
 def decode_decision(parameters: msgspec.Raw | bytes) -> Decision:
     """Read the parameters. Raises BadInputError if they are no decision, or of a later version."""
     try:
-        document = msgspec.json.decode(parameters, type=_TypedDocument)
+        typed = msgspec.json.decode(parameters, type=_Typed)
+        if (typed.api_version, typed.kind) == (API_VERSION, KIND):
+            return msgspec.json.decode(parameters, type=Decision)
     except msgspec.DecodeError as error:
         raise BadInputError(f"the decision in status.allocation does not decode: {error}") from error
-    if (document.api_version, document.kind) != (API_VERSION, KIND):
-        found = f"{document.kind} of {document.api_version}"
-        raise BadInputError(f"the decision in status.allocation is a {found}, expected {KIND} of {API_VERSION}")
-    second = document.runner_up
-    return Decision(
-        node=document.node,
-        links=document.links,
-        score=document.score,
-        pod_devices=document.pod_devices,
-        runner_up=RunnerUp(second.node, second.devices, second.links, second.lost_by, second.score) if second else None,
-        others=document.others,
-        cut=document.cut,
+    raise BadInputError(
+        f"the decision in status.allocation is a {typed.kind} of {typed.api_version}, expected {KIND} of {API_VERSION}"
     )
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
     """Return the decision for programs, whole: the fields of the parameters, scores and reasons as objects."""
-    document: dict[str, Any] = msgspec.to_builtins(_document(decision))
+    document: dict[str, Any] = msgspec.to_builtins(decision)
     document["score"] = dict(decision.score)
     if decision.runner_up is not None:
         document["runnerUp"]["score"] = dict(decision.runner_up.score)
@@ -268,23 +240,8 @@ def _lost(second: RunnerUp) -> str:
     return worse if value is None else f"{worse}: {value_in_words(second.lost_by, value)}"
 
 
-def _document(decision: Decision) -> _DecisionDocument:
-    second = decision.runner_up
-    return _DecisionDocument(
-        node=decision.node,
-        links=decision.links,
-        score=decision.score,
-        pod_devices=decision.pod_devices,
-        runner_up=_RunnerUpDocument(second.node, second.links, second.lost_by, second.devices, second.score)
-        if second
-        else None,
-        others=decision.others,
-        cut=decision.cut,
-    )
-
-
 def _typed(decision: Decision) -> dict[str, Any]:
-    return {"apiVersion": API_VERSION, "kind": KIND, **msgspec.to_builtins(_document(decision))}
+    return {"apiVersion": API_VERSION, "kind": KIND, **msgspec.to_builtins(decision)}
 
 
 def _ever_shorter(decision: Decision) -> Iterator[Decision]:

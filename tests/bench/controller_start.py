@@ -258,7 +258,7 @@ def _put_job(api: InMemoryApi, name: str, node: str, devices: list[str]) -> None
         links="1 pair NV12",
         score=tuple((f"part_{place}_gb_s", 100 + place) for place in range(12)),
         pod_devices=len(devices),
-        runner_up=RunnerUp(node, tuple(devices), "1 pair NV12", "bandwidth_gb_s"),
+        runner_up=RunnerUp(node, "1 pair NV12", "bandwidth_gb_s", tuple(devices)),
     )
     held = decided(holding(claim(name, request(count=len(devices))), node, *devices), decision)
     stored = msgspec.json.decode(msgspec.json.encode(held))

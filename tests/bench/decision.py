@@ -186,7 +186,7 @@ class World:
             links="6 pairs NV12",
             score=tuple((f"part_{place}_gb_s", 100 + place) for place in range(12)),
             pod_devices=len(devices),
-            runner_up=RunnerUp(node, tuple(devices), "6 pairs NV12", "bandwidth_gb_s"),
+            runner_up=RunnerUp(node, "6 pairs NV12", "bandwidth_gb_s", tuple(devices)),
         )
         held = decided(holding(claim(name, request(count=len(devices))), node, *devices), decision)
         stored = as_watched(msgspec.json.decode(msgspec.json.encode(held)), ResourceClaim)

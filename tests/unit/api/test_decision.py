@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dracaena.api.decision import (
     MAX_BYTES,
@@ -141,7 +140,7 @@ def test_what_compares_nodes_is_told_in_words() -> None:
     ],
 )
 def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) -> None:
-    second = RunnerUp("b", (), "one GPU", "damage_8_gb_s", (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
+    second = RunnerUp("b", "one GPU", "damage_8_gb_s", (), (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
     one = Decision("a", "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
     assert describe(one) == f"1 of the GPUs of a: one GPU; {words}"
     assert describe_one_gpu(replace(one, others=(("with fewer than 8 free GPUs", 3),))) == describe(one)
@@ -152,7 +151,7 @@ def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) ->
     [("bandwidth_gb_s", "worse in bandwidth"), ("damage_8_gb_s", "worse in damage to groups of 8")],
 )
 def test_a_next_best_whose_score_was_cut_is_still_said_to_be_worse(lost_by: str, words: str) -> None:
-    second = RunnerUp("b", (), "one GPU", lost_by)
+    second = RunnerUp("b", "one GPU", lost_by)
     assert describe(replace(DECISION, runner_up=second)).partition("on b, ")[2].startswith(words)
 
 

@@ -27,7 +27,7 @@ NODES = ("a", "b")
 
 def note(node: str, *devices: str) -> str:
     """What an older version of this program wrote, or anybody else, into an annotation of a claim."""
-    second = RunnerUp(node, devices, "", "node_name")
+    second = RunnerUp(node, "", "node_name", devices)
     return bytes(encode_decision(Decision(node, "", (), len(devices), second))).decode()
 
 

@@ -36,7 +36,7 @@ from support.shares import holding_share, in_shares
 FOUR = machine("four", blocks(2, 2, inside="NV12", outside="SYS"), product_name='<b>"T4"</b>\n\x1b[31m')
 DECISION = Decision(
     "n", "1 pair NV12", (("bandwidth_gb_s", 300), ("numa_nodes", 1)), 2,
-    RunnerUp("m", ("gpu-y",), "1 pair SYS", "bandwidth_gb_s", (("bandwidth_gb_s", 20),)),
+    RunnerUp("m", "1 pair SYS", "bandwidth_gb_s", ("gpu-y",), (("bandwidth_gb_s", 20),)),
 )  # fmt: skip
 
 
