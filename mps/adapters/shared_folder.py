@@ -16,19 +16,12 @@ from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
 from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.mps.adapters.selinux import label_folder
 from dracaena.mps.planning.places import MpsPlaces
-from dracaena.mps.planning.state import ComputeMode, ModeJournal, PipesState
+from dracaena.mps.planning.state import ModeJournal, PipesState
 from dracaena.mps.planning.wants import ReadRequest
 from dracaena.mps.protocol.v3 import gpu_of
 
 _PIPE_MODE = 0o755
 """Clients of any user traverse it; only root creates names in it."""
-
-
-class _JournalFile(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = 1
-    gpu: str
-    boot_id: str
-    previous: str
 
 
 class SharedFolder:
@@ -134,16 +127,15 @@ class SharedFolder:
             try:
                 data = self._journal.read(name)
                 if data is not None:
-                    entry = msgspec.json.decode(data, type=_JournalFile)
-                    found[entry.gpu] = ModeJournal(entry.gpu, entry.boot_id, ComputeMode[entry.previous])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+                    entry = msgspec.json.decode(data, type=ModeJournal)
+                    found[entry.gpu] = entry
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._journal.remove(name)
         return found
 
     def write_journal(self, entry: ModeJournal) -> None:
         """See MpsFiles."""
-        document = _JournalFile(gpu=entry.gpu, boot_id=entry.boot_id, previous=entry.previous.name)
-        self._journal.write(entry.gpu + mps.SUFFIX, msgspec.json.encode(document))
+        self._journal.write(entry.gpu + mps.SUFFIX, msgspec.json.encode(entry))
 
     def remove_journal(self, gpu: str) -> None:
         """See MpsFiles."""

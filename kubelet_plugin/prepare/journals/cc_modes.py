@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import msgspec
-
-from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
+from dracaena.kubelet_plugin.prepare.journals.document import decode_record, encode_record
 
 VERSION: Final = 1
 
@@ -71,64 +69,21 @@ class CcModeJournal:
     asking: bool = False
     """Whether the modes of unused GPUs are being read: no claim may get one of these meanwhile."""
 
-    def without_a_boot(self) -> CcModeJournal:
-        """Return the part of this that still holds in another boot."""
+    def in_boot(self, boot_id: str) -> CcModeJournal:
+        """Return the part of this that holds in a boot, which may be another one."""
+        if boot_id == self.boot_id:
+            return self
         change = self.change
         if change is not None:
             change = None if change.step is ModeStep.UNBINDING else replace(change, drivers={})
-        return CcModeJournal(self.boot_id, change=change)
-
-
-class _ChangeDocument(msgspec.Struct, omit_defaults=True):
-    mode: str
-    step: ModeStep
-    drivers: dict[str, str] = {}
-    before: dict[str, str] = {}
-    problem: str = ""
-    refused: str = ""
-
-
-class _RefusalDocument(msgspec.Struct):
-    mode: str
-    problem: str
-
-
-class _CcModesDocument(JournalDocument, omit_defaults=True):
-    modes: dict[str, str] = msgspec.field(default_factory=dict)
-    change: _ChangeDocument | None = None
-    refused: _RefusalDocument | None = None
-    asking: bool = False
+        return CcModeJournal(boot_id, change=change)
 
 
 def encode_cc_modes(journal: CcModeJournal) -> bytes:
     """Return the file's content."""
-    change, refused = journal.change, journal.refused
-    document = _CcModesDocument(
-        VERSION,
-        journal.boot_id,
-        dict(sorted(journal.modes.items())),
-        None
-        if change is None
-        else _ChangeDocument(
-            change.mode, change.step, dict(change.drivers), dict(change.before), change.problem, change.refused
-        ),
-        None if refused is None else _RefusalDocument(refused.mode, refused.problem),
-        journal.asking,
-    )
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    return encode_record(journal, VERSION)
 
 
 def decode_cc_modes(data: bytes, boot_id: str) -> CcModeJournal:
     """Read a file in a boot. Raises ValueError if it cannot be read."""
-    document = read_document(data, _CcModesDocument, VERSION)
-    change, refused = document.change, document.refused
-    journal = CcModeJournal(
-        boot_id,
-        document.modes,
-        None
-        if change is None
-        else ModeChange(change.mode, change.step, change.drivers, change.before, change.problem, change.refused),
-        None if refused is None else RefusedMode(refused.mode, refused.problem),
-        document.asking,
-    )
-    return journal if document.boot_id == boot_id else journal.without_a_boot()
+    return decode_record(data, CcModeJournal, VERSION).in_boot(boot_id)

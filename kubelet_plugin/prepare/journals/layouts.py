@@ -6,7 +6,7 @@ journal of MIG layouts; vgpu_layouts has that of vGPU layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
@@ -15,7 +15,12 @@ import msgspec
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
+from dracaena.kubelet_plugin.prepare.journals.document import (
+    JournalDocument,
+    encode_record,
+    read_document,
+    read_fields,
+)
 
 VERSION: Final = 1
 
@@ -42,16 +47,28 @@ class LayoutJournal(Generic[R]):
         return replace(self, gpus={name: each for name, each in gpus.items() if each != self.empty})
 
 
+class _LayoutsDocument(JournalDocument):
+    gpus: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class JournalForm(Generic[R]):
-    """How one kind of journal is written."""
+    """How the journal of one kind of layouts is written: its GPUs have the fields of their records."""
 
     file: str
     """Name of the file."""
     empty: R
-    encode: Callable[[LayoutJournal[R]], bytes]
-    decode: Callable[[bytes, str], LayoutJournal[R]]
-    """Reads a document in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
+    """The empty record, a dataclass."""
+
+    def encode(self, journal: LayoutJournal[R]) -> bytes:
+        """Return the file's content."""
+        return encode_record({"boot_id": journal.boot_id, "gpus": journal.gpus}, VERSION)
+
+    def decode(self, data: bytes, boot_id: str) -> LayoutJournal[R]:
+        """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
+        document = read_document(data, _LayoutsDocument, VERSION)
+        gpus = {gpu: read_fields(record, type(self.empty)) for gpu, record in document.gpus.items()}
+        return LayoutJournal(boot_id, self.empty, gpus if document.boot_id == boot_id else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class MadeInstance:
     number: int | None = None
     """The driver's number. None: it was requested, and may have been made."""
     uuid: str | None = None
-    """UUID of its MIG device. None: not known yet, or the journal is of a plugin that did not record it."""
+    """UUID of its MIG device. None: not known yet."""
 
     @property
     def placement(self) -> MigPlacement:
@@ -108,61 +125,4 @@ class GpuRecord:
         return replace(self, made=tuple(each for each in self.made if each != gone))
 
 
-class _LayoutDocument(msgspec.Struct):
-    name: str
-    enabled: bool
-    counts: dict[str, int]
-
-
-class _InstanceDocument(msgspec.Struct, omit_defaults=True):
-    profile: str
-    start: int
-    size: int
-    number: int | None = None
-    uuid: str | None = None
-
-
-class _GpuDocument(msgspec.Struct, omit_defaults=True):
-    changing: _LayoutDocument | None = None
-    made: tuple[_InstanceDocument, ...] = ()
-
-
-class _LayoutsDocument(JournalDocument):
-    gpus: dict[str, _GpuDocument] = msgspec.field(default_factory=dict)
-
-
-def encode_journal(journal: LayoutJournal[GpuRecord]) -> bytes:
-    """Return the file's content."""
-    gpus = {
-        uuid: _GpuDocument(
-            None if record.changing is None else _layout(record.changing),
-            tuple(
-                _InstanceDocument(each.profile, each.start, each.size, each.number, each.uuid) for each in record.made
-            ),
-        )
-        for uuid, record in sorted(journal.gpus.items())
-    }
-    return msgspec.json.format(msgspec.json.encode(_LayoutsDocument(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
-
-
-def decode_journal(data: bytes, boot_id: str) -> LayoutJournal[GpuRecord]:
-    """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-    document = read_document(data, _LayoutsDocument, VERSION)
-    if document.boot_id != boot_id:
-        return LayoutJournal(boot_id, GpuRecord())
-    return LayoutJournal(boot_id, GpuRecord(), {uuid: _record(each) for uuid, each in document.gpus.items()})
-
-
-MIG_JOURNAL: Final = JournalForm("mig-layouts", GpuRecord(), encode_journal, decode_journal)
-
-
-def _layout(layout: GpuLayout) -> _LayoutDocument:
-    return _LayoutDocument(layout.name, layout.enabled, dict(layout.counts))
-
-
-def _record(found: _GpuDocument) -> GpuRecord:
-    changing = found.changing
-    return GpuRecord(
-        None if changing is None else GpuLayout(changing.name, changing.enabled, changing.counts),
-        tuple(MadeInstance(each.profile, each.start, each.size, each.number, each.uuid) for each in found.made),
-    )
+MIG_JOURNAL: Final = JournalForm("mig-layouts", GpuRecord())

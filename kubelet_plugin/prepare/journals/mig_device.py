@@ -6,13 +6,10 @@ a boot, so a record of another one is meaningless.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
-from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document, read_fields
+from dracaena.kubelet_plugin.prepare.journals.document import decode_record, encode_record
 
 VERSION: Final = 1
 
@@ -35,10 +32,9 @@ class MigDeviceRecord:
 
 def encode_mig_device(record: MigDeviceRecord) -> bytes:
     """Return the file's content."""
-    return msgspec.json.encode({"version": VERSION, **dataclasses.asdict(record)}) + b"\n"
+    return encode_record(record, VERSION)
 
 
 def decode_mig_device(data: bytes) -> MigDeviceRecord:
     """Read a file. Raises ValueError if it is not one of ours."""
-    read_document(data, JournalDocument, VERSION)
-    return read_fields(data, MigDeviceRecord)
+    return decode_record(data, MigDeviceRecord, VERSION)

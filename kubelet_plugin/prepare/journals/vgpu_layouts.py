@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
-
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout, VgpuOnGpu
-from dracaena.kubelet_plugin.prepare.journals.document import JournalDocument, read_document
-from dracaena.kubelet_plugin.prepare.journals.layouts import (
-    VERSION,
-    JournalForm,
-    LayoutJournal,
-)
+from dracaena.kubelet_plugin.prepare.journals.layouts import JournalForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,65 +48,5 @@ class VgpuRecord:
 
 NOTHING_KNOWN: Final = VgpuRecord()
 
-
-class _VgpuLayoutDocument(msgspec.Struct):
-    name: str
-    counts: dict[str, int]
-
-
-class _VgpuDocument(msgspec.Struct):
-    identity: str
-    type_name: str
-    type_id: str
-
-
-class _VgpuGpuDocument(msgspec.Struct, omit_defaults=True):
-    changing: _VgpuLayoutDocument | None = None
-    made: tuple[_VgpuDocument, ...] = ()
-    before: tuple[_VgpuDocument, ...] | None = None
-
-
-class _VgpuLayoutsDocument(JournalDocument):
-    gpus: dict[str, _VgpuGpuDocument] = msgspec.field(default_factory=dict)
-    """By PCI address."""
-
-
-def encode_vgpu_journal(journal: LayoutJournal[VgpuRecord]) -> bytes:
-    """Return the file's content."""
-    gpus = {
-        address: _VgpuGpuDocument(
-            None
-            if record.changing is None
-            else _VgpuLayoutDocument(record.changing.name, dict(record.changing.counts)),
-            _written(record.made),
-            None if record.before is None else _written(record.before),
-        )
-        for address, record in sorted(journal.gpus.items())
-    }
-    return (
-        msgspec.json.format(msgspec.json.encode(_VgpuLayoutsDocument(VERSION, journal.boot_id, gpus)), indent=1) + b"\n"
-    )
-
-
-def decode_vgpu_journal(data: bytes, boot_id: str) -> LayoutJournal[VgpuRecord]:
-    """Read a file in a boot; one of another boot is empty. Raises ValueError if it cannot be read."""
-    document = read_document(data, _VgpuLayoutsDocument, VERSION)
-    if document.boot_id != boot_id:
-        return LayoutJournal(boot_id, NOTHING_KNOWN)
-    return LayoutJournal(boot_id, NOTHING_KNOWN, {address: _record(each) for address, each in document.gpus.items()})
-
-
-VGPU_JOURNAL: Final = JournalForm("vgpu-layouts", NOTHING_KNOWN, encode_vgpu_journal, decode_vgpu_journal)
-
-
-def _record(found: _VgpuGpuDocument) -> VgpuRecord:
-    changing = None if found.changing is None else VgpuLayout(found.changing.name, found.changing.counts)
-    return VgpuRecord(changing, _read(found.made), None if found.before is None else _read(found.before))
-
-
-def _written(vgpus: Iterable[OurVgpu]) -> tuple[_VgpuDocument, ...]:
-    return tuple(_VgpuDocument(each.identity, each.type_name, each.type_id) for each in vgpus)
-
-
-def _read(vgpus: Iterable[_VgpuDocument]) -> tuple[OurVgpu, ...]:
-    return tuple(OurVgpu(each.identity, each.type_name, each.type_id) for each in vgpus)
+VGPU_JOURNAL: Final = JournalForm("vgpu-layouts", NOTHING_KNOWN)
+"""Its GPUs go by their PCI addresses."""

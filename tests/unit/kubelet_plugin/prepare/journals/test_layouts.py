@@ -9,11 +9,10 @@ from dracaena.api.mig_geometry import MigPlacement
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.prepare.journals.layouts import (
+    MIG_JOURNAL,
     GpuRecord,
     LayoutJournal,
     MadeInstance,
-    decode_journal,
-    encode_journal,
 )
 from support.mig_geometries import H100_80GB
 
@@ -37,24 +36,18 @@ def test_what_is_written_is_read_again() -> None:
     rng = random.Random(1)
     for _ in range(100):
         journal = at_random(rng)
-        assert decode_journal(encode_journal(journal), "boot-1") == journal
-
-
-def test_a_journal_of_before_uuids_were_written_is_read() -> None:
-    made = b'[{"profile": "1g.10gb", "start": 2, "size": 1, "number": 5}]'
-    old = b'{"version": 1, "boot_id": "boot-1", "gpus": {"GPU-1": {"made": %s}}}' % made
-    assert decode_journal(old, "boot-1").of("GPU-1").made == (MadeInstance("1g.10gb", 2, 1, 5, None),)
+        assert MIG_JOURNAL.decode(MIG_JOURNAL.encode(journal), "boot-1") == journal
 
 
 def test_a_journal_of_another_boot_says_nothing() -> None:
     journal = LayoutJournal("boot-1", GpuRecord()).having("GPU-1", GpuRecord(made=(MadeInstance("1g.10gb", 0, 1, 1),)))
-    assert decode_journal(encode_journal(journal), "boot-2") == LayoutJournal("boot-2", GpuRecord())
+    assert MIG_JOURNAL.decode(MIG_JOURNAL.encode(journal), "boot-2") == LayoutJournal("boot-2", GpuRecord())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"version": 2, "boot_id": "boot-1"}', b'{"version": 1}', b"[" * 9_999])
 def test_what_is_no_journal_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        decode_journal(data, "boot-1")
+        MIG_JOURNAL.decode(data, "boot-1")
 
 
 def test_a_gpu_of_which_nothing_is_known_is_left_out() -> None:

@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OurVgpu, VgpuLayout
 from dracaena.kubelet_plugin.prepare.journals.layouts import LayoutJournal
-from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import (
-    NOTHING_KNOWN,
-    VgpuRecord,
-    decode_vgpu_journal,
-    encode_vgpu_journal,
-)
+from dracaena.kubelet_plugin.prepare.journals.vgpu_layouts import NOTHING_KNOWN, VGPU_JOURNAL, VgpuRecord
 
 NAMES = st.text("abc-0:.", min_size=1, max_size=8)
 LAYOUTS = st.builds(VgpuLayout, NAMES, st.dictionaries(NAMES, st.integers(1, 9), max_size=3))
@@ -24,8 +19,8 @@ def test_what_is_written_is_read_again_in_the_same_boot_and_says_nothing_in_anot
     gpus: dict[str, VgpuRecord],
 ) -> None:
     journal = LayoutJournal("boot-1", NOTHING_KNOWN, gpus)
-    assert decode_vgpu_journal(encode_vgpu_journal(journal), "boot-1") == journal
-    assert decode_vgpu_journal(encode_vgpu_journal(journal), "boot-2").gpus == {}
+    assert VGPU_JOURNAL.decode(VGPU_JOURNAL.encode(journal), "boot-1") == journal
+    assert VGPU_JOURNAL.decode(VGPU_JOURNAL.encode(journal), "boot-2").gpus == {}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +30,7 @@ def test_what_is_written_is_read_again_in_the_same_boot_and_says_nothing_in_anot
 )  # fmt: skip
 def test_what_cannot_be_read_is_told(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        decode_vgpu_journal(data, "boot-1")
+        VGPU_JOURNAL.decode(data, "boot-1")
 
 
 def test_a_vgpu_is_noted_once_and_forgotten() -> None:
