@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,10 @@ from dracaena.exporter.series.readings import (
     GpuReading,
     MigInstance,
 )
-from dracaena.kubelet_plugin.adapters.nvml.health import GONE, NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml.library import NO_TEXT, NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml.events import NvmlEvents
+from dracaena.kubelet_plugin.adapters.nvml.library import GONE, GPU_DRIVER, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
-from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
+from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
@@ -79,7 +79,7 @@ class NvmlDevices:
         self._clock = clock or SystemClock()
         self._opened_s = self._clock.monotonic()
         self._is_whole = True  # whether all GPUs answered the last time
-        self._health = NvmlHealth(library)
+        self._events = NvmlEvents(library)
         let_go = library.before_close
         self._gpm = GpmSamples()
 
@@ -93,25 +93,20 @@ class NvmlDevices:
         self._never: set[tuple[str, str]] = set()
         self._xids: dict[str, int] = {}
         self._utilization_us: dict[str, int] = {}
-        self._doing: dict[int, str] = {}
-        """Thread → the call that it is in, the oldest first."""
 
     def read(self, wanted: Collection[GpuQuantity]) -> DriverReading:
         """See DeviceSource. A GPU that is lost during the reading keeps what it had reported before that."""
         try:
-            self._doing[threading.get_ident()] = "nvmlInit"
             if not self._is_whole and self._clock.monotonic() - self._opened_s >= REOPEN_S:
                 self._library.close()
             self._library.open()
             if GpuQuantity.LAST_XID in wanted:
-                self._health.watch()
+                self._events.watch()
             self._begin_session()
             return self._read(frozenset(wanted))
         except NvmlError:
             self._library.close()
             raise
-        finally:
-            self._doing.pop(threading.get_ident(), None)
 
     def obey(self) -> None:
         """See DeviceSource."""
@@ -119,7 +114,7 @@ class NvmlDevices:
 
     def doing(self) -> str:
         """See DeviceSource."""
-        return next(iter(list(self._doing.values())), "") or self._health.doing
+        return self._library.doing()
 
     def close(self) -> None:
         """See DeviceSource."""
@@ -131,18 +126,16 @@ class NvmlDevices:
             self._known, self._never, self._utilization_us = {}, set(), {}
 
     def _read(self, wanted: frozenset[GpuQuantity]) -> DriverReading:
-        self._doing[threading.get_ident()] = "nvmlDeviceGetCount"
-        with self._library.needed("nvmlDeviceGetCount", "how many GPUs there are"):
-            count: int = pynvml.nvmlDeviceGetCount()
+        count = self._library.needed("how many GPUs there are", pynvml.nvmlDeviceGetCount)
         if GpuQuantity.LAST_XID in wanted:
-            self._xids.update({event.uuid: event.xid for event in self._health.events() if event.xid is not None})
+            self._xids.update({event.uuid: event.xid for event in self._events.events() if event.xid is not None})
         known = [each for each in (self._gpu(index) for index in range(count)) if each is not None]
         if count and not known:
             raise NvmlError("the NVIDIA driver names none of its GPUs")
         gpus = tuple(self._spread([partial(self._reading, index, gpu, wanted) for index, gpu in known]))
         self._is_whole = len(known) == count and not any(gpu.lost for gpu in gpus)
         self._gpm.keep(frozenset(key for gpu in gpus for key in _gpm_keys(gpu)))
-        version = self._ask("driver", pynvml.nvmlSystemGetDriverVersion)
+        version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion)
         return DriverReading(self._session, version or "", gpus, unnamed=count - len(known))
 
     def _gpu(self, index: int) -> tuple[int, _OpenDevice] | None:
@@ -181,7 +174,7 @@ class NvmlDevices:
         lost = ""
         with self._watch_for_loss(gpu.uuid) as losses:
             self._add_numbers(values, gpu, wanted)
-            if self._ask(gpu.uuid, pynvml.nvmlDeviceGetMigMode, gpu.handle, default=[0])[0]:
+            if (self._ask(gpu.uuid, pynvml.nvmlDeviceGetMigMode, gpu.handle) or (0,))[0]:
                 mig = self._mig_instances(index, gpu, wanted)
             else:
                 processes = self._processes(gpu.uuid, gpu.handle)
@@ -224,7 +217,7 @@ class NvmlDevices:
         return True
 
     def _mig_instances(self, index: int, gpu: _OpenDevice, wanted: frozenset[GpuQuantity]) -> tuple[MigInstance, ...]:
-        def ask(device: str, call: Any, *arguments: Any, expected: Collection[int] = ()) -> Any:
+        def ask(device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
             return self._ask(device, call, *arguments, expected=expected, remember=False)
 
         handles = self._mig_handles(gpu)
@@ -274,8 +267,8 @@ class NvmlDevices:
         """Return the mean use of the SMs by each process since the last reading; empty if nothing ran."""
         call = pynvml.nvmlDeviceGetProcessUtilization
         since_us = self._utilization_us.get(gpu.uuid, 0)
-        samples = self._ask(gpu.uuid, call, gpu.handle, since_us, expected=_NOTHING, default=())
-        if samples is None or (gpu.uuid, call.__name__) in self._never:
+        samples = self._ask(gpu.uuid, call, gpu.handle, since_us, expected=_NOTHING) or ()
+        if (gpu.uuid, call.__name__) in self._never:
             return None
         fresh = [sample for sample in samples if sample.timeStamp > since_us]
         if fresh:
@@ -287,34 +280,23 @@ class NvmlDevices:
         device: str,
         call: Callable[..., Any],
         *arguments: Any,
-        expected: Collection[int] = (),
-        default: Any = None,
+        expected: AbstractSet[int] = frozenset(),
         named: str = "",
         remember: bool = True,
     ) -> Any:
-        """Return the answer of one call, `default` if there is none. A call that can never be answered is not repeated
-        in this session. Raises _GpuGoneError if the GPU is lost.
+        """Return the answer of one call, None if there is none. A call that can never be answered is not repeated in
+        this session. Raises _GpuGoneError if the GPU is lost.
         """
-        name = named or call.__name__
-        if (device, name) in self._never:
-            return default
-        me = threading.get_ident()
-        self._doing[me] = f"{name} of {device}"
-        try:
-            return call(*arguments)
-        except pynvml.NVMLError as error:
-            if error.value in expected:
-                return default
-            self._library.note(name, error_name(error))
-            if error.value in GONE:
-                raise _GpuGoneError(f"{name} says {error_name(error)}") from error
-            if remember and error_name(error) in LASTING:
-                self._never.add((device, name))
-        except (UnicodeDecodeError, KeyError):  # an undecodable text, or a value of an unknown type
-            self._library.note(name, NO_TEXT)
-        finally:
-            del self._doing[me]
-        return default
+
+        def refused(question: LeftOut, code: int | None) -> None:
+            if code in GONE:
+                raise _GpuGoneError(f"{question.call} says {question.reason}")
+            if remember and not question.may_pass:
+                self._never.add((device, question.call))
+
+        if (device, named or call.__name__) in self._never:
+            return None
+        return self._library.ask(device, call, *arguments, expected=expected, refused=refused, named=named)
 
 
 def _means(samples: Iterable[Any]) -> Mapping[int, float]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import pynvml
 
 from dracaena.api.confidential import CC_ENABLED_MODES
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml.library import GPU_DRIVER, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, cc_mode
 from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
-
-T = TypeVar("T")
 
 _READY = {
     pynvml.NVML_CC_ACCEPTING_CLIENT_REQUESTS_FALSE: False,
@@ -24,20 +19,12 @@ def confidential_state(library: NvmlLibrary) -> ConfidentialState:
     """Return the state as the driver reports it now, in two calls of microseconds. A refused answer is None, and so is
     the ready state in modes where it is meaningless, since the driver says "not ready" then. NVML must be open.
     """
-    state = _ask(library, pynvml.nvmlSystemGetConfComputeState)
+    state = library.ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeState)
     facts = ConfidentialFacts()
     if state is not None:
         facts = ConfidentialFacts(feature=int(state.ccFeature), dev_tools=int(state.devToolsMode))
     mode = cc_mode(facts)
     if mode not in CC_ENABLED_MODES:
         return ConfidentialState(mode)
-    ready = _ask(library, pynvml.nvmlSystemGetConfComputeGpusReadyState)
+    ready = library.ask(GPU_DRIVER, pynvml.nvmlSystemGetConfComputeGpusReadyState)
     return ConfidentialState(mode, None if ready is None else _READY.get(int(ready)))
-
-
-def _ask(library: NvmlLibrary, call: Callable[[], T]) -> T | None:
-    try:
-        return call()
-    except pynvml.NVMLError as error:
-        library.note(call.__name__, error_name(error))
-        return None

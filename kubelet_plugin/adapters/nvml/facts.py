@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 import pynvml
 
 from dracaena.api.mig_geometry import MigProfile
-from dracaena.kubelet_plugin.adapters.nvml.library import NO_TEXT, NvmlError, NvmlLibrary, error_name
+from dracaena.kubelet_plugin.adapters.nvml.library import (
+    GPU_DRIVER,
+    NO_TEXT,
+    NvmlError,
+    NvmlLibrary,
+    error_name,
+)
 from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
 from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.adapters.nvml.vgpu_types import VgpuTypeReader
@@ -31,8 +37,6 @@ from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 
 T = TypeVar("T")
 
-GPU_DRIVER = "driver"
-
 _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
 
@@ -46,7 +50,7 @@ class _AnsweringGpu:
 
 
 class NvmlReader:
-    """Reads everything. One thread at a time; others may read `doing`, the call that runs right now."""
+    """Reads everything. One thread at a time."""
 
     def __init__(self, library: NvmlLibrary, *, mig_profiles: bool = False, module_ids: bool = False) -> None:
         """`mig_profiles`: also ask how each GPU can be divided, until that is known; `module_ids`: also ask where each
@@ -58,7 +62,6 @@ class NvmlReader:
         self._profiles_of: str | None = None
         """Version of the driver that told them."""
         self._left_out: dict[LeftOut, None] = {}
-        self.doing = ""
 
     def read(self) -> MachineFacts:
         """Return the facts without what sysfs adds. Cost: some hundred calls of microseconds each.
@@ -68,15 +71,12 @@ class NvmlReader:
         answer, they are left out and recorded; NVML stays open, for the events of the others.
         """
         self._left_out = {}
-        self.doing = "nvmlInit"
         try:
             self._library.open()
             return self._read()
         except NvmlError:
             self._library.close()
             raise
-        finally:
-            self.doing = ""
 
     def vgpu_types(self, gpu: GpuFacts) -> Mapping[str, VgpuTypeFacts]:
         """Return the vGPU types that the driver knows for a GPU that it listed just now, by number; none if it does not
@@ -113,9 +113,7 @@ class NvmlReader:
         )
 
     def _gpus(self) -> list[_AnsweringGpu]:
-        self.doing = "nvmlDeviceGetCount"
-        with self._library.needed(self.doing, "how many GPUs there are"):
-            count: int = pynvml.nvmlDeviceGetCount()
+        count = self._library.needed("how many GPUs there are", pynvml.nvmlDeviceGetCount)
         gpus, refusals = [], []
         for index in range(count):
             try:
@@ -123,7 +121,7 @@ class NvmlReader:
             except NvmlError as error:
                 refusals.append(error)
                 reason = error_name(pynvml.NVMLError(error.code)) if error.code is not None else NO_TEXT
-                self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
+                self._left_out[LeftOut(f"GPU {index}", error.call, reason)] = None
         if refusals and not gpus:
             raise refusals[0]
         return gpus
@@ -131,12 +129,8 @@ class NvmlReader:
     def _gpu(self, index: int) -> _AnsweringGpu:
         """Read one GPU. Raises NvmlError without handle or UUID: then it cannot be a device."""
         device = f"GPU {index}"
-        self.doing = "nvmlDeviceGetHandleByIndex"
-        with self._library.needed(self.doing, f"the handle of {device}"):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        self.doing = "nvmlDeviceGetUUID"
-        with self._library.needed(self.doing, f"the UUID of {device}"):
-            identity: str = pynvml.nvmlDeviceGetUUID(handle)
+        handle = self._library.needed(f"the handle of {device}", pynvml.nvmlDeviceGetHandleByIndex, index)
+        identity: str = self._library.needed(f"the UUID of {device}", pynvml.nvmlDeviceGetUUID, handle)
         memory = self._ask(device, pynvml.nvmlDeviceGetMemoryInfo, handle)
         mig_mode = self._ask(device, pynvml.nvmlDeviceGetMigMode, handle)
         memory_bytes = int(memory.total) if memory is not None else None
@@ -185,7 +179,7 @@ class NvmlReader:
         links = []
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             try:
-                state = self._call(device, pynvml.nvmlDeviceGetNvLinkState, handle, link)
+                state = self._library.call(device, pynvml.nvmlDeviceGetNvLinkState, handle, link)
             except pynvml.NVMLError as error:
                 if error.value in _NO_SUCH_LINK:
                     continue
@@ -264,18 +258,10 @@ class NvmlReader:
         self, device: str, call: Callable[..., T], *arguments: Any, expected: AbstractSet[int] = frozenset()
     ) -> T | None:
         """Return the answer of one call. A refusal gives None, and is recorded unless its code is an expected one."""
-        try:
-            return self._call(device, call, *arguments)
-        except pynvml.NVMLError as error:
-            if error.value not in expected:
-                self._remember(device, call, error_name(error))
-        except UnicodeDecodeError:
-            self._remember(device, call, NO_TEXT)
-        return None
+        return self._library.ask(device, call, *arguments, expected=expected, refused=self._leave_out)
 
-    def _call(self, device: str, call: Callable[..., T], *arguments: Any) -> T:
-        self.doing = f"{call.__name__} of {device}"
-        return call(*arguments)
+    def _leave_out(self, question: LeftOut, _code: int | None) -> None:
+        self._left_out[question] = None
 
     def _remember(self, device: str, call: Callable[..., Any], reason: str) -> None:
         self._left_out[LeftOut(device, call.__name__, reason)] = None

@@ -1,26 +1,35 @@
 """NVML's library: where it is, loading it into pynvml, and what its errors mean.
 
-pynvml keeps the library and its functions in module variables, so a process has one NVML: one NvmlLibrary at a time,
-used from one thread.
+pynvml keeps the library and its functions in module variables, so a process has one NVML: one NvmlLibrary at a time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pynvml
 
 from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
-from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
+from dracaena.kubelet_plugin.discovery.machine_facts import LASTING, LeftOut
+
+T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 
+GPU_DRIVER: Final = "driver"
+"""The device of calls that are about the driver, or about all GPUs together."""
+
 NO_TEXT = "NO_TEXT"
 """Reason for an answer that cannot be decoded."""
+
+GONE: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+"""Errors that say that a GPU is gone."""
 
 ERROR_NAMES: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_") for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -29,11 +38,19 @@ ERROR_NAMES: dict[int, str] = {
 
 
 class NvmlError(GpuDriverTroubleError):
-    """NVML refused a call that nothing works without. The text names the call; `code` is nvmlReturn_t."""
+    """NVML refused a call that nothing works without. `code` is nvmlReturn_t, None for an answer that is not text."""
 
-    def __init__(self, message: str, code: int | None = None, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: int | None = None,
+        reason: TroubleKind = TroubleKind.READING_FAILED,
+        *,
+        call: str = "",
+    ) -> None:
         super().__init__(message, reason)
         self.code = code
+        self.call = call
 
 
 class GpuDriverNotReadyError(NvmlError):
@@ -110,11 +127,16 @@ class Always:
 OnError = Callable[[str, str], None]
 """Called for each call that should have been answered and was not: the call, the name of the error."""
 
+Refused = Callable[[LeftOut, int | None], None]
+"""Called with a question that got no answer, and nvmlReturn_t, or None for an answer that cannot be decoded. May
+raise."""
+
 
 class NvmlLibrary:
     """Opens and closes NVML. `load` looks for the library at each opening, so a driver may come later or change.
 
-    NVML is never opened without `permission`, and obey() closes it once that has been withdrawn.
+    NVML is never opened without `permission`, and obey() closes it once that has been withdrawn. One thread opens and
+    closes it. Calls may run in several threads at once, and any thread may call doing().
     """
 
     def __init__(
@@ -131,6 +153,8 @@ class NvmlLibrary:
         """Called before each close(), while calls still work: everything else that uses the driver must stop."""
         self.session = 0
         """How often NVML was opened. Handles and event sets are valid for one opening."""
+        self._doing: dict[int, str] = {}
+        """Thread → the call that it is in, the oldest first."""
 
     @property
     def is_open(self) -> bool:
@@ -161,7 +185,8 @@ class NvmlLibrary:
     def _initialise(self) -> None:
         self._use(self._load())
         try:
-            pynvml.nvmlInit()
+            with self._calling("nvmlInit"):
+                pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             self._use(None)
             self.note("nvmlInit", error_name(error))
@@ -186,22 +211,66 @@ class NvmlLibrary:
             self._use(None)
             self._permission.leave()
 
+    def doing(self) -> str:
+        """Return the call that began first of those that run now, and what it is about; empty if none runs."""
+        return next(iter(list(self._doing.values())), "")
+
+    def call(self, device: str, call: Callable[..., T], *arguments: Any, named: str = "") -> T:
+        """Return the answer of one call about a device. Raises what pynvml raises. `named`: if `call` makes several."""
+        with self._calling(f"{named or call.__name__} of {device}"):
+            return call(*arguments)
+
+    def ask(
+        self,
+        device: str,
+        call: Callable[..., T],
+        *arguments: Any,
+        expected: AbstractSet[int] = frozenset(),
+        refused: Refused = lambda _question, _code: None,
+        named: str = "",
+    ) -> T | None:
+        """Return the answer of call(). None: there is none, which is counted and passed to `refused`, unless the error
+        is an expected one.
+        """
+        try:
+            return self.call(device, call, *arguments, named=named)
+        except pynvml.NVMLError as error:
+            if error.value in expected:
+                return None
+            reason, code = error_name(error), error.value
+        except (UnicodeDecodeError, KeyError):  # an undecodable text, or a value of an unknown type
+            reason, code = NO_TEXT, None
+        question = LeftOut(device, named or call.__name__, reason)
+        self.note(question.call, reason)
+        refused(question, code)
+        return None
+
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        me = threading.get_ident()
+        self._doing[me] = what
+        try:
+            yield
+        finally:
+            del self._doing[me]
+
     def note(self, call: str, reason: str) -> None:
         """Count a call without an answer, unless hardware or driver can never give one."""
         if reason not in LASTING:
             self._on_error(call, reason)
 
-    @contextmanager
-    def needed(self, call: str, what: str) -> Iterator[None]:
-        """Turn the error of an essential call into an NvmlError that says what could not be read."""
+    def needed(self, what: str, call: Callable[..., T], *arguments: Any) -> T:
+        """Return the answer of an essential call. Raises NvmlError that says what could not be read."""
+        name = call.__name__
         try:
-            yield
+            with self._calling(f"{name} ({what})"):
+                return call(*arguments)
         except pynvml.NVMLError as error:
-            self.note(call, error_name(error))
-            raise NvmlError(f"the NVIDIA driver does not report {what}: {error_name(error)}", error.value) from error
-        except UnicodeDecodeError as error:
-            self.note(call, NO_TEXT)
-            raise NvmlError(f"the NVIDIA driver does not report {what}: its answer is not text") from error
+            code, reason, why = error.value, error_name(error), error_name(error)
+        except UnicodeDecodeError:
+            code, reason, why = None, NO_TEXT, "its answer is not text"
+        self.note(name, reason)
+        raise NvmlError(f"the NVIDIA driver does not report {what}: {why}", code, call=name)
 
     @staticmethod
     def _use(library: object | None) -> None:

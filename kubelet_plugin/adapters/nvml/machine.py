@@ -235,7 +235,7 @@ class NvmlMachine:
 
     def doing(self) -> str:
         """Return which call into the driver is running, empty if none is. From any thread."""
-        return self._nvml.doing or self._health.doing or self._memory_limits.doing
+        return self._nvml.library.doing()
 
     def close(self) -> None:
         """Close the driver."""

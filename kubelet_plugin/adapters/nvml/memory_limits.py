@@ -40,7 +40,6 @@ class NvmlMemoryLimits:
         """`stays_open`: whether NVML is left open after a call."""
         self._library = library
         self._stays_open = stays_open
-        self.doing = ""
 
     def set(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
         """Limit how much of a GPU (UUID) the processes below a cgroup take, in bytes that are also reserved for them;
@@ -59,20 +58,18 @@ class NvmlMemoryLimits:
         except pynvml.NVMLError as error:
             raise _in_words(error, gpu, cgroup) from error
         finally:
-            self.doing = ""
             if not (was_open or self._stays_open):
                 self._library.close()
 
     def _set(self, gpu: str, cgroup: str, limit_bytes: int | None) -> None:
-        self.doing = f"nvmlDeviceSetMemoryLimits_v1 of {gpu}"
-        handle = _handle(gpu)
+        handle = self._library.call(gpu, _handle, gpu, named="nvmlDeviceGetHandleByUUID")
         hard_bytes = NONE_BYTES if limit_bytes is None else limit_bytes
         wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(cgroup.encode(), limit_bytes or 0, hard_bytes)
-        pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+        self._library.call(gpu, pynvml.nvmlDeviceSetMemoryLimits_v1, handle, wanted)
         if limit_bytes is None:
             return
         seen = pynvml.c_nvmlGetMemoryLimits_v1_t(cgroup.encode())
-        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, seen)
+        self._library.call(gpu, pynvml.nvmlDeviceGetMemoryLimits_v1, handle, seen)
         if seen.hardLimit == NONE_BYTES:  # any other number is the limit as the driver rounded it
             raise TemporaryError(f"the GPU driver took a memory limit of {gpu} for {cgroup} and shows none")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.events import NvmlEvents
 from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery.health import gpu_health
@@ -58,29 +58,29 @@ def close_after_a_poll_with_a_lost_gpu(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_lost_gpu_ends_all_event_sets(patch: pytest.MonkeyPatch) -> None:
-    drop = NvmlHealth._drop
+    drop = NvmlEvents._drop
 
-    def dropping(self: NvmlHealth, *arguments: Any) -> None:
+    def dropping(self: NvmlEvents, *arguments: Any) -> None:
         drop(self, *arguments)
         for uuid, event_set in list(self._sets.items()):
             drop(self, uuid, event_set, *arguments[2:])
 
-    patch.setattr(NvmlHealth, "_drop", dropping)
-    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles: None)
+    patch.setattr(NvmlEvents, "_drop", dropping)
+    patch.setattr(NvmlEvents, "watch_again", lambda _self, _handles: None)
 
 
 def events_that_wait_are_dropped_when_nvml_is_closed(patch: pytest.MonkeyPatch) -> None:
-    let_go = NvmlHealth._let_go
+    let_go = NvmlEvents._let_go
 
-    def forgetting(self: NvmlHealth) -> None:
+    def forgetting(self: NvmlEvents) -> None:
         let_go(self)
         self._kept.clear()
 
-    patch.setattr(NvmlHealth, "_let_go", forgetting)
+    patch.setattr(NvmlEvents, "_let_go", forgetting)
 
 
 def events_are_never_asked_for_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NvmlHealth, "_watch_again", lambda _self, _handles: None)
+    patch.setattr(NvmlEvents, "watch_again", lambda _self, _handles: None)
 
 
 def a_request_is_not_obeyed(patch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,9 @@ def test_a_driver_that_hangs_from_the_start_is_named_as_not_ready(node: Node) ->
     release = node.nvml.wedged["nvmlDeviceGetUUID"] = threading.Event()
     with running(node):
         node.until(
-            lambda: "nvmlDeviceGetUUID has not returned" in (node.live.ready() or ""), READ_DEADLINE_S, hanging=True
+            lambda: "nvmlDeviceGetUUID (the UUID of GPU 0) has not returned" in (node.live.ready() or ""),
+            READ_DEADLINE_S,
+            hanging=True,
         )
         release.set()
         node.until(lambda: node.live.ready() is None, RETRY_S)

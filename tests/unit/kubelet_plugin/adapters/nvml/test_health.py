@@ -9,7 +9,8 @@ import pynvml
 import pytest
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.kubelet_plugin.adapters.nvml.health import MAX_EVENTS, NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml.events import MAX_EVENTS
+from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml.library import ERROR_NAMES, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
@@ -120,19 +121,6 @@ def test_an_xid_is_told_once_with_its_gpu_and_instance(gpu_driver: FakeGpuDriver
     gpu_driver.nvml.report_xid(0, 13, gpu_instance=3)
     assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 13, 3), GpuEvent(UUIDS[1], 79))
     assert gpu_driver.health.events() == ()
-
-
-def test_who_wants_events_alone_asks_for_no_state(gpu_driver: FakeGpuDriver) -> None:
-    gpu_driver.nvml.refuse("nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
-    gpu_driver.library.open()
-    gpu_driver.health.watch()
-    assert gpu_driver.nvml.registered == {0}
-    gpu_driver.nvml.allow()
-    gpu_driver.health.watch()
-    assert gpu_driver.nvml.registered == {0, 1}
-    gpu_driver.nvml.report_xid(1, 79)
-    assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 79),)
-    assert not set(STATE_CALLS) & set(gpu_driver.nvml.calls)
 
 
 def test_a_flood_of_events_is_taken_in_parts(gpu_driver: FakeGpuDriver) -> None:
@@ -308,7 +296,7 @@ def test_without_driver_or_count_there_is_no_poll(call: str) -> None:
     for gpu_driver, _, error in refusing(call):
         with pytest.raises(NvmlError, match=error):
             gpu_driver.health.poll()
-        assert gpu_driver.health.doing == "", error
+        assert gpu_driver.library.doing() == "", error
 
 
 @pytest.mark.parametrize("symbol", [*STATE_CALLS, *EVENT_CALLS, "nvmlEventSetWait_v2"])
