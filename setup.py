@@ -10,8 +10,8 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent / "src" / "dracaena"
 LINKED = (
-    *("api", "cel", "cli", "controller", "demo", "exporter", "kube", "kubelet_plugin", "mps", "process", "proto"),
-    "validation",
+    *("api", "cel", "cli", "controller", "demo", "exporter", "host", "kube", "kubelet_plugin", "mps", "process"),
+    *("proto", "validation"),
 )
 
 missing = [name for name in LINKED if not (ROOT / name / "__init__.py").is_file()]

@@ -9,7 +9,7 @@ from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.cli.commands import Commands, add_driver_name
 
 if TYPE_CHECKING:
-    from dracaena.kubelet_plugin.paths import PluginPaths
+    from dracaena.host.paths import PluginPaths
     from dracaena.process.clock import Clock
 
 TIMEOUT_S = 60
@@ -64,7 +64,7 @@ def register(commands: Commands) -> None:
 
 def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> int:
     """Ask for the release and wait for it. Raises DracaenaError; the request then stays."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver.use import request_release, wait_until_let_go
+    from dracaena.host.adapters.gpu_driver.use import request_release, wait_until_let_go
     from dracaena.process.clock import SystemClock
 
     paths = _paths(arguments)
@@ -80,7 +80,7 @@ def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> in
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Withdraw the request. Raises DracaenaError."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver.use import withdraw
+    from dracaena.host.adapters.gpu_driver.use import withdraw
 
     was_released = withdraw(_paths(arguments).release_request)
     print("the plugin uses the driver again" if was_released else "the driver was not released by this command")
@@ -89,7 +89,7 @@ def run_resume(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     """Print who asked for what. Raises DracaenaError."""
-    from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, wait_until_let_go
+    from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, wait_until_let_go
     from dracaena.process.clock import SystemClock
 
     paths = _paths(arguments)
@@ -100,7 +100,7 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 
 def _paths(arguments: argparse.Namespace) -> PluginPaths:
-    from dracaena.kubelet_plugin.paths import plugin_paths
+    from dracaena.host.paths import plugin_paths
 
     paths = plugin_paths(arguments.kubelet_root, arguments.driver_name, "")
     folder = paths.release_request.parent

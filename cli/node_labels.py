@@ -17,10 +17,10 @@ from dracaena.cli.this_machine import add_nvml, this_machine
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
+    from dracaena.host.adapters.nvml.library import Permission
+    from dracaena.host.facts.machine import LeftOut
     from dracaena.kube.client import KubeClient
-    from dracaena.kubelet_plugin.adapters.nvml.library import Permission
     from dracaena.kubelet_plugin.discovery.build import Reading
-    from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
     from dracaena.kubelet_plugin.discovery.publish.node_labels import LabelFacts
     from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
@@ -186,9 +186,9 @@ def _labels(arguments: argparse.Namespace, machine: Machine | None, now_s: Calla
 def _permission(arguments: argparse.Namespace) -> Permission | None:
     if not arguments.kubelet_root:
         return None
-    from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-    from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
-    from dracaena.kubelet_plugin.paths import plugin_paths
+    from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+    from dracaena.host.gpu_driver.permission import GpuDriverPermission
+    from dracaena.host.paths import plugin_paths
 
     paths = plugin_paths(arguments.kubelet_root, arguments.driver_name, "")
     return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
@@ -220,7 +220,7 @@ def _text(path: Path) -> str:
 
 
 def _put(arguments: argparse.Namespace, client: KubeClient | None, labels: Mapping[str, str]) -> None:
-    from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+    from dracaena.host.adapters.files.whole_files import DocumentFolder
     from dracaena.kubelet_plugin.discovery.publish.node_labels import feature_file
 
     if client is not None:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
 
 
 def _write(output: str, document: bytes) -> None:
-    from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+    from dracaena.host.adapters.files.whole_files import DocumentFolder
 
     if output == "-":
         sys.stdout.write(document.decode())

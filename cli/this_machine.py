@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dracaena.kubelet_plugin.adapters.nvml.library import Permission
+    from dracaena.host.adapters.nvml.library import Permission
+    from dracaena.host.gpu_driver.thread import GpuDriverThread
     from dracaena.kubelet_plugin.discovery.build import Reading
-    from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
     from dracaena.kubelet_plugin.node.live_machine import ReadingSource
 
 
@@ -48,8 +48,8 @@ def this_machine(
     `permission` is asked before the driver is opened; None: it may be. A reading raises DracaenaError, also when the
     driver does not answer.
     """
+    from dracaena.host.gpu_driver.thread import GpuDriverThread
     from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
-    from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
     from dracaena.process.clock import SystemClock
 
     source = source or NvmlMachine.of_this_node(
@@ -77,7 +77,7 @@ def read_this_machine(
 
 
 def _read(gpu_driver: GpuDriverThread, source: ReadingSource) -> Reading:
-    from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError
+    from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError
     from dracaena.kubelet_plugin.node.live_machine import READ_DEADLINE_S
 
     try:

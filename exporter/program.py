@@ -20,10 +20,10 @@ from dracaena.exporter.series.families import CONTENT_TYPE, render
 from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.exporter.side_by_side import side_by_side
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
-from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
-from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.gpu_driver.thread import GpuDriverThread
+from dracaena.host.paths import plugin_paths
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.garbage import leave_out_what_was_loaded
@@ -153,7 +153,7 @@ def _permission(settings: ExporterSettings) -> GpuDriverPermission | None:
 def _nvml(driver_root: str) -> MakeSource:
     def make(permission: GpuDriverPermission | None, errors: NvmlErrorCounts) -> DeviceSource:
         from dracaena.exporter.adapters.nvml_devices import NvmlDevices
-        from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, load_library
+        from dracaena.host.adapters.nvml.library import NvmlLibrary, load_library
 
         library = NvmlLibrary(lambda: load_library(driver_root), errors.note, permission)
         return NvmlDevices(library, spread=side_by_side)

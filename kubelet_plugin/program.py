@@ -10,14 +10,14 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.host.adapters.files.lock import CallLock, FileLock
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.paths import plugin_paths
 from dracaena.kube.client import KubeClient
 from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.files.lock import CallLock, FileLock
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.kubelet.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.node.section import NodeSection
-from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files
 from dracaena.kubelet_plugin.wiring.build import Source, build_parts

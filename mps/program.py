@@ -10,11 +10,11 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import LOCK
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
-from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.host.adapters.files.lock import FileLock
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.paths import plugin_paths
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.selinux import container_label
@@ -149,7 +149,7 @@ class MpsProgram:
 
 
 def _nvml_modes(settings: MpsSettings) -> ComputeModes:
-    from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, load_library
+    from dracaena.host.adapters.nvml.library import NvmlLibrary, load_library
     from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 
     permission = _permission(settings)

@@ -21,10 +21,10 @@ from dracaena.exporter.series.readings import (
     GpuReading,
     MigInstance,
 )
-from dracaena.kubelet_plugin.adapters.nvml.events import NvmlEvents
-from dracaena.kubelet_plugin.adapters.nvml.library import GONE, GPU_DRIVER, NvmlError, NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
+from dracaena.host.adapters.nvml.events import NvmlEvents
+from dracaena.host.adapters.nvml.library import GONE, GPU_DRIVER, NvmlError, NvmlLibrary
+from dracaena.host.adapters.nvml.mig import MigReader
+from dracaena.host.facts.machine import LeftOut
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0

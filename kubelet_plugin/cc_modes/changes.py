@@ -19,8 +19,8 @@ from dataclasses import replace
 import structlog
 
 from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.cc_modes.journals import OF_ANOTHER, CcModeJournals, NodeInUseError
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import PciFunction
 from dracaena.kubelet_plugin.ports import (
     CcModeProgram,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kube.events import EventType
 from dracaena.kubelet_plugin.cc_modes.modes import ModeReport, ModeState
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 log = structlog.get_logger()

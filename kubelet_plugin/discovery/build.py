@@ -13,9 +13,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import EmptyGpuInstance, MigDevice
 from dracaena.api.passthrough import PassthroughGpu
 from dracaena.api.topology import Nic, Topology
-from dracaena.kubelet_plugin.discovery.confidential import cc_capable, cc_mode
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.discovery.machine_facts import (
+from dracaena.host.facts.machine import (
     ConfidentialFacts,
     GpuFacts,
     LeftOut,
@@ -24,6 +22,9 @@ from dracaena.kubelet_plugin.discovery.machine_facts import (
     NicFacts,
     PassthroughFacts,
 )
+from dracaena.host.facts.pci import PciAddress, PciFacts, pci_level
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
+from dracaena.kubelet_plugin.discovery.confidential import cc_capable, cc_mode
 from dracaena.kubelet_plugin.discovery.nvlinks import (
     active_count,
     fabric_clique,
@@ -32,7 +33,6 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
     pair_count,
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
-from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
 from dracaena.kubelet_plugin.discovery.vm.passthrough import RefusedGpu, passthrough_trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)

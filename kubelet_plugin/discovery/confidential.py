@@ -15,8 +15,8 @@ from dracaena.api.confidential import (
     cc_mode_label,
 )
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
+from dracaena.host.facts.machine import ConfidentialFacts
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 
 _CAPABLE = {0: False, 1: True}
 _MODES = {(0, 0): CC_OFF, (0, 1): CC_OFF, (1, 0): CC_ON, (1, 1): CC_DEVTOOLS}

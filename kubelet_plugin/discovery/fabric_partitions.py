@@ -11,8 +11,8 @@ from itertools import combinations
 from dracaena.api.fabric import FabricPartition, PartitionedFabric
 from dracaena.api.links import MAX_NVLINKS, Link
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from dracaena.kubelet_plugin.discovery.machine_facts import GpuFacts, NvLinkFacts
+from dracaena.host.facts.machine import GpuFacts, NvLinkFacts
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.nvml_words import (
     FABRIC_COMPLETED,
     NVLINK_GENERATIONS,
@@ -23,7 +24,6 @@ from dracaena.kubelet_plugin.discovery.nvml_words import (
     REMOTE_SWITCH,
     SUCCESS,
 )
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
 _NO_CLUSTER = frozenset("0-")
 

@@ -18,6 +18,7 @@ import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Machine
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     FabricAnswer,
@@ -28,7 +29,6 @@ from dracaena.kubelet_plugin.discovery.fabric_partitions import (
     without_partitions,
     without_places,
 )
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.ports import (
     ALREADY_ACTIVE,
     DocumentStore,

@@ -21,12 +21,12 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
 from dracaena.api.names import ClaimUid, DeviceName
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.host.facts.troubles import GpuDriverTroubleError, TroubleKind
+from dracaena.host.gpu_driver.thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.discovery.mig.instances import IN_USE, GpuInstance, MigRefusedError
 from dracaena.kubelet_plugin.discovery.mig.on_demand import changes_mode_at_once
 from dracaena.kubelet_plugin.discovery.vm.passthrough import why_divided_by_mig
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError, GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 

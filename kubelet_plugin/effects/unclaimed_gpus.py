@@ -15,7 +15,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import DeviceName
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.ports import NodeLock
 

@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     VFIO_DRIVER,
     PciFunction,

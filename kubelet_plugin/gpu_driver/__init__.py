@@ -1,2 +1,2 @@
-"""The GPU driver of this node, which may hang, be wanted by others, and be replaced: one thread for its calls, who may
-have it open, and what containers get of it."""
+"""The GPU driver of this node, which is released on request, lent while a GPU leaves it, and replaced: who asks for
+that, and what containers get of it."""

@@ -10,6 +10,15 @@ from typing import TypeVar
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.host.adapters.gpu_driver.root import LD_SO_CACHE, GpuDriverRoot
+from dracaena.host.facts.troubles import (
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
+    Trouble,
+    TroubleKind,
+    trouble,
+)
+from dracaena.host.gpu_driver.thread import GpuDriverThread, WedgedError
 from dracaena.kubelet_plugin.adapters.files.container_runtime_files import runtime_documents, toolkit_config
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
     GpuDriverState,
@@ -19,18 +28,9 @@ from dracaena.kubelet_plugin.adapters.gpu_driver.files import (
     library_versions,
     missing_libraries,
 )
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.health.toolkit_access import nvidia_runtimes, why_open
-from dracaena.kubelet_plugin.discovery.health.troubles import (
-    GpuDriverReleasedError,
-    GpuDriverTroubleError,
-    Trouble,
-    TroubleKind,
-    trouble,
-)
-from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread, WedgedError
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits, gpu_driver_edits
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
 from dracaena.process.clock import Clock, SystemClock

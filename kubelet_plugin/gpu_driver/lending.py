@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from dracaena.api.errors import DracaenaError
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError, WedgedError
+from dracaena.host.gpu_driver.thread import StoppedError, WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 
 OTHERS_S: Final = 5.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dracaena.api.names import release_label
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.facts.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 from dracaena.kubelet_plugin.discovery.health.gpu_health import Fault, HealthClass
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"

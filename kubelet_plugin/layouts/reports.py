@@ -11,8 +11,8 @@ from prometheus_client import Gauge
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_layout import CONDITION, LAYOUT_NAME, NO_LAYOUT, OF_BEFORE, layout_prefix
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kube.events import EventType
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.layouts.rounds import LayoutReport, LayoutState
 from dracaena.process.clock import Clock, rfc3339
 

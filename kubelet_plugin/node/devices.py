@@ -17,9 +17,9 @@ from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.passthrough import pci_bus_id_in
 from dracaena.api.resource_objects import CounterSet, Device
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.confidential import mode_troubles, with_modes_of_guests
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.mig.on_demand import (
     DividedGpus,

@@ -19,7 +19,15 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.host.facts.health import GpuEvent, GpuState, Poll
+from dracaena.host.facts.troubles import (
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
+    Trouble,
+    TroubleKind,
+    trouble,
+)
+from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     BLOCKING,
     CONFIDENTIAL,
@@ -40,14 +48,6 @@ from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     xid_fault,
 )
 from dracaena.kubelet_plugin.discovery.health.links import KnownLinks, links_of
-from dracaena.kubelet_plugin.discovery.health.troubles import (
-    GpuDriverReleasedError,
-    GpuDriverTroubleError,
-    Trouble,
-    TroubleKind,
-    trouble,
-)
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock

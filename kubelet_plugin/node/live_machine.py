@@ -15,16 +15,16 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.topology import TopologyError
-from dracaena.kubelet_plugin.adapters.kernel.thread_state import is_uninterruptible
-from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
-from dracaena.kubelet_plugin.discovery.health.troubles import (
+from dracaena.host.adapters.kernel.thread_state import is_uninterruptible
+from dracaena.host.facts.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,
     TroubleKind,
     trouble,
 )
-from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread, StoppedError
+from dracaena.host.gpu_driver.thread import GpuDriverThread, StoppedError
+from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 

@@ -14,13 +14,13 @@ import structlog
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import settings_label
 from dracaena.api.objects import Node
+from dracaena.host.paths import LAST_ASKING
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventType
 from dracaena.kube.reflector import Reflector
 from dracaena.kubelet_plugin.gpu_driver.release import asking_labels
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.paths import LAST_ASKING
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import Clock

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
+from dracaena.host.facts.troubles import Trouble, TroubleKind
 from dracaena.kube.events import EventType
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 log = structlog.get_logger()

@@ -16,8 +16,8 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
+from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NodeLock
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, TIME_SLICE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim

@@ -17,6 +17,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import PodUid
 from dracaena.api.objects import Pod
+from dracaena.host.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     is_memory_limit,
     is_settled,
@@ -24,7 +25,6 @@ from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import (
     wanted_limits,
 )
 from dracaena.kubelet_plugin.effects.claim_effects import ClaimEffects, GpusBusyError
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
 from dracaena.kubelet_plugin.ports import NodeLock, PodCache, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim

@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from dracaena.api.errors import DracaenaError
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree
-from dracaena.kubelet_plugin.paths import PluginPaths, instance_of_lock, plugin_paths
+from dracaena.host.adapters.files.lock import FileLock
+from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTree
+from dracaena.host.paths import PluginPaths, instance_of_lock, plugin_paths
 
 log = structlog.get_logger()
 

@@ -18,16 +18,17 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
+from dracaena.host.adapters.files.lock import CallLock, GpuLocks
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.paths import plugin_paths
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import server_version, too_old
 from dracaena.kube.transport import Transport
-from dracaena.kubelet_plugin.adapters.files.lock import CallLock, GpuLocks
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.files.writer_lock import WriterLock
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import plugin_server
@@ -59,7 +60,6 @@ from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.node.publisher import Publisher
 from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
-from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.pods.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.pods.transform import kept_pod

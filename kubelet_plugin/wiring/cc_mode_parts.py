@@ -11,11 +11,11 @@ from dracaena.api.confidential import cc_mode_label
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.objects import Pod
+from dracaena.host.adapters.files.lock import GpuLocks
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.gpu_driver.use import lent
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import lent
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims

@@ -8,14 +8,14 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from dracaena.api.names import DeviceName
+from dracaena.host.adapters.files.lock import GpuLocks
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.facts.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.files.fabric_manager_file import FILE, configured_mode
-from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.wiring.from_settings import seen_driver_root, seen_host_root

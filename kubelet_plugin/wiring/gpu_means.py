@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import WRITES, PciDriverFiles
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import WholeGpus

@@ -10,8 +10,8 @@ from prometheus_client import Gauge
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.objects import Pod
+from dracaena.host.adapters.files.lock import GpuLocks
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, set_node_condition
 from dracaena.kubelet_plugin.layouts.reports import LayoutReports, LayoutWords
 from dracaena.kubelet_plugin.layouts.rounds import LayoutPorts

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import gpu_device_name, mig_layout_key
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.discovery.mig.layouts import read_layouts
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals
 from dracaena.kubelet_plugin.layouts.mig_changes import LayoutControl, MigLayoutChanges

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import gpu_device_name
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_minors
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import AccessMinors, MigControl, MigInstances, WholeGpus

@@ -8,10 +8,11 @@ from typing import Any
 
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceSlice
+from dracaena.host.adapters.files.lock import CallLock
+from dracaena.host.paths import PluginPaths
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.adapters.files.lock import CallLock
 from dracaena.kubelet_plugin.adapters.kubelet.grpc_server import UnixServer
 from dracaena.kubelet_plugin.adapters.kubelet.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode
@@ -33,7 +34,6 @@ from dracaena.kubelet_plugin.node.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.node.publisher import Publisher
 from dracaena.kubelet_plugin.node.section import NodeSection
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
-from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.kubelet_plugin.store.own_places import OwnPlaces

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from dracaena.api import mps
-from dracaena.kubelet_plugin.adapters.files.lock import GpuLocks
+from dracaena.host.adapters.files.lock import GpuLocks
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.paths import PluginPaths
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
@@ -26,7 +27,6 @@ from dracaena.kubelet_plugin.effects.time_slices import TimeSlices, TimeSlicesBe
 from dracaena.kubelet_plugin.effects.unclaimed_shares import UnclaimedShares
 from dracaena.kubelet_plugin.effects.unclaimed_time_slices import UnclaimedTimeSlices
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
-from dracaena.kubelet_plugin.paths import PluginPaths
 from dracaena.kubelet_plugin.pods.devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import EffectMeans, MemoryLimiter, NodeLock, PodCgroups
 from dracaena.kubelet_plugin.prepare.effects import MEMORY_LIMIT, MPS_SHARE, TIME_SLICE, TIME_SLICE_BEFORE

@@ -11,8 +11,8 @@ from uuid import uuid4
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DeviceName, vgpu_layout_key
 from dracaena.api.vgpu import vgpu_device_name
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.files.layout_file import LayoutFile
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.kernel.host_processes import sees_listener
 from dracaena.kubelet_plugin.adapters.kernel.pci_holders import PciHolders
 from dracaena.kubelet_plugin.adapters.kubelet.pod_resources import SOCKET

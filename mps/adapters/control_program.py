@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 import pynvml
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml.library import Always, NvmlLibrary, Permission, error_name, gpu_handle
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
+from dracaena.host.adapters.nvml.library import Always, NvmlLibrary, Permission, error_name, gpu_handle
+from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.ports import DriverReleasedError
 

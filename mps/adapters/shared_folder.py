@@ -13,7 +13,7 @@ import msgspec
 from dracaena.api import mps
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError, TemporaryError
 from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.mps.adapters.selinux import label_folder
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ModeJournal, PipesState

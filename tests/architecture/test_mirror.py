@@ -133,12 +133,14 @@ def test_what_is_listed_is_there_and_needs_to_be() -> None:
         ("library", "library.py"),
         ("mig", "mig.py"),
         ("mig_planted", "mig.py"),
-        ("mig_control", "mig_control.py"),
-        ("mig_control_planted", "mig_control.py"),
+        ("mig_readers", "mig_readers.py"),
+        ("mig_readers_planted", "mig_readers.py"),
         ("no_such", None),
         ("libr", None),
     ],
 )
-def test_the_longest_name_counts(name: str, found: str | None) -> None:
-    path = subject(ROOT / "kubelet_plugin" / "adapters" / "nvml", name)
+def test_the_longest_name_counts(tmp_path: Path, name: str, found: str | None) -> None:
+    for module in ("library", "mig", "mig_readers"):
+        (tmp_path / f"{module}.py").touch()
+    path = subject(tmp_path, name)
     assert (path.name if path else None) == found

@@ -23,10 +23,10 @@ from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
 from dracaena.api.names import PoolName
 from dracaena.api.tree import render_tree
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.nvml.library import NvmlError
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel, find_gpu_driver_files
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlError
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.publish.allocatable import slice_specs

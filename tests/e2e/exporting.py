@@ -20,7 +20,7 @@ from dracaena.api.machine import Machine
 from dracaena.exporter.adapters.nvml_devices import NvmlDevices
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from e2e.cluster import NODE_NAME, Cluster
 from e2e.pods import NAMESPACE, RUN_S, Pod
 from e2e.waiting import eventually

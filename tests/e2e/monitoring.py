@@ -23,9 +23,9 @@ from dracaena.exporter.adapters.nvml_devices import NvmlDevices
 from dracaena.exporter.collector import NvmlErrorCounts
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from e2e.cluster import Cluster
 from e2e.installation import CONTROLLER_PORT, PLUGIN_PORT
 from e2e.processes import Program

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.prepare.journals.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from support.crashing_plugin import (
     BROKEN,

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Node
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.adapters.files.lock import CallLock
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.lock import CallLock
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.paths import LAST_ASKING
 from dracaena.kubelet_plugin.node.section import LAST_SECTION, NodeSection
-from dracaena.kubelet_plugin.paths import LAST_ASKING
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import SystemClock

@@ -27,9 +27,9 @@ from dracaena.exporter.ports import PodlistLook
 from dracaena.exporter.series.families import render
 from dracaena.exporter.series.field_file import default_fields
 from dracaena.exporter.series.readings import ProcessPlace
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.troubles import TroubleKind
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from support.clock import FakeClock
 from support.exporting_nvml import ExportingNvml, FakeActivity, FakeProcess

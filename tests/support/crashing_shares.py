@@ -28,7 +28,7 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mps import MpsPhase
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.mps_effect import MpsOffer

@@ -13,7 +13,7 @@ from pathlib import Path
 from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, ContainerMount, NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar

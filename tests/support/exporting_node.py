@@ -18,8 +18,8 @@ from dracaena.exporter.collector import NvmlErrorCounts
 from dracaena.exporter.program import ExporterProgram
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.exporter.side_by_side import side_by_side
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
 from dracaena.process.clock import Clock
 from support.exporting_nvml import ExportingNvml
 from support.fake_nvml_values import FakeMig

@@ -15,10 +15,10 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.api.topology import Topology
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions
 from dracaena.kubelet_plugin.ports import FabricManagerError
 from dracaena.kubelet_plugin.prepare.effects import FABRIC_PARTITION

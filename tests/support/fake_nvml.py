@@ -16,8 +16,8 @@ from typing import Any
 import pynvml
 
 from dracaena.api.machine import Gpu, Machine
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_nvml_values import (
     FakeEventSet,
     FakeFabric,

@@ -9,7 +9,7 @@ import pynvml
 
 from dracaena.api.confidential import CC_DEVTOOLS, CC_ENABLED_MODES
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 
 
 @dataclass(frozen=True, slots=True)

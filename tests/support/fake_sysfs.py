@@ -11,7 +11,7 @@ from pathlib import Path
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 from support.fake_nvml_values import gpu_address
 
 _ALONE = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 
 
 class FullDisk(FileSteps):

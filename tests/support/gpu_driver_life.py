@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals

@@ -8,7 +8,7 @@ from typing import Any
 from dracaena.api.mig_geometry import places
 from dracaena.api.names import ClaimUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.discovery.mig.on_demand import divided_gpus
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.unclaimed_mig_devices import UnclaimedMigDevices

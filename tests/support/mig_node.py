@@ -10,12 +10,12 @@ from typing import TypeVar
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.troubles import GpuDriverReleasedError
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import GpuGoneError
 from dracaena.kubelet_plugin.prepare.effects import MIG_INSTANCE, MIG_OFF, Effect, Scalar
 from support.fake_mig import FakeMigHardware, FakeMigNvml

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api import mps
 from dracaena.api.mps import MpsPhase, MpsShareRequest, MpsShareStatus
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.places import MpsPlaces

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dracaena.api import mps
 from dracaena.api.mps import MpsPhase, MpsShareRequest, MpsShareStatus
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.kernel.boot_id import read_boot_id
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.kernel.boot_id import read_boot_id
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, Role

@@ -18,7 +18,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from dracaena.kubelet_plugin.upkeep.device_watch import DeviceWatch

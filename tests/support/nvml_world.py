@@ -20,17 +20,17 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary, Permission
+from dracaena.host.facts.troubles import TroubleKind
+from dracaena.host.gpu_driver.thread import GpuDriverThread
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DevRoot, MakeNode
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary, Permission
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
-from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind
-from dracaena.kubelet_plugin.gpu_driver.thread import GpuDriverThread
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import EXISTING, OFF

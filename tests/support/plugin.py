@@ -19,7 +19,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, DocumentTree, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.kubelet_plugin.claims.confidential_gate import ConfidentialGate
 from dracaena.kubelet_plugin.claims.device_state import DeviceState
 from dracaena.kubelet_plugin.claims.last_guard import LastGuard

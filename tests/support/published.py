@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import DeviceName, PoolName
 from dracaena.api.resource_objects import CounterSet, Device
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
+from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.discovery.mig.instances import MadeDevice
 from dracaena.kubelet_plugin.discovery.publish.pool import Page, devices_of
 from dracaena.kubelet_plugin.metrics import PluginMetrics

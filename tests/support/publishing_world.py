@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Node, ObjectMeta, Taint
 from dracaena.api.resource_objects import Device, ResourceSlice, ResourceSliceSpec
+from dracaena.host.adapters.files.lock import FileLock
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
 from dracaena.kubelet_plugin.adapters.files.writer_lock import HeldTurn, OvertakenError, WriterLock
 from dracaena.kubelet_plugin.discovery.publish.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.kernel.cgroups import Cgroups
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.memory_limit_effect import pod_of

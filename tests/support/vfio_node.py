@@ -14,9 +14,9 @@ from dracaena.api.mig_geometry import places
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.passthrough import passthrough_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.discovery.mig.on_demand import as_published, divided_gpus
 from dracaena.kubelet_plugin.discovery.vm.passthrough import OnDemandGpus, handed_through
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus

@@ -9,8 +9,8 @@ from pathlib import Path
 from uuid import UUID
 
 from dracaena.api.names import DeviceName
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu_gpus import SysfsVgpuGpus
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import VgpuGpu, VgpuLayout
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 from dracaena.kubelet_plugin.layouts.journals import LayoutJournals

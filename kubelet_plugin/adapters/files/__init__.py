@@ -1,1 +1,1 @@
-"""Our own files and those of admins, and locks on them."""
+"""Files of admins and of other programs, and whose turn it is to publish."""

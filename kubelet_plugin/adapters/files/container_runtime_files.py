@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.health.toolkit_access import ToolkitConfig
 
 FILES: Final = (

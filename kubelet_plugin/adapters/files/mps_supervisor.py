@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dracaena.api.mps import LOCK
-from dracaena.kubelet_plugin.adapters.files.lock import is_held
+from dracaena.host.adapters.files.lock import is_held
 
 
 def supervisor_runs(root: Path) -> bool:

@@ -20,8 +20,8 @@ import msgspec
 import structlog
 
 from dracaena.api.errors import DracaenaError, TemporaryError
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
-from dracaena.kubelet_plugin.paths import instance_of_lock
+from dracaena.host.adapters.files.lock import FileLock
+from dracaena.host.paths import instance_of_lock
 from dracaena.process.clock import Clock
 
 T = TypeVar("T")

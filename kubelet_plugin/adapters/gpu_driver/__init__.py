@@ -1,1 +1,1 @@
-"""The files of the installed GPU driver, and who has it open."""
+"""The files of the installed GPU driver that containers get."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from dracaena.host.adapters.gpu_driver.root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot, is_plain_path
 from dracaena.kubelet_plugin.adapters.gpu_driver.elf import read_elf
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot, is_plain_path
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverFile, GpuDriverFiles, plain_name
 
 BINARY_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin")

@@ -1,1 +1,1 @@
-"""What the kernel says about itself and processes: boot, cgroups, threads, who has which GPU open, minors of GPUs."""
+"""What the kernel says about processes and GPUs: cgroups, who has which GPU open, minors, access to MIG devices."""

@@ -1,1 +1,1 @@
-"""NVML: what it reports about this node's GPUs, and how they are changed through it."""
+"""NVML: what it reports about this node's GPUs beyond events and MIG devices, and how they are changed through it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pynvml
 
 from dracaena.api.confidential import CC_ENABLED_MODES
-from dracaena.kubelet_plugin.adapters.nvml.library import GPU_DRIVER, NvmlLibrary
+from dracaena.host.adapters.nvml.library import GPU_DRIVER, NvmlLibrary
+from dracaena.host.facts.machine import ConfidentialFacts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState, cc_mode
-from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
 
 _READY = {
     pynvml.NVML_CC_ACCEPTING_CLIENT_REQUESTS_FALSE: False,

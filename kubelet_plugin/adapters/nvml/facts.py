@@ -13,17 +13,15 @@ from typing import Any, TypeVar
 import pynvml
 
 from dracaena.api.mig_geometry import MigProfile
-from dracaena.kubelet_plugin.adapters.nvml.library import (
+from dracaena.host.adapters.nvml.library import (
     GPU_DRIVER,
     NO_TEXT,
     NvmlError,
     NvmlLibrary,
     error_name,
 )
-from dracaena.kubelet_plugin.adapters.nvml.mig import MigReader
-from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
-from dracaena.kubelet_plugin.adapters.nvml.vgpu_types import VgpuTypeReader
-from dracaena.kubelet_plugin.discovery.machine_facts import (
+from dracaena.host.adapters.nvml.mig import MigReader
+from dracaena.host.facts.machine import (
     ConfidentialFacts,
     FabricFacts,
     GpuFacts,
@@ -32,7 +30,9 @@ from dracaena.kubelet_plugin.discovery.machine_facts import (
     NvLinkFacts,
     PairLevel,
 )
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
+from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
+from dracaena.kubelet_plugin.adapters.nvml.vgpu_types import VgpuTypeReader
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 
 T = TypeVar("T")

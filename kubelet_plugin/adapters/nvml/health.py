@@ -9,12 +9,12 @@ from typing import Any
 
 import pynvml
 
+from dracaena.host.adapters.nvml.events import NvmlEvents
+from dracaena.host.adapters.nvml.library import GONE, NvmlError, NvmlLibrary
+from dracaena.host.facts.health import GpuEvent, GpuState, Poll
+from dracaena.host.facts.machine import LeftOut
 from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
-from dracaena.kubelet_plugin.adapters.nvml.events import NvmlEvents
-from dracaena.kubelet_plugin.adapters.nvml.library import GONE, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health import gpu_health
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 
 _RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION."""

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 from dracaena.api.machine import Machine
 from dracaena.api.vgpu import Vgpu
+from dracaena.host.adapters.nvml.library import NvmlLibrary, OnError, Permission, load_library
+from dracaena.host.facts.health import GpuEvent, Poll
+from dracaena.host.facts.machine import MachineFacts, MigFacts, PassthroughFacts
+from dracaena.host.facts.pci import PciAddress, PciFacts
+from dracaena.host.facts.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, OnError, Permission, load_library
 from dracaena.kubelet_plugin.adapters.nvml.memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
@@ -18,10 +22,6 @@ from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
 from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, Poll
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
-from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts, PassthroughFacts
-from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     NONE_ON_DEMAND,
     HandedThrough,

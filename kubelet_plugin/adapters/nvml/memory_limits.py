@@ -7,8 +7,8 @@ from typing import Any, Final
 import pynvml
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary, error_name, gpu_handle
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary, error_name, gpu_handle
+from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 
 NONE_BYTES: Final = int(pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)

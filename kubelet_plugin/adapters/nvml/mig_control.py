@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
-from dracaena.kubelet_plugin.adapters.nvml.mig import gpu_instances
+from dracaena.host.adapters.nvml.library import NvmlLibrary, error_name, gpu_handle
+from dracaena.host.adapters.nvml.mig import gpu_instances
 from dracaena.kubelet_plugin.adapters.nvml.mig_profiles import MigProfileReader
 from dracaena.kubelet_plugin.discovery.mig.instances import GpuInstance, MigRefusedError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 
 from dracaena.api.mig_geometry import MigPlacement, MigProfile
-from dracaena.kubelet_plugin.adapters.nvml.mig import NAME_MARK, Ask
+from dracaena.host.adapters.nvml.mig import NAME_MARK, Ask
 
 _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """A profile that this GPU does not have, or this driver does not know."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from dracaena.kubelet_plugin.adapters.nvml.mig import Ask
+from dracaena.host.adapters.nvml.mig import Ask
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuTypeFacts
 
 

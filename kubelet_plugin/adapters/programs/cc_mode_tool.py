@@ -18,7 +18,7 @@ from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
-from dracaena.kubelet_plugin.adapters.files.whole_files import refuse_place_of_others, refuse_what_others_may_write
+from dracaena.host.adapters.files.whole_files import refuse_place_of_others, refuse_what_others_may_write
 from dracaena.kubelet_plugin.adapters.programs.child_process import kill
 from dracaena.kubelet_plugin.adapters.sysfs import files as sysfs_files
 from dracaena.kubelet_plugin.adapters.sysfs.driver_files import gpu_writing

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import LIBRARY_FOLDERS, GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import LIBRARY_FOLDERS, GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs import nvfm
 from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
 from dracaena.kubelet_plugin.discovery.fabric_partitions import FabricAnswer, ToldGpu, ToldPartition

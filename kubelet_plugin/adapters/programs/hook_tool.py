@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, FIRST_COMMANDS, HOOK_NAMES, HookTool
 
 HOOK_FOLDERS = (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs import nvidia_smi
 from dracaena.kubelet_plugin.adapters.programs.child_process import printed_by
 

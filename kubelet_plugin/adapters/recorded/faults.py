@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.host.facts.health import GpuEvent, GpuState, Poll
 
 _XIDS = "xids"
 _STATES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dracaena.kubelet_plugin.discovery.machine_facts import NicFacts
-from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, path_from_root
+from dracaena.host.facts.machine import NicFacts
+from dracaena.host.facts.pci import PciAddress, PciFacts, path_from_root
 
 _NVIDIA = "0x10de"
 _GPU_CLASSES = ("0x0300", "0x0302")

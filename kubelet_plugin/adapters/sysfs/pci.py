@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.files import (
     DRIVER_NAME,
     IOMMU_GROUP,
@@ -18,7 +19,6 @@ from dracaena.kubelet_plugin.adapters.sysfs.files import (
     names,
     text,
 )
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, RefusedGpu, members_of
 
 _ID: Final = re.compile(r"0x([0-9a-f]{4})", re.ASCII)

@@ -16,6 +16,7 @@ from typing import Final
 
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, hexadecimal_id
 from dracaena.api.vgpu import is_mdev_uuid
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.files import (
     DRIVER_NAME,
     IOMMU_GROUP,
@@ -28,7 +29,6 @@ from dracaena.kubelet_plugin.adapters.sysfs.files import (
     names,
     text,
 )
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, RefusedGpu
 from dracaena.kubelet_plugin.discovery.vm.vgpus import VgpuBus, VgpuFacts, VgpuTypeFacts, creatable_types
 

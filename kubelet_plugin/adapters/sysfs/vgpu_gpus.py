@@ -10,9 +10,9 @@ from typing import Final
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.vgpu import vgpu_type
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.files import is_folder, is_there, names, text
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import MDEV_TYPE, MOST_TYPES_BYTES, NO_TYPE, SysfsVgpu
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.vgpu_layouts import OfferedType, VgpuFunction, VgpuGpu, VgpuOnGpu
 from dracaena.kubelet_plugin.discovery.vm.vgpus import TypesOfGpus, VgpuBus, VgpuTypeFacts, creatable_types
 

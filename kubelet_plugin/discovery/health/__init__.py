@@ -1,1 +1,1 @@
-"""Faults of GPUs and their driver, and what they mean."""
+"""Faults of GPUs, and what they mean."""

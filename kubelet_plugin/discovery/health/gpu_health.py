@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from dracaena.api import limits
 from dracaena.api.objects import Taint
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
+from dracaena.host.facts.health import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.nvml_words import (
     FABRIC_COMPLETED,
     FABRIC_HEALTH,

@@ -18,7 +18,7 @@ from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice, profile_in_resource
 from dracaena.api.topology import Topology
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
+from dracaena.host.facts.machine import LeftOut
 
 PREFIX: Final = "nvidia.com/"
 

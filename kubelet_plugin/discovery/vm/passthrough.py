@@ -10,8 +10,8 @@ from typing import Final
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.passthrough import NVIDIA_VENDOR_ID, PassthroughGpu, hexadecimal_id
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind, trouble
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
+from dracaena.host.facts.troubles import Trouble, TroubleKind, trouble
 
 VFIO_DRIVER: Final = re.compile(r"(?:[a-z0-9]+[-_])*vfio[-_]pci", re.ASCII)
 """Names of the drivers of vfio-pci and of its variants (nvgrace_gpu_vfio_pci), which have dashes or underscores."""

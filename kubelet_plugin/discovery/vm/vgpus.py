@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dracaena.api.vgpu import Vgpu, is_mdev_uuid, vgpu_type
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import NO_IOMMU, IommuGroup, RefusedGpu
 
 _FRAMEBUFFER: Final = re.compile(r"(?:^|[ ,])framebuffer=([1-9][0-9]{0,7})M(?:$|[ ,])", re.ASCII)

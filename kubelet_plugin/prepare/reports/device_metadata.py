@@ -22,9 +22,6 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimR
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 """The document is written once in each, newest first: readers skip what they do not know. 1.36 knows the second."""
 
-HOST_FOLDER = "dra-device-metadata"
-"""Below the plugin's own folder: `<namespace>_<claim>/<request>/metadata.json`."""
-
 CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 
 GENERATION = 1
@@ -46,7 +43,7 @@ def requests(prepared: PreparedClaim) -> tuple[str, ...]:
 
 
 def document_name(claim: ClaimReference, request: str) -> str:
-    """Return the path of a document below HOST_FOLDER."""
+    """Return the path of a document below the host's folder of metadata."""
     return f"{claim.namespace}_{claim.name}/{request}/{DOCUMENT}"
 
 
@@ -110,7 +107,7 @@ def claim_of_document(data: bytes) -> ClaimUid | None:
 
 
 def spec(prepared: PreparedClaim, request: str, driver: str, folder: str) -> bytes:
-    """Return the CDI spec that mounts a document; `folder` is where the host has HOST_FOLDER.
+    """Return the CDI spec that mounts a document; `folder` is the host's folder of metadata.
 
     Raises ValueError if the result breaks a rule of CDI, which is a bug of ours.
     """

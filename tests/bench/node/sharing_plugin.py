@@ -14,9 +14,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from bench.node.ground import NODE
+from dracaena.host.adapters.nvml.library import NvmlLibrary, Permission
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary, Permission
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs

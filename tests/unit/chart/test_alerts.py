@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dracaena.api.mps import MpsFaultKind, MpsPhase
-from dracaena.kubelet_plugin.discovery.health.troubles import TroubleKind
+from dracaena.host.facts.troubles import TroubleKind
 from support.served_metrics import faults_of, only_sometimes, served
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
+from dracaena.host.paths import PluginPaths, plugin_paths
 from support.sockets import short_folder
 
 DRIVER = "gpu.dracaena.dev"

@@ -13,14 +13,14 @@ from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.cli.main import build_parser, main
 from dracaena.cli.node_labels import _STRATEGIES, run
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.machine import LeftOut
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.publish.node_labels import MIG_STRATEGIES
 from dracaena.kubelet_plugin.node import live_machine
 from support.fake_nvml import FakeNvml

@@ -12,8 +12,8 @@ import pytest
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.machine_json import decode_machine
 from dracaena.cli import record, topology
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs

@@ -14,8 +14,8 @@ import pytest
 from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
 from dracaena.exporter.series.fields import FIELDS, LEFT_OUT
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import request_release, wait_until_let_go, withdraw
-from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.host.adapters.gpu_driver.use import request_release, wait_until_let_go, withdraw
+from dracaena.host.paths import plugin_paths
 from dracaena.process.clock import SystemClock
 from support.clock import FastClock, SteppedClock
 from support.dcgm_counters import DCGM_COUNTERS

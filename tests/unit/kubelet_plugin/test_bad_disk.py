@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from support.full_disk import FullDisk
 from support.mig_claims import Claims
 from support.mig_node import mig_node

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.mps import LOCK
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.host.adapters.files.lock import FileLock
 from dracaena.mps.program import MpsProgram
 from dracaena.mps.settings import MpsSettings
 from support.clock import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import PermanentError
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.cc_modes.journals import JOURNAL, CcModeJournals, NodeInUseError
 from dracaena.kubelet_plugin.prepare.journals.cc_modes import CcModeJournal, ModeStep, RefusedMode
 from support.layout_node import OpenLock

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.cc_modes.modes import ModeReport, ModeState
 from dracaena.kubelet_plugin.cc_modes.reports import CcModeReports
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 PENDING = ModeReport("on", ModeState.PENDING, "claim a/b has a GPU of this node")

@@ -17,7 +17,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.kernel import gpu_minors
 from dracaena.kubelet_plugin.adapters.kernel.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.claims import reconciler as claim_reconciler

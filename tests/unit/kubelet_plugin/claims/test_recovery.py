@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError

@@ -15,7 +15,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot
 from dracaena.kubelet_plugin.claims.device_state import SetAsideError
 from dracaena.kubelet_plugin.prepare.plan import allocated_claim

@@ -9,10 +9,10 @@ import pytest
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.topology import TopologyError
+from dracaena.host.facts.machine import GpuFacts, LeftOut, MachineFacts, NicFacts, PairLevel
+from dracaena.host.facts.pci import PciAddress, PciFacts
 from dracaena.kubelet_plugin.discovery.build import build_machine, read_facts, reading_troubles
-from dracaena.kubelet_plugin.discovery.machine_facts import GpuFacts, LeftOut, MachineFacts, NicFacts, PairLevel
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS, NVLINK_GENERATIONS
-from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 
 
 def address(bus: int) -> PciAddress:

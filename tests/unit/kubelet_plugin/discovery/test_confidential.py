@@ -14,6 +14,7 @@ from dracaena.api.confidential import (
     READY_STATE_LABEL,
     cc_mode_label,
 )
+from dracaena.host.facts.machine import ConfidentialFacts
 from dracaena.kubelet_plugin.discovery.confidential import (
     ConfidentialState,
     cc_capable,
@@ -22,7 +23,6 @@ from dracaena.kubelet_plugin.discovery.confidential import (
     state_by_labels,
     with_modes_of_guests,
 )
-from dracaena.kubelet_plugin.discovery.machine_facts import ConfidentialFacts
 from support.machines import plain_machine
 from support.passthrough import passthrough_gpu, with_passthrough
 from support.plugin import DRIVER

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dracaena.kubelet_plugin.discovery.machine_facts import FabricFacts, GpuFacts, NvLinkFacts
+from dracaena.host.facts.machine import FabricFacts, GpuFacts, NvLinkFacts
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.nvlinks import active_count, fabric_clique, generation, link_reports, pair_count
 from dracaena.kubelet_plugin.discovery.nvml_words import REMOTE_CPU, REMOTE_GPU, REMOTE_SWITCH
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
 A, B, ELSEWHERE = (PciAddress(0, bus, 0, 0) for bus in (0x18, 0x2A, 0x99))
 UNKNOWN_TYPE = 255

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.prepare.journals.bound_gpu import HostFunction
 from support.plugin import ThreadLock

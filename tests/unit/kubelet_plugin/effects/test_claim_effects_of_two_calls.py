@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.files.whole_files import FileSteps
+from dracaena.host.adapters.files.whole_files import FileSteps
 from dracaena.kubelet_plugin.claims import recovery
 from dracaena.kubelet_plugin.effects.claim_effects import MAX_WAITING
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar

@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import CHANGE_S, TALK_S
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.effects.fabric_partitions import ACTIVATED

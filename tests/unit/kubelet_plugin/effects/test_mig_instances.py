@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from support.fake_mig import (

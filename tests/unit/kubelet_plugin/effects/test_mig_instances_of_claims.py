@@ -15,10 +15,10 @@ from pynvml import NVML_ERROR_GPU_IS_LOST, NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOW
 from dracaena.api.errors import DracaenaError
 from dracaena.api.mig_geometry import MigPlacement
 from dracaena.api.resource_objects import ResourceClaim
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.claims.device_state import PrepareError, SetAsideError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.discovery.mig.instances import MigRefusedError
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES
 from support.killed_steps import StopError

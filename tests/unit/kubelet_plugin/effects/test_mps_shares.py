@@ -11,7 +11,7 @@ from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.mps import MpsMount, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.claims.device_state import PrepareError
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement

@@ -14,7 +14,7 @@ from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.claims.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on

@@ -10,7 +10,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import PoolName
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.node.pool import node_pool
 from support.mig_claims import Claims

@@ -7,7 +7,7 @@ import pytest
 
 from dracaena.api import mps
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.device_kinds.enforcement import NodeEnforcement
 from dracaena.kubelet_plugin.device_kinds.table import kinds_on
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares

@@ -16,7 +16,7 @@ import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.passthrough import passthrough_device_name
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.effects.bound_gpus import BoundGpus
 from dracaena.kubelet_plugin.effects.vfio_binding import BOUND, FUNCTIONS, STATE, UNBINDING, VfioBinding
 from dracaena.kubelet_plugin.ports import EffectPendingError, OpeningProcess

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.host.facts.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
 from dracaena.kubelet_plugin.gpu_driver.installation import (
     LOOK_S,
     GpuDriverFilesMissingError,
     GpuDriverInstallation,
     GpuDriverPlaces,
 )
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS
 from support.clock import FakeClock

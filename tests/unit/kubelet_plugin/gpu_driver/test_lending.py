@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError, GpuDriverTroubleError
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent
+from dracaena.host.facts.troubles import GpuDriverReleasedError, GpuDriverTroubleError
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.gpu_driver.lending import GpuDriverLending
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.ports import EffectPendingError
 from dracaena.process.clock import SystemClock
 from support.mig_node import ask_at_once

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.discovery.health.gpu_health import HealthClass
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.gpu_driver.release import GpuDriverRelease
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.nvml.events import NvmlEvents
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.events import NvmlEvents
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.health import Poll
+from dracaena.host.facts.troubles import Trouble
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery.health import gpu_health
-from dracaena.kubelet_plugin.discovery.health.facts import Poll
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from support.gpu_driver_life import Life
 from support.seeds import sampled

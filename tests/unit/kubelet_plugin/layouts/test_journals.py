@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutJournals
 from dracaena.kubelet_plugin.prepare.journals.layouts import MIG_JOURNAL, GpuRecord, MadeInstance
 from support.layout_node import layout

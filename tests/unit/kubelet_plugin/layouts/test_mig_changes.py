@@ -11,8 +11,8 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.host.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.discovery.mig.layouts import GpuLayout
-from dracaena.kubelet_plugin.gpu_driver.thread import WedgedError
 from dracaena.kubelet_plugin.layouts.journals import GpuInUseError, LayoutBlockedError
 from support.fake_mig import CHANGES, IN_USE, INSUFFICIENT_RESOURCES, NO_PERMISSION, RESET_REQUIRED
 from support.fake_nvml import NOT_SUPPORTED

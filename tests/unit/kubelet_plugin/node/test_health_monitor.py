@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.health.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
-from dracaena.kubelet_plugin.discovery.health.troubles import (
+from dracaena.host.facts.health import GpuEvent, GpuState, Poll
+from dracaena.host.facts.troubles import (
     GpuDriverReleasedError,
     GpuDriverTroubleError,
     Trouble,
     TroubleKind,
 )
-from dracaena.kubelet_plugin.gpu_driver.thread import StoppedError
+from dracaena.host.gpu_driver.thread import StoppedError
+from dracaena.kubelet_plugin.discovery.health.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.health_monitor import POLL_S, DeviceHealth, HealthListeners, HealthMonitor, Status
 from support.clock import FakeClock

@@ -13,12 +13,12 @@ import pytest
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.host.facts.troubles import Trouble, TroubleKind
+from dracaena.host.gpu_driver import thread
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
-from dracaena.kubelet_plugin.discovery.health.troubles import Trouble, TroubleKind
-from dracaena.kubelet_plugin.gpu_driver import thread
 from dracaena.kubelet_plugin.node.live_machine import (
     INCOMPLETE_S,
     POORER_S,

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.kubelet_plugin.discovery.health.troubles import MENDING, Trouble, TroubleKind, trouble
+from dracaena.host.facts.troubles import MENDING, Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node.troubles import NodeTroubles
 from support.seeds import sampled

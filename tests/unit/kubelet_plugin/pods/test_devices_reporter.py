@@ -12,8 +12,8 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import HEARTBEAT_S, PodlistEntry, decode_podlist
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kube.reflector import FIRST_BACKOFF_S
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.pods.devices_reporter import ASK_AGAIN_S, GATHER_S, RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.reports.gpu_names import GpuNameFormat
 from support.kube import wait_for

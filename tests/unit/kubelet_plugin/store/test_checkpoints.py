@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.store.checkpoints import Checkpoints
 from support.plugin import ThreadLock, prepared_claim
 from support.seeds import fewer_examples

@@ -13,7 +13,7 @@ from dracaena.api import mps
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.mps import MpsClient, MpsFault, MpsFaultKind, MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder, FileSteps
+from dracaena.host.adapters.files.whole_files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.effects.mps_shares import MpsShares
 from dracaena.kubelet_plugin.prepare.effects import MPS_SHARE, Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference

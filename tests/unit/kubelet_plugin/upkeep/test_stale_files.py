@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.host.adapters.files.lock import FileLock
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.paths import PluginPaths, plugin_paths
 from dracaena.kubelet_plugin.upkeep.stale_files import remove_stale_files
 from support.plugin import DRIVER
 from support.sockets import short_folder

@@ -25,7 +25,7 @@ def test_a_change_is_on_the_disk_with_its_name_before_the_first_gpu_is_touched(
         is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         synced.append(f"folder with {sorted(p.name for p in tmp_path.iterdir())}" if is_folder else "content")
 
-    monkeypatch.setattr("dracaena.kubelet_plugin.adapters.files.whole_files.os.fsync", fsync)
+    monkeypatch.setattr("dracaena.host.adapters.files.whole_files.os.fsync", fsync)
     node: Any = SimpleNamespace(
         settings=PluginSettings(node_name="n1", cc_mode_tool="/opt/tools/nvidia_gpu_tools.py"),
         paths=SimpleNamespace(checkpoints=tmp_path / "checkpoints"),

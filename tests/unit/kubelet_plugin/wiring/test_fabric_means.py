@@ -13,8 +13,8 @@ import pytest
 
 from dracaena.api.errors import BadInputError, TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.adapters.files.lock import CallLock, GpuLocks
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.lock import CallLock, GpuLocks
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.programs.fabric_manager import FabricManagerLibrary
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.effects.fabric_partitions import FabricPartitions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.effects.mig_device_records import MigDeviceRecords
 from dracaena.kubelet_plugin.effects.mig_instances import MigInstances, WholeGpus

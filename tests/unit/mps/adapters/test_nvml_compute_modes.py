@@ -11,11 +11,11 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, request_release, withdraw
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, request_release, withdraw
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.host.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.paths import PluginPaths, plugin_paths
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.gpu_driver.permission import GpuDriverPermission
-from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
 from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 from dracaena.mps.planning.state import ComputeMode
 from dracaena.mps.ports import DriverReleasedError

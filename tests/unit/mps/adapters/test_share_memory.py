@@ -12,7 +12,7 @@ import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
 from dracaena.api.mps import MpsNodeStatus
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.mps.adapters import share_memory as module
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.mounts import MS_BIND, mount, unmount

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.files.container_runtime_files import (
     FILES,
     FOLDERS,
@@ -13,7 +14,6 @@ from dracaena.kubelet_plugin.adapters.files.container_runtime_files import (
     runtime_documents,
     toolkit_config,
 )
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
 
 
 def put(root: Path, path: str, text: str) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.mps import LOCK
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.host.adapters.files.lock import FileLock
 from dracaena.kubelet_plugin.adapters.files.mps_supervisor import supervisor_runs
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.host.adapters.files.lock import FileLock
 from dracaena.kube.errors import ApiUnavailableError
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
 from dracaena.kubelet_plugin.adapters.files.writer_lock import OvertakenError, WriterLock
 from dracaena.process.clock import SystemClock
 from support.clock import FakeClock
@@ -23,7 +23,7 @@ OTHER = """
 import sys
 from pathlib import Path
 from dracaena.kube.errors import ApiUnavailableError
-from dracaena.kubelet_plugin.adapters.files.lock import FileLock
+from dracaena.host.adapters.files.lock import FileLock
 from dracaena.kubelet_plugin.adapters.files.writer_lock import WriterLock
 from dracaena.process.clock import SystemClock
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver.files import Kernel, find_gpu_driver_files, missing_libraries
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.prepare.cdi.gpu_driver_files import GpuDriverFile, GpuDriverFiles
 from support.elf import library
 from support.gpu_driver_root import VERSION, put, put_gpu_driver

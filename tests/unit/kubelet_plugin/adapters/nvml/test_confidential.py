@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
+from dracaena.host.adapters.nvml.library import ERROR_NAMES, NvmlLibrary
+from dracaena.host.facts.machine import LASTING
 from dracaena.kubelet_plugin.adapters.nvml.confidential import confidential_state
-from dracaena.kubelet_plugin.adapters.nvml.library import ERROR_NAMES, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.confidential import ConfidentialState
-from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential
 from support.machines import plain_machine

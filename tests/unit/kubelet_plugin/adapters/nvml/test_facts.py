@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu, Machine
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlError, NvmlLibrary
+from dracaena.host.facts.machine import LeftOut, MachineFacts
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine, read_facts
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut, MachineFacts
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_nvml import SYMBOLS, FakeNvml
 from support.fake_nvml_values import FakeLink, FakeMig
 from support.topologies import topology_from_matrix

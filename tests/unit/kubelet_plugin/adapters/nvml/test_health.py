@@ -9,11 +9,11 @@ import pynvml
 import pytest
 
 from dracaena.api.machine import Gpu, Machine
-from dracaena.kubelet_plugin.adapters.nvml.events import MAX_EVENTS
+from dracaena.host.adapters.nvml.events import MAX_EVENTS
+from dracaena.host.adapters.nvml.library import ERROR_NAMES, NvmlError, NvmlLibrary
+from dracaena.host.facts.health import GpuEvent, GpuState
+from dracaena.host.facts.machine import LASTING
 from dracaena.kubelet_plugin.adapters.nvml.health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml.library import ERROR_NAMES, NvmlError, NvmlLibrary
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
-from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from support.fake_nvml import FakeNvml
 from support.fake_nvml_values import FakeConfidential, FakeFabric
 from support.topologies import topology_from_matrix

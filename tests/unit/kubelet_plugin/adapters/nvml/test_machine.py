@@ -15,9 +15,9 @@ import pytest
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu, Machine
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.kernel.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import REOPEN_S, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs

@@ -8,15 +8,15 @@ import pytest
 
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.topology import TopologyError
+from dracaena.host.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
+from dracaena.host.facts.health import Poll
+from dracaena.host.facts.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
 from dracaena.kubelet_plugin.discovery.build import reading_troubles
-from dracaena.kubelet_plugin.discovery.health.facts import Poll
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverTroubleError, TroubleKind
 from support.fake_nvml import FakeNvml
 from support.fake_pci import NETWORK_CLASS, FakePciBus
 from support.fake_sysfs import write_machine

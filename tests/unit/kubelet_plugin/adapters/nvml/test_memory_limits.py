@@ -9,10 +9,10 @@ import pynvml
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.nvml.library import NvmlLibrary
+from dracaena.host.facts.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.adapters.nvml.memory_limits import NvmlMemoryLimits
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
-from dracaena.kubelet_plugin.discovery.health.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 from support.fake_memory_limits import DMEM, MISC, NONE_BYTES, OFF, CgroupTree, MemoryLimitingNvml
 

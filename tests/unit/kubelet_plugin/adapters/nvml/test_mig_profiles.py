@@ -9,8 +9,8 @@ import pytest
 
 from dracaena.api.mig import EmptyGpuInstance
 from dracaena.api.mig_geometry import MigProfile
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.facts import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine
 from support.fake_mig import FakeMigHardware, FakeMigNvml
 from support.fake_nvml import NOT_SUPPORTED

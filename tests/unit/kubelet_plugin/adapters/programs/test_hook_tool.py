@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.gpu_driver.root import GpuDriverRoot
+from dracaena.host.adapters.gpu_driver.root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.programs.hook_tool import find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.prepare.cdi.hooks import COMMANDS, FIRST_COMMANDS, HookTool
 from support.gpu_driver_root import put

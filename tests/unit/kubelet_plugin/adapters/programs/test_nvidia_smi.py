@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import TimeSliceInterval
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
 from dracaena.kubelet_plugin.adapters.programs.nvidia_smi import NvidiaSmi
 from dracaena.kubelet_plugin.ports import GpuGoneError, NotOfferedError
 from support.clock import FakeClock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
+from dracaena.host.adapters.gpu_driver.use import GpuDriverUse, lent, request_release
 from dracaena.kubelet_plugin.adapters.programs import nvidia_smi
 from dracaena.kubelet_plugin.adapters.programs.persistence_mode import PersistenceMode
 from dracaena.kubelet_plugin.ports import GpuGoneError

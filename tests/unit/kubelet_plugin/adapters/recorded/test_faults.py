@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import BadInputError
+from dracaena.host.facts.health import GpuEvent, GpuState
 from dracaena.kubelet_plugin.adapters.recorded.faults import RecordedFaults
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState
 
 UUIDS = ["GPU-1", "GPU-2"]
 WELL = tuple(GpuState(uuid, recovery_action=0) for uuid in UUIDS)

@@ -12,8 +12,8 @@ import pytest
 from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig_geometry import MigPlacement
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
-from dracaena.kubelet_plugin.adapters.nvml.library import NvmlLibrary
+from dracaena.host.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.nvml.library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml.mig_control import NvmlMigControl
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.recorded.mig import RecordedMig, access_minors

@@ -10,7 +10,7 @@ import pytest
 from dracaena.api.errors import PermanentError
 from dracaena.api.machine import Machine
 from dracaena.api.mig import EmptyGpuInstance, MigDevice
-from dracaena.kubelet_plugin.adapters.files.whole_files import DocumentFolder
+from dracaena.host.adapters.files.whole_files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.recorded.machine import read_machine
 from dracaena.kubelet_plugin.adapters.recorded.mig import access_minors
 from dracaena.kubelet_plugin.adapters.recorded.node import RecordedNode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.devices import Sysfs
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_sysfs import add_card, add_device, make_gpu
 
 GPU = PciAddress(0, 0x18, 0, 0)

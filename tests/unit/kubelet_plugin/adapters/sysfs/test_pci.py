@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.files import MOST_BYTES
 from dracaena.kubelet_plugin.adapters.sysfs.pci import SysfsPci
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup, PciBus, PciFunction, handed_through
 from support.fake_pci import AUDIO_CLASS, BRIDGE_CLASS, H100, NETWORK_CLASS, NVIDIA, FakePciBus, UnbindHangsError
 

@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from dracaena.api.vgpu import Vgpu
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.adapters.sysfs.vgpu import SysfsVgpu
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.vgpus import ExistingVgpus, VgpuBus, existing_vgpus, gpus_with_numbered_types
 from support.fake_pci import FakePciBus
 from support.fake_vgpu import A100_TYPES, H200_TYPES, T4_TYPES, FakeVgpus

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.limits import DEVICE_TAINTS
-from dracaena.kubelet_plugin.discovery.health.facts import GpuEvent, GpuState, Poll
+from dracaena.host.facts.health import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     CLEAR_POLLS,
     INFORMED_POLLS,

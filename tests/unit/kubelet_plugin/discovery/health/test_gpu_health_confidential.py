@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dracaena.kubelet_plugin.discovery.health.facts import GpuState
+from dracaena.host.facts.health import GpuState
 from dracaena.kubelet_plugin.discovery.health.gpu_health import (
     CLEAR_POLLS,
     GpuHealth,

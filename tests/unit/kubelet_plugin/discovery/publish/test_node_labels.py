@@ -9,8 +9,8 @@ import pytest
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
+from dracaena.host.facts.machine import LeftOut
 from dracaena.kubelet_plugin.adapters.recorded.machine import machine_names, read_machine
-from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut
 from dracaena.kubelet_plugin.discovery.publish.node_labels import (
     LabelFacts,
     feature_file,

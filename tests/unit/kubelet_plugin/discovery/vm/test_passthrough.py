@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import (
     NO_IOMMU,
     HandedThrough,

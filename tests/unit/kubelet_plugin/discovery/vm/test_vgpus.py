@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from dracaena.host.facts.pci import PciAddress
 from dracaena.kubelet_plugin.discovery.vm.passthrough import IommuGroup
 from dracaena.kubelet_plugin.discovery.vm.vgpus import (
     VgpuBus,

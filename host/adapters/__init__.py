@@ -1,0 +1,1 @@
+"""One outside thing per file. They translate and decide nothing."""

@@ -1,0 +1,1 @@
+"""What the kernel says about this boot and our threads."""

@@ -1,0 +1,1 @@
+"""NVML: its library, events and MIG devices."""
