@@ -20,10 +20,8 @@ from dracaena.exporter.series.families import CONTENT_TYPE, render
 from dracaena.exporter.series.field_file import ChosenFields, default_fields, read_field_file
 from dracaena.exporter.settings import ExporterSettings
 from dracaena.exporter.side_by_side import side_by_side
-from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
-from dracaena.host.gpu_driver.permission import GpuDriverPermission
+from dracaena.host.gpu_driver.permission import GpuDriverPermission, permission_on_this_node
 from dracaena.host.gpu_driver.thread import GpuDriverThread
-from dracaena.host.paths import plugin_paths
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.garbage import leave_out_what_was_loaded
@@ -64,7 +62,7 @@ class ExporterProgram:
         self._deadline_s, self._node_name = settings.deadline_s, settings.node_name
         chosen = _chosen_fields(settings.collectors)
         errors = NvmlErrorCounts()
-        self._permission = _permission(settings)
+        self._permission = permission_on_this_node(settings.kubelet_root, settings.driver_name)
         make = source or _nvml(settings.driver_root_mount)
         self._source = make(self._permission, errors)
         self._gpu_driver = GpuDriverThread(self._clock, self._source.doing, self._source.close)
@@ -139,15 +137,6 @@ def _chosen_fields(path: str) -> ChosenFields:
     for fault in chosen.faults:
         log.warning("a line of the field file has no effect", file=path, line=fault)
     return chosen
-
-
-def _permission(settings: ExporterSettings) -> GpuDriverPermission | None:
-    """Return what keeps the driver closed while somebody else needs it; None if no plugin has ever run here."""
-    paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
-    if not paths.release_request.parent.is_dir():
-        log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
-        return None
-    return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
 
 
 def _nvml(driver_root: str) -> MakeSource:

@@ -11,10 +11,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
 from dracaena.api.mps import LOCK
 from dracaena.host.adapters.files.lock import FileLock
-from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.adapters.kernel.boot_id import read_boot_id
-from dracaena.host.gpu_driver.permission import GpuDriverPermission
-from dracaena.host.paths import plugin_paths
+from dracaena.host.gpu_driver.permission import permission_on_this_node
 from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.adapters.selinux import container_label
@@ -152,18 +150,9 @@ def _nvml_modes(settings: MpsSettings) -> ComputeModes:
     from dracaena.host.adapters.nvml.library import NvmlLibrary, load_library
     from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
 
-    permission = _permission(settings)
+    permission = permission_on_this_node(settings.kubelet_root, settings.driver_name, obeys_labels=True)
     library = NvmlLibrary(lambda: load_library(settings.driver_root_mount), permission=permission)
     return NvmlComputeModes(library, permission)
-
-
-def _permission(settings: MpsSettings) -> GpuDriverPermission | None:
-    """Return what keeps the driver closed while somebody else needs it; None if no plugin has ever run here."""
-    paths = plugin_paths(settings.kubelet_root, settings.driver_name, "")
-    if not paths.release_request.parent.is_dir():
-        log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
-        return None
-    return GpuDriverPermission(GpuDriverUse(paths.gpu_driver_lock, paths.release_request), paths.release_labels)
 
 
 def run(settings: MpsSettings) -> int:

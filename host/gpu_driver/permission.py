@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import structlog
+
 from dracaena.host.adapters.gpu_driver.use import GpuDriverUse
 from dracaena.host.facts.troubles import GpuDriverReleasedError
+from dracaena.host.paths import plugin_paths
+
+log = structlog.get_logger()
 
 
 class GpuDriverPermission:
@@ -40,3 +45,15 @@ class GpuDriverPermission:
     def leave(self) -> None:
         """See Permission."""
         self._use.leave()
+
+
+def permission_on_this_node(
+    kubelet_root: str, driver: str, *, obeys_labels: bool = False
+) -> GpuDriverPermission | None:
+    """Return what keeps the driver closed while somebody else needs it; None if no plugin has ever run here."""
+    paths = plugin_paths(kubelet_root, driver, "")
+    if not paths.release_request.parent.is_dir():
+        log.info("no plugin has run here: nobody can ask for the driver", folder=str(paths.release_request.parent))
+        return None
+    use = GpuDriverUse(paths.gpu_driver_lock, paths.release_request)
+    return GpuDriverPermission(use, paths.release_labels if obeys_labels else None)
