@@ -18,7 +18,7 @@ TEST_FOLDER = $(shell awk '$$2 == "/dev/shm" && $$3 == "tmpfs" && $$4 !~ /noexec
 IN_TEST_FOLDER = $(if $(TMPDIR),,$(addprefix TMPDIR=,$(firstword $(TEST_FOLDER))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas lock wheels image release-image chart krew clean
+.PHONY: help demo test test-search test-long test-held-up unit unit-half unit-rest unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test page-test pictures bench bench-long bench-go bench-node bench-cluster conformance conformance-go peer-cases check format lint types imports proto schemas budget lock wheels image release-image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ proto: $(VENV)/dev.stamp ## generate the gRPC code anew from proto/**/*.proto
 
 schemas: $(VENV)/dev.stamp ## write docs/schemas/*.json anew, the JSON Schemas for editors and readers of podlist.json
 	@for name in manifest topologypolicy gpuconfig vfioconfig podlist; do $(BIN)/dracaena schema $$name > docs/schemas/$$name.json || exit $$?; done
+
+budget: $(VENV)/dev.stamp ## print the numbers that docs/dev/budget.md limits, and lower the limits of those that fell
+	@PYTHONPATH=tests $(RUN) -m support.budget
 
 lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and hashes)
 	@$(BIN)/python -m pip install --quiet uv

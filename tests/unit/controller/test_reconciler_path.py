@@ -1,54 +1,13 @@
-"""How many files a reader has to open to follow a decision, from the plan to the first write."""
+"""The way of a decision from the plan to the first write. docs/dev/budget.md limits how long it may be."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import dracaena.controller
 from support.allocation import claim, pod, request
 from support.reconciling import Bench
-
-ROOT = Path(dracaena.controller.__file__).resolve().parents[1]
-
-PACKAGES = {link.name for link in (ROOT / "src" / "dracaena").iterdir() if link.is_symlink()}
-
-MOST_FILES = 27
-"""Files that a warm decision may enter while no pod waits. A reader keeps them all in mind, so it only ever falls."""
-
-
-@contextmanager
-def entered(path: dict[str, set[str]]) -> Iterator[None]:
-    """Note the functions of ours that are called, by file, in the order in which the files are first entered."""
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name != "<module>" and not code.co_filename.startswith("<"):
-            file = Path(code.co_filename).resolve()
-            if file.is_relative_to(ROOT) and file.relative_to(ROOT).parts[0] in PACKAGES:
-                path.setdefault(file.relative_to(ROOT).as_posix(), set()).add(code.co_qualname)
-
-    sys.setprofile(note)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-def decide(bench: Bench, number: int) -> dict[str, set[str]]:
-    """Decide for a new pod, and return what was entered until the first write."""
-    bench.add(claim(f"c{number}", request(count=2)), pod(f"p{number}", f"c{number}"))
-    path: dict[str, set[str]] = {}
-    bench.api.before = lambda verb, key: sys.setprofile(None)
-    with entered(path):
-        step = bench.reconciler.plan(f"default/p{number}")
-        assert bench.reconciler.carry_out(f"default/p{number}", step)
-    return path
+from support.work_paths import ROOT, decide, told, warm_decision
 
 
 def told_files() -> set[str]:
@@ -59,15 +18,10 @@ def told_files() -> set[str]:
     return {name if (ROOT / name).is_file() else f"controller/{name}" for name in names}
 
 
-def test_a_decision_enters_no_more_files_than_before() -> None:
-    bench = Bench()
-    for number in range(2):
-        decide(bench, number)
-    path = decide(bench, 2)
-    told = "\n".join(f"{len(names):4} {file}" for file, names in path.items())
-    sys.stdout.write(f"{len(path)} files, {sum(map(len, path.values()))} functions:\n{told}\n")  # pytest -s shows it
+def test_a_decision_enters_the_files_that_the_page_names() -> None:
+    path = warm_decision()
+    sys.stdout.write(told(path))  # pytest -s shows it
     assert path.keys() >= {"controller/reconciler.py", "controller/allocation/walk/walk.py"}
-    assert len(path) <= MOST_FILES
     assert path.keys() == told_files(), "docs/architecture.md shows another path"
 
 

@@ -1,0 +1,30 @@
+"""The way of a prepare of whole GPUs to the CDI spec. docs/dev/budget.md limits how long it may be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from support.work_paths import prepare_of_a_whole_gpu, told
+
+LAST = "kubelet_plugin/prepare/cdi/rules.py"
+"""The spec is checked before it is written."""
+
+
+def test_a_prepare_goes_from_the_claim_over_its_checkpoint_to_the_spec(tmp_path: Path) -> None:
+    path = prepare_of_a_whole_gpu(tmp_path)
+    sys.stdout.write(told(path))  # pytest -s shows it
+    files = list(path)
+    assert files[0] == "kubelet_plugin/claims/device_state.py"
+    assert files[-1] == LAST
+    assert "host/adapters/files/whole_files.py" in files
+
+
+def test_a_prepare_that_changes_nothing_on_the_node_reaches_no_outside_thing_but_files(tmp_path: Path) -> None:
+    path = prepare_of_a_whole_gpu(tmp_path)
+    assert [file for file in path if "/adapters/" in file] == ["host/adapters/files/whole_files.py"]
+
+
+def test_the_same_prepare_is_the_same_path(tmp_path: Path) -> None:
+    one, other = (prepare_of_a_whole_gpu(tmp_path / name) for name in ("one", "other"))
+    assert one == other
