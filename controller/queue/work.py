@@ -50,9 +50,13 @@ class LeaderQueue:
         if self.is_open:
             self._queue.add(claim_work(key))
 
-    def add_claim_again(self, key: str) -> None:
-        """Queue a claim whose many pods need a decision. Its turn comes again only after theirs."""
-        if self.is_open:
+    def add_claim_again(self, key: str, delay_s: float) -> None:
+        """Queue a claim whose many pods need a decision, after a delay. Its turn comes again only after theirs."""
+        if not self.is_open:
+            return
+        if delay_s > 0.0:
+            self._queue.add_after(claim_work(key), delay_s)
+        else:
             self._queue.add_again(claim_work(key))
 
 

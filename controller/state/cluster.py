@@ -53,6 +53,10 @@ FEW_PODS: Final = 8
 """So many pods of one claim are woken by the event itself. More of them wait until the claim's turn comes in the queue,
 where all events until then count once."""
 
+MANY_PAUSE_S: Final = 1.0
+"""The many pods of a claim are woken at most once in this time: one author can change a claim very many times a second,
+and each of its pods is looked at again for that. A person notices no second more after the second change."""
+
 log = structlog.get_logger()
 
 Collided = Callable[[ResourceClaim, Sequence[Collision]], None]
@@ -68,9 +72,9 @@ class Wakers:
     """Called in the order of turns, with the key of each pod that fits nowhere and that a change may help."""
     tend: Callable[[str], None]
     """Called with the key of each claim that may need its next step."""
-    tend_again: Callable[[str], None]
-    """Called with the key of each claim whose many pods need a decision: its next step wakes them. It must not come
-    again before they have had their turns."""
+    tend_again: Callable[[str, float], None]
+    """Called with the key of each claim whose many pods need a decision, and the seconds until they may be woken: its
+    next step then wakes them. It must not come again before they have had their turns."""
     fault: Callable[[ClaimRecord, NotAllowedError], None]
     """Called when an event is not allowed."""
 
@@ -101,6 +105,8 @@ class ClusterState:
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
         self._users_to_wake: set[str] = set()
         """Claims whose many pods need a decision."""
+        self._many_woken_s: dict[str, float] = {}
+        """Claim → when its many pods were last woken, if that was less than MANY_PAUSE_S ago."""
         self.progress = SchedulerProgress(began_s)
         self.groups = GroupTurns(self.inventory, self.records)
         self.upkeep = Upkeep(driver, self.records, self.progress, self.groups, rules, self._rivals_of)
@@ -169,19 +175,27 @@ class ClusterState:
         is_few = self.records.naming_count(claim_key) <= FEW_PODS
         self._wake_of_claim(claim_key, self.records.naming(claim_key) if is_few else None)
 
-    def wake_many(self, claim_key: str) -> None:
+    def wake_many(self, claim_key: str, now_s: float) -> None:
         """Now that it is a claim's turn, ask for the decisions about its pods that were put off until then: in the lane
         of those that are tried again, so that they do not come before all others. Cost: O(pods that name it)."""
-        if claim_key in self._users_to_wake:
-            self._users_to_wake.discard(claim_key)
-            self._ask_all_again(self.records.naming(claim_key))
+        if claim_key not in self._users_to_wake:
+            return
+        woken_s = self._many_woken_s
+        for key in [key for key, then_s in woken_s.items() if then_s + MANY_PAUSE_S <= now_s]:
+            del woken_s[key]
+        if claim_key in woken_s:
+            self._wakers.tend_again(claim_key, woken_s[claim_key] + MANY_PAUSE_S - now_s)
+            return
+        woken_s[claim_key] = now_s
+        self._users_to_wake.discard(claim_key)
+        self._ask_all_again(self.records.naming(claim_key))
 
     def _wake_of_claim(self, claim_key: str, pods: Sequence[str] | None) -> None:
         if pods is not None and len(pods) <= FEW_PODS:
             self.wake_all(pods)
         else:
             self._users_to_wake.add(claim_key)
-            self._wakers.tend_again(claim_key)
+            self._wakers.tend_again(claim_key, 0.0)
 
     def tend_claims_of(self, pods: Iterable[Pod | None]) -> None:
         """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""
@@ -408,8 +422,9 @@ class Cluster:
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim (Upkeep.next_step), and wake its pods if they are to be woken."""
         with self._lock:
-            self._state.wake_many(claim_key)
-            return self._state.upkeep.next_step(claim_key, self._clock.monotonic(), self._clock.now())
+            now_s = self._clock.monotonic()
+            self._state.wake_many(claim_key, now_s)
+            return self._state.upkeep.next_step(claim_key, now_s, self._clock.now())
 
     def write_ended(self, record: ClaimRecord, event: RecordEvent) -> None:
         """Note how a write that next_step() asked for ended: REFUSED or NO_ANSWER. `record` is what it returned."""

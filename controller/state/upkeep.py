@@ -88,7 +88,7 @@ class Upkeep:
         A write that is returned counts as sent, so the caller must report its end (Records.end_write).
         """
         record = self._records.settle_what_is_proven(claim_key, now_s)
-        if record is None:
+        if record is None or not record.is_tended:  # any user may call for this very often: its pods are not listed
             return None
         if record.phase is Phase.RESTING and record.rest and not self._is_ours_at_rest(record):
             self._records.prove(claim_key)

@@ -36,7 +36,7 @@ def bare_cluster(
 ) -> WatchedCluster:
     """Return a cluster; `listeners` are Cluster's own."""
     clock = clock or FakeClock()
-    wakers = Wakers(wake, ask_again or wake, lambda key: None, lambda key: None, no_fault)
+    wakers = Wakers(wake, ask_again or wake, lambda key: None, lambda key, delay_s: None, no_fault)
     state = ClusterState(DRIVER, wakers, RULES, clock.monotonic(), allowed_drivers=allowed_drivers, first_fit=first_fit)
     return WatchedCluster(state, clock, **listeners)
 

@@ -25,7 +25,7 @@ from dracaena.controller.queue.charging import Charging
 from dracaena.controller.queue.lanes import Turn
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.time_budgets import TimeBudgets
-from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
+from dracaena.controller.queue.work import CLAIMS_TURN, LeaderQueue, claim_of_work, claim_work
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import ClusterState, Wakers
@@ -92,13 +92,9 @@ class Bench:
         self.budgets = TimeBudgets(self.clock)
         self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.budgets.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
-        wakers = Wakers(
-            self.queue.add,
-            self.queue.add_again,
-            lambda key: self.queue.add(claim_work(key)),
-            lambda key: self.queue.add_again(claim_work(key)),
-            no_fault,
-        )
+        work = LeaderQueue(self.queue)
+        work.open()
+        wakers = Wakers(work.add_pod, work.ask_pod_again, work.add_claim, work.add_claim_again, no_fault)
         state = ClusterState(DRIVER, wakers, self.rules, self.clock.monotonic())
         self.cluster = cluster_type(state, self.clock, collided=self.collided)
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)

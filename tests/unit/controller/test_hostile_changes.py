@@ -15,7 +15,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceClaimStatus
 from dracaena.controller.lifecycle import proof
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.tending import PROBED_AT_ONCE
-from dracaena.controller.state.cluster import FEW_PODS
+from dracaena.controller.state.cluster import FEW_PODS, MANY_PAUSE_S
 from dracaena.controller.state.records import Records
 from dracaena.kube.errors import ForbiddenError, InvalidError, KubeError
 from support.allocation import blocks, claim, machine, pod, request
@@ -97,6 +97,18 @@ def test_what_a_tenant_changes_many_times_before_its_turn_wakes_its_pods_once() 
     crowd.run()
     assert set(crowd.planned.values()) == {1}
     assert len(crowd.planned) == PODS
+
+
+def test_what_a_tenant_changes_all_the_time_wakes_its_many_pods_once_a_second() -> None:
+    crowd = Crowd()
+    for number in range(250):
+        crowd.patch({EXTENDED_RESOURCE_ANNOTATION: "x"} if number % 2 else {})
+        crowd.advance(0.01)
+    assert set(crowd.planned.values()) == {3}
+    crowd.advance(MANY_PAUSE_S)
+    assert set(crowd.planned.values()) == {4}  # the last change counts, too
+    crowd.advance(10 * MANY_PAUSE_S)
+    assert set(crowd.planned.values()) == {4}
 
 
 def test_a_pod_of_others_comes_before_the_pods_that_a_claim_wakes() -> None:

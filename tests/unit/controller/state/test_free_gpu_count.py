@@ -9,7 +9,7 @@ from support.reconciling import RULES, no_fault
 
 def test_both_numbers_of_a_scrape_come_of_one_count_and_those_of_the_next_of_another() -> None:
     clock = FakeClock()
-    wakers = Wakers(lambda key: None, lambda key: None, lambda key: None, lambda key: None, no_fault)
+    wakers = Wakers(lambda key: None, lambda key: None, lambda key: None, lambda key, delay_s: None, no_fault)
     state = ClusterState(DRIVER, wakers, RULES, clock.monotonic())
     count = FreeGpuCount(state, clock)
     for name, gpus in (("a", 4), ("b", 8)):
