@@ -1,13 +1,13 @@
 """Golden transcripts: what a real kube-apiserver answers, kept as text, for the embedded API server to be held to.
 
 A scenario (`scenarios/`) is a small function that sends requests. `recording` runs it against any API server and gives
-the masked transcript; `golden/` holds those of a real kube-apiserver 1.36, one file a scenario. `make test` replays the
+the masked transcript; `golden/` holds those of a real kube-apiserver, one file a scenario. `make test` replays the
 scenarios against the embedded server and wants the same text; `make e2e` records them anew, twice, and wants it too.
 
 After a change of a scenario, `DRACAENA_E2E_RECORD=1 make e2e E2E="-k transcripts"` writes the files anew.
 
-A mask hides only what a server chooses by chance (`masks.py`): uids, versions, times, name suffixes, tokens. What the
-embedded server does otherwise on purpose (its package docstring) is left out by the scenario, which says so.
+A mask (`masks.py`) hides what a server chooses by chance, the words of refusals, and the owners of fields. What else
+the embedded server does differently on purpose (its package docstring) is left out by the scenario, which says so.
 
 By hand, with a server that nobody else writes to, and whose etcd already had a few writes when it started::
 

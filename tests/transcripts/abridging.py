@@ -5,7 +5,6 @@
 ``{as before: <uid-1>, but: {…}}``    the same, except for the fields that stand there
 ``<gone>``                            a field that was there
 ``<same>``                            in a list: the element at the same place, as it was
-``<causes>``                          in a message: the causes that stand beside it, in their order
 ``Status: Failure``                   of an answer of kind Status: kind, apiVersion, empty metadata and this status
 ``<x × 300>``                         a character, so many times
 ``<… and 31 more>``                   in what was sent: elements of a list that the scenario shows
@@ -38,7 +37,7 @@ def abridged(steps: list[Step]) -> list[Step]:
 def _step(step: Step, memory: _Memory) -> Step:
     parts: dict[str, Any] = {
         "body": _elided,
-        "answer": lambda answer: memory.reduced(_short_status(_without_causes(answer))),
+        "answer": lambda answer: memory.reduced(_short_status(answer)),
     }
     return {key: _counted(parts[key](part) if key in parts else memory.reduced(part)) for key, part in step.items()}
 
@@ -76,18 +75,6 @@ def _changes(before: Any, now: Any) -> Any:
     if isinstance(before, list) and isinstance(now, list):
         return [SAME if part in before[place : place + 1] else part for place, part in enumerate(now)]
     return now
-
-
-def _without_causes(answer: Any) -> Any:
-    """Take the causes out of the message of a refusal, where they stand whole and in the same order."""
-    causes = (answer.get("details") or {}).get("causes") if isinstance(answer, dict) else None
-    if not causes or not all("field" in cause for cause in causes):
-        return answer
-    texts = [f"{cause['field']}: {cause['message']}" for cause in causes]
-    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    if not answer["message"].endswith(f" is invalid: {listed}"):
-        return answer
-    return answer | {"message": answer["message"].removesuffix(listed) + "<causes>"}
 
 
 def _short_status(answer: Any) -> Any:

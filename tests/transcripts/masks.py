@@ -1,6 +1,8 @@
 """Tokens for what a server chooses by chance. Equality and order stay visible; whatever looks odd stays as it came.
 
-Causes of a refusal are sorted only where a step says that they come in any order.
+Left out is what the embedded server does not imitate: the words of refusals and warnings, the order of causes, and
+``metadata.managedFields``. Of a refusal the status code, the reason and the causes' reasons and fields stay, of
+warnings their number.
 
 ====================  ===================================================================================
 ``<uid-1>``           a uid; the same number is the same uid, in order of appearance
@@ -13,6 +15,7 @@ Causes of a refusal are sorted only where a step says that they come in any orde
 ``<server>``          host and port of the server
 ``<age>``             in a table: so many seconds
 ``<description>``     what a table says about a column
+``<text>``            a warning
 ====================  ===================================================================================
 """
 
@@ -35,15 +38,9 @@ _LATER = timedelta(seconds=5)
 _LATEST = timedelta(hours=1)
 """What is later than this was not reckoned from now."""
 
-_VERSIONS_IN_MESSAGES = (
-    re.compile(r"(?<=ResourceVersion in the precondition \()\d+(?=\))"),
-    re.compile(r"(?<=ResourceVersion in record \()\d+(?=\))"),
-    re.compile(r'(?<="resourceVersion":")\d+(?=")'),
-)
 _AGE = re.compile(r"\d{1,2}s")
 """Of what a scenario has made: none lasts two minutes."""
-_OLDEST = re.compile(r"(?<=too old resource version: 1 \()\d+(?=\))")
-"""How far back a server remembers is its own matter."""
+_WARNING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def masked(session: Session) -> list[Step]:
@@ -69,8 +66,8 @@ class _Masks:
         self._answered = shown.pop(AT, self._answered)
         if "request" in step:
             shown["request"] = self._request(**step["request"])
-        if "answer" in step and shown.pop("causes in any order", False):
-            shown["answer"] = _sorted_causes(step["answer"])
+        if "Warning" in step.get("headers", {}):
+            shown["headers"] = step["headers"] | {"Warning": _WARNING.sub('"<text>"', step["headers"]["Warning"])}
         return {key: self._value(value) for key, value in shown.items()}
 
     def _request(self, method: str, path: str, query: dict[str, Any]) -> str:
@@ -81,6 +78,8 @@ class _Masks:
     def _value(self, value: Any) -> Any:
         if isinstance(value, dict):
             value = _without_ages(value) if value.get("kind") == "Table" else value
+            value = _without_words(value) if value.get("kind") == "Status" else value
+            value = {key: part for key, part in value.items() if key != "managedFields"}
             return {self._value(key): self._value(part) for key, part in value.items()}
         if isinstance(value, list | tuple):
             return [self._value(part) for part in value]
@@ -101,13 +100,7 @@ class _Masks:
         text = str(value).replace(self._server, "<server>")
         for found, token in self._texts.items():
             text = text.replace(found, token)
-        for pattern in _VERSIONS_IN_MESSAGES:
-            text = pattern.sub(self._known_version, text)
-        return _OLDEST.sub("<oldest>", text)
-
-    def _known_version(self, match: re.Match[str]) -> str:
-        known = int(match[0]) in self._versions
-        return f"<rv-{self._ordinal(match[0])}>" if known else match[0]
+        return text
 
     def _ordinal(self, version: str) -> int:
         return bisect.bisect_right(self._versions, int(version))
@@ -147,13 +140,12 @@ def _numbered(values: Iterable[str]) -> Iterator[tuple[int, str]]:
     return enumerate(dict.fromkeys(str(value) for value in values), start=1)
 
 
-def _sorted_causes(status: Any) -> Any:
-    """Sort the causes of a refusal, in its message too if that lists them in the order in which they came."""
-
-    def text(causes: list[dict[str, str]]) -> str:
-        return ", ".join(f"{cause['field']}: {cause['message']}" for cause in causes)
-
-    causes = status["details"]["causes"]
-    in_order = sorted(causes, key=lambda cause: (cause["field"], cause["message"]))
-    message = status["message"].replace(text(causes), text(in_order))
-    return status | {"message": message, "details": status["details"] | {"causes": in_order}}
+def _without_words(status: dict[str, Any]) -> dict[str, Any]:
+    """A Status without its message and those of its causes; the causes sorted, each once."""
+    shown = {key: value for key, value in status.items() if key != "message"}
+    causes = (status.get("details") or {}).get("causes")
+    if causes:
+        found = {(cause.get("field", ""), cause.get("reason", "")): cause for cause in causes}
+        kept = [{key: found[one][key] for key in ("reason", "field") if key in found[one]} for one in sorted(found)]
+        shown["details"] = status["details"] | {"causes": kept}
+    return shown

@@ -16,7 +16,6 @@ JSON = "application/json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY = "application/apply-patch+yaml"
 
 SHOWN_HEADERS = ("Warning", "Retry-After", "Allow")
 """Headers of an answer that clients act on, beside Content-Type where it is not JSON."""
@@ -92,13 +91,11 @@ class Session:
         *,
         form: str = JSON,
         query: Mapping[str, Any] | None = None,
-        causes_in_any_order: bool = False,
         accept: str = JSON,
     ) -> Any:
         """Send one request, record it, and return the body of the answer.
 
-        `body` is sent as it is when it is a str, else as JSON. `causes_in_any_order`: the server goes through a map to
-        find the causes of its refusal, so that they come in another order each time.
+        `body` is sent as it is when it is a str, else as JSON.
         """
         query = query or {}
         headers = {"Accept": accept} | ({"Content-Type": form} if body is not None else {})
@@ -117,8 +114,6 @@ class Session:
         if body is not None:
             step |= ({"form": form} if form != JSON else {}) | {"body": body}
         step |= {"status": answer.status} | self._shown_headers(answer)
-        if causes_in_any_order:
-            step["causes in any order"] = True
         self.steps.append(step | {"answer": document})
         return document
 
@@ -145,10 +140,6 @@ class Session:
     def json_patch(self, title: str, path: str, body: Any, **query: Any) -> Any:
         """PATCH as RFC 6902 has it."""
         return self.send(title, "PATCH", path, body, form=JSON_PATCH, query=query)
-
-    def apply(self, title: str, path: str, body: Any, **query: Any) -> Any:
-        """PATCH by server-side apply."""
-        return self.send(title, "PATCH", path, body, form=APPLY, query=query)
 
     def delete(self, title: str, path: str, body: Any = None, **query: Any) -> Any:
         """DELETE."""

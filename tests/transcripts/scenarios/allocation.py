@@ -111,15 +111,6 @@ def reserved_for(api: Session) -> None:
     api.json_patch("it is gone", STATUS, last)
 
 
-def reservation_by_apply(api: Session) -> None:
-    """reservedFor is a map by uid: two managers own an entry each."""
-    _allocated(api)
-    head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
-    theirs = head | {"status": {"reservedFor": [consumer("pod-b", "uid-b")]}}
-    api.apply("another manager's entry", STATUS, theirs, fieldManager="theirs")
-    api.apply("which goes again", STATUS, head | {"status": {}}, fieldManager="theirs")
-
-
 def device_status(api: Session) -> None:
     """What a driver says about allocated devices."""
     _allocated(api)

@@ -71,7 +71,7 @@ def slice_with_bad_values(api: Session) -> None:
         f"{'d' * 64}/x": {"int": 1},
     }
     body = resource_slice("s", [{"name": "gpu-0", "attributes": bad}])
-    api.send("all causes at once", "POST", SLICES, body, causes_in_any_order=True)
+    api.send("all causes at once", "POST", SLICES, body)
     for key, value in bad.items():
         api.create(f"{key[:8]} alone", SLICES, resource_slice("s", [{"name": "gpu-0", "attributes": {key: value}}]))
     quantity = {"name": "gpu-0", "capacity": {"memory": {"value": "10X"}}}
@@ -199,7 +199,7 @@ def fields_behind_gates(api: Session) -> None:
     """Fields whose feature gate is off by default are dropped without a word."""
     lists = {"a": {"ints": [1, 2]}, "b": {"strings": ["x"]}, "c": {"int": 1}}
     body = resource_slice("s", [{"name": "gpu", "attributes": lists}])
-    api.send("list attributes leave an empty value", "POST", SLICES, body, causes_in_any_order=True)
+    api.send("list attributes leave an empty value", "POST", SLICES, body)
     mappings = {"memory": {"capacityKey": "memory"}}
     device = {"name": "gpu", "nodeAllocatableResourceMappings": mappings}
     api.create("node resources as 1.36 names them", SLICES, resource_slice("s", [device]))

@@ -96,34 +96,6 @@ def strategic_patch(api: Session) -> None:
     api.strategic("no key", f"{pod_a}/status", {"status": {"conditions": [{"status": "True"}]}})
 
 
-def apply_patch(api: Session) -> None:
-    """Server-side apply: fields have owners, and only the owner changes or drops them."""
-    ours = claim("c", {"labels": {"a": "1"}})
-    api.apply("somebody must own it", PATH, ours)
-    api.apply("it makes what is not there", PATH, ours, fieldManager="ours")
-    api.apply("again", PATH, ours, fieldManager="ours")
-    identity = {"apiVersion": ours["apiVersion"], "kind": ours["kind"]}
-    theirs = identity | {"metadata": {"name": "c", "labels": {"a": "2", "b": "1"}}}
-    api.apply("another manager may not change what is ours", PATH, theirs, fieldManager="theirs")
-    api.apply("unless by force", PATH, theirs, fieldManager="theirs", force="true")
-    api.apply(
-        "what they do not apply any more is gone",
-        PATH,
-        identity | {"metadata": {"name": "c", "labels": {"b": "1"}}},
-        fieldManager="theirs",
-    )
-    api.merge("an update owns too", PATH, {"metadata": {"labels": {"c": "1"}}}, fieldManager="updater")
-    conflict = identity | {"metadata": {"name": "c", "labels": {"c": "2"}}}
-    api.apply("and conflicts too", PATH, conflict, fieldManager="theirs")
-    api.apply("another name", PATH, identity | {"metadata": {"name": "d"}}, fieldManager="ours")
-    api.apply("another kind", PATH, identity | {"kind": "Pod", "metadata": {"name": "c"}}, fieldManager="ours")
-    api.apply(
-        "managed fields", PATH, identity | {"metadata": {"name": "c", "managedFields": [{}]}}, fieldManager="ours"
-    )
-    api.apply("a field that no type has", PATH, theirs | {"extra": 1}, fieldManager="ours")
-    api.merge("the owners are reset", PATH, {"metadata": {"managedFields": [{}]}}, fieldManager="ours")
-
-
 def status_apart(api: Session) -> None:
     """The status is written through its own path, and nothing else is."""
     pod_a = f"{PODS}/a"
@@ -149,7 +121,7 @@ def opaque_parameters_with_blanks(api: Session) -> None:
     """Opaque parameters are stored as they were sent, and compared so.
 
     A claim that was sent with blanks in them cannot be patched: the patch writes them without, which is a change of the
-    spec. A PUT of the same bytes goes. The message of the refusal prints the spec as Go does, where the blanks show.
+    spec. A PUT of the same bytes goes.
     """
     for name, parameters in (
         ("compact", '{"b":1,"a":2}'),

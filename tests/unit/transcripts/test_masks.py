@@ -1,4 +1,4 @@
-"""A mask hides what a server chooses by chance, and nothing else."""
+"""What a mask hides, and what it leaves to be compared."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ def test_version_of_a_list_stands_between_those_of_objects(session: Session) -> 
 
 
 def test_uids_keep_their_equality_in_texts_too(session: Session) -> None:
-    refusal = {"kind": "Status", "message": f"not {UID_B} but {UID_A}"}
-    shown = _shown(session, _object("1"), _object("2", UID_B), refusal)
-    assert shown[2]["message"] == "not <uid-2> but <uid-1>"
+    shown = _shown(session, _object("1"), _object("2", UID_B), {"text": f"not {UID_B} but {UID_A}"})
+    assert shown[2]["text"] == "not <uid-2> but <uid-1>"
 
 
 def test_uid_that_the_server_did_not_choose_is_shown(session: Session) -> None:
-    assert _shown(session, {"kind": "Status", "message": UID_A})[0]["message"] == UID_A
+    assert _shown(session, {"text": UID_A})[0]["text"] == UID_A
 
 
 @pytest.mark.parametrize(
@@ -84,28 +83,32 @@ def test_times_of_a_scenario_are_shown(session: Session, time: str) -> None:
     assert _shown(session, {"time": time})[0]["time"] == time
 
 
-def _refusal(*causes: tuple[str, str], message: str = "") -> dict[str, Any]:
-    listed = ", ".join(f"{field}: {text}" for field, text in causes)
-    return {
-        "kind": "Status",
-        "message": message or f"x is invalid: [{listed}]",
-        "details": {"causes": [{"field": field, "message": text} for field, text in causes]},
-    }
+def _refusal(*causes: tuple[str, str, str], message: str) -> dict[str, Any]:
+    listed = [{"reason": reason, "field": field, "message": text} for field, reason, text in causes]
+    return {"kind": "Status", "reason": "Invalid", "message": message, "details": {"causes": listed}, "code": 422}
 
 
-def test_causes_are_sorted_only_where_the_step_says_so(session: Session) -> None:
-    causes = (("b", "2"), ("a", "1"))
-    assert _shown(session, _refusal(*causes)) == [_refusal(*causes)]
-    assert _shown(session, _refusal(*causes), **{"causes in any order": True})[1] == _refusal(*reversed(causes))
+def test_of_a_refusal_reasons_and_fields_are_shown_and_neither_words_nor_order(session: Session) -> None:
+    one = _refusal(("b", "X", "2"), ("a", "Y", "1"), ("a", "X", "0"), message="one")
+    other = _refusal(("a", "X", "5"), ("a", "Y", "4"), ("b", "X", "3"), ("b", "X", "6"), message="other")
+    first, second = _shown(session, one, other)
+    assert first == second
+    causes = [{"reason": "X", "field": "a"}, {"reason": "Y", "field": "a"}, {"reason": "X", "field": "b"}]
+    assert first == {"kind": "Status", "reason": "Invalid", "details": {"causes": causes}, "code": 422}
 
 
-def test_causes_are_left_out_of_a_message_that_lists_just_them() -> None:
-    causes = (("a", "1"), ("b", "2"))
-    (step,) = abridged([{"answer": _refusal(*causes)}])
-    assert step["answer"]["message"] == "x is invalid: <causes>"
-    for other in ("x is invalid: [b: 2, a: 1]", "x is invalid: [a: 1, b: 2, c: 3]", "x is invalid: a: 1"):
-        (step,) = abridged([{"answer": _refusal(*causes, message=other)}])
-        assert step["answer"]["message"] == other
+@pytest.mark.parametrize("change", [("c", "X", ""), ("b", "Z", "")])
+def test_another_field_or_reason_of_a_cause_is_seen(session: Session, change: tuple[str, str, str]) -> None:
+    first, second = _shown(session, _refusal(("b", "X", ""), message=""), _refusal(change, message=""))
+    assert first != second
+
+
+def test_warnings_are_counted_and_owners_of_fields_left_out(session: Session) -> None:
+    headers = {"Warning": '299 - "one \\"x\\", two", 299 - "three"', "Allow": "GET"}
+    session.steps.append({"headers": headers, "answer": marked(_object("1", managedFields=[{"manager": "m"}]))})
+    (step,) = masked(session)
+    assert step["headers"] == {"Warning": '299 - "<text>", 299 - "<text>"', "Allow": "GET"}
+    assert step["answer"]["metadata"].keys() == {"uid", "resourceVersion"}
 
 
 def test_object_is_shown_by_what_changed_since_it_was_shown() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from dracaena.demo.apiserver import ApiServer
@@ -15,22 +12,10 @@ from transcripts.scenarios import SCENARIOS, Scenario
 from transcripts.scenarios.documents import NODES, node
 from transcripts.session import Session
 
-ENDED_BY_TIME = ("watch_one_object", "watch_with_bookmarks")
-"""Scenarios that wait until the server ends a watch after a second."""
-
-
-def clock_for(scenario: Scenario) -> Callable[[], datetime]:
-    """The order of managedFields depends on whether two writes happened in one second, and those that were recorded
-    did: no time goes by, or where it has to, from a full second on."""
-    now = datetime.now(UTC)
-    late = timedelta(microseconds=now.microsecond)
-    return lambda: (datetime.now(UTC) if scenario.name in ENDED_BY_TIME else now) - late
-
-
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_embedded_server_answers_as_the_real_one(scenario: Scenario, version: str) -> None:
-    with ApiServer(clock=clock_for(scenario), version=version) as server:
+    with ApiServer(version=version) as server:
         ground = Ground(server.url, token="", authority=None, forget_history=server.forget_history)
         found = difference(scenario, version, record(scenario, ground))
     assert not found, f"\n{found}"
