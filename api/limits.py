@@ -38,11 +38,6 @@ CONDITION_MESSAGE_BYTES: Final = 32 << 10
 FIELD_MANAGER_BYTES: Final = 128
 """The query parameter fieldManager (FieldManagerMaxLength)."""
 
-# ---- apimachinery pkg/util/managedfields/internal/fieldmanager.go
-
-MANAGED_UPDATES: Final = 10
-"""Entries of metadata.managedFields from plain updates; older ones are joined (DefaultMaxUpdateManagers)."""
-
 # ---- one request: apiserver pkg/server/config.go, pkg/endpoints/handlers/patch.go, sigs.k8s.io/json scanner.go
 
 REQUEST_BODY_BYTES: Final = 3 << 20

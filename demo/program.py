@@ -330,7 +330,7 @@ KEEP_COMMANDS = (
     "kubectl get resourceclaims,resourceslices",
     "kubectl describe pod train",
     "kubectl delete pod train",
-    "kubectl apply --server-side -f deploy/examples/one-gpu/pod.yaml",
+    "kubectl apply -f deploy/examples/one-gpu/pod.yaml",
 )
 """Commands of a stock kubectl that the embedded API server serves."""
 

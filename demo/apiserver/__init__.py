@@ -4,7 +4,8 @@ It speaks the Kubernetes API over HTTP on 127.0.0.1, keeps everything in memory,
 1.36 with default feature gates, for the kinds in ``resources.py``. Three rules keep it honest:
 
 * it refuses what it does not implement (501, or 415 for media types), names it, and never does anything by halves;
-* where it answers, it answers like the real server: status codes, ``Status`` objects, field paths, events, versions;
+* where it answers, it answers like the real server: objects, status codes, reasons, the causes of a refusal with
+  their fields, events, versions. The words of its messages are its own;
 * nothing in the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
   the API (its quantities and limits, JSON as text, the language of selectors), and recorded transcripts hold those
   too.
@@ -19,8 +20,8 @@ Known differences, all on purpose:
 * The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
 * No garbage collector, namespace controller or event expiry runs in it, as with a bare kube-apiserver
   (events expire there after an hour, here never).
-* Messages that print whole Go values print the fields that are served (an immutable field), or our JSON of them (a
-  broken patch, a pod that may not change so).
+* Server-side apply is refused (415), and nobody's fields are recorded: ``metadata.managedFields`` stays empty.
+  So a write that would change nothing but owners is none.
 * A bookmark carries the newest version of all kinds, and is sent even if nothing has happened since the last one.
 * Opaque parameters are compared as text, as there; a number that a patch rewrites is printed as Python prints it.
 * Bodies in protobuf are read for the kinds that kubectl creates by itself (``protobuf``), and refused for others (415).
@@ -29,7 +30,7 @@ Known differences, all on purpose:
 
 Where things are: ``server`` the process side, ``http`` and ``router`` requests, ``bodies`` and ``decode`` reading,
 ``shapes`` and ``schema`` the tables of fields, ``writes`` and ``deletes`` the order of the steps, ``strategies`` and
-``validation`` what is specific to a kind, ``managed`` and ``fieldsets`` field ownership, ``storage`` objects and their
+``validation`` what is specific to a kind, ``storage`` objects and their
 history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints, ``discovery`` and
 ``openapi`` what clients ask first, ``faults`` injected faults.
 """

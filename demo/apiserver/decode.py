@@ -195,7 +195,7 @@ def _field(known: SchemaField, raw: Any, place: _Place) -> Any:
             return value or None
         case Struct():
             return None if known.omit_zero and not value else value
-        case Scalar("time" | "microtime" | "raw" | "fields"):
+        case Scalar("time" | "microtime" | "raw"):
             return value
         case _:
             return value if value or known.always else None
@@ -273,7 +273,7 @@ def _time(name: str, raw: Any, place: _Place) -> str | None:
 
 
 def _opaque(name: str, raw: Any, place: _Place) -> Any:
-    if name == "fields" or not isinstance(raw, dict):
+    if not isinstance(raw, dict):
         return raw
     held = held_text(raw)
     if held is not None:
@@ -296,7 +296,6 @@ _SCALARS: Final[dict[str, Callable[[str, Any, _Place], Any]]] = {
     "time": _time,
     "microtime": _time,
     "raw": _opaque,
-    "fields": _opaque,
 }
 
 

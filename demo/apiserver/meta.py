@@ -64,6 +64,7 @@ def begin(document: Document, kind: Kind, namespace: str, now: datetime, names: 
         generation=None,
         selfLink=None,
         resourceVersion=None,
+        managedFields=None,
     )
 
 
@@ -90,6 +91,7 @@ def carry_over(new: Document, old: Document) -> Document:
         creationTimestamp=before["creationTimestamp"],
         deletionTimestamp=before.get("deletionTimestamp") or after.get("deletionTimestamp"),
         deletionGracePeriodSeconds=after.get("deletionGracePeriodSeconds", before.get("deletionGracePeriodSeconds")),
+        managedFields=None,
     )
 
 

@@ -32,7 +32,6 @@ _SCALARS: Final[dict[str, Document]] = {
     "intorstring": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
     "microtime": {"type": "string", "format": "date-time"},
     "raw": {"type": "object"},
-    "fields": {"type": "object"},
 }
 _V2: Final = "/openapi/v2"
 _V2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -148,11 +147,7 @@ def _fields(struct: Struct, served: str) -> list[SchemaField]:
 
 
 def _struct_schema(struct: Struct, served: str) -> Document:
-    schema: Document = {
-        "type": "object",
-        "properties": {known.name: _field_schema(known) for known in _fields(struct, served)},
-    }
-    return schema | ({"x-kubernetes-map-type": "atomic"} if struct.atomic else {})
+    return {"type": "object", "properties": {known.name: _field_schema(known) for known in _fields(struct, served)}}
 
 
 def _field_schema(known: SchemaField) -> Document:
@@ -161,10 +156,6 @@ def _field_schema(known: SchemaField) -> Document:
         schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if known.retain_keys else "merge"
     if known.merge_key:
         schema["x-kubernetes-patch-merge-key"] = known.merge_key
-    if isinstance(known.type, ListOf):
-        schema["x-kubernetes-list-type"] = "map" if known.keys else "set" if known.is_set else "atomic"
-        if known.keys:
-            schema["x-kubernetes-list-map-keys"] = list(known.keys)
     if known.default is not None:
         schema["default"] = known.default
     return schema

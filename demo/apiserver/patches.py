@@ -16,7 +16,7 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-MEDIA_TYPES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+MEDIA_TYPES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 
 
 def merge_patch(original: Any, patch: Any) -> Any:

@@ -134,7 +134,7 @@ def _check_watch(options: ListOptions) -> list[FieldError]:
     return errors
 
 
-def write_options(query: Query, user_agent: str, kind_of_options: str) -> Options:
+def write_options(query: Query, kind_of_options: str) -> Options:
     """Read the query of a write; 422 for what is wrong with it."""
     errors: list[FieldError] = []
     dry_run = query.get("dryRun", "")
@@ -152,12 +152,8 @@ def write_options(query: Query, user_agent: str, kind_of_options: str) -> Option
         )
     if not manager.isprintable():
         errors.append(invalid_field("fieldManager", manager, "should only contain printable characters"))
+    if "force" in query and kind_of_options == "PatchOptions":
+        errors.append(forbidden("force", "it belongs to server-side apply"))
     if errors:
         raise invalid(Qualified("meta.k8s.io", kind_of_options), "", errors)
-    return Options(
-        manager or user_agent.partition("/")[0][: limits.FIELD_MANAGER_BYTES] or "unknown",
-        dry_run == "All",
-        validation or "Warn",
-        flag(query, "force") if "force" in query else None,
-        bool(manager),
-    )
+    return Options(dry_run == "All", validation or "Warn")

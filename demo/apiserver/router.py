@@ -206,11 +206,11 @@ class Router:
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         form = media_type(request.headers.get("content-type", ""))
+        if form == APPLY_PATCH:
+            raise _unreadable_patch(f"the embedded API server does not implement server-side apply ({form})")
         if form not in MEDIA_TYPES:
-            raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+            raise _unreadable_patch(f"a patch is sent as one of {', '.join(MEDIA_TYPES)}, this one as {form}")
         options = _options(request, "PatchOptions")
-        if form == APPLY_PATCH and path.subresource == "finalize":
-            raise method_not_allowed()
         return self._written(request, path, self._writes.patch(_target(path), form, request.body, options))
 
     def _scale(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
@@ -263,6 +263,10 @@ class Router:
         )
 
 
+def _unreadable_patch(why: str) -> ApiError:
+    return ApiError(415, "UnsupportedMediaType", why, {})
+
+
 def _deletion_warnings(path: ResourcePath, options: Document) -> Sequence[str]:
     if not path.kind.deletion_orphans or {"propagationPolicy", "orphanDependents"} & options.keys():
         return ()
@@ -286,7 +290,7 @@ def _target(path: ResourcePath) -> Target:
 
 
 def _options(request: ApiRequest, kind: str) -> Options:
-    return write_options(request.query, request.headers.get("user-agent", ""), kind)
+    return write_options(request.query, kind)
 
 
 def _delete_options(request: ApiRequest) -> Document:

@@ -1,4 +1,4 @@
-"""Types of the API as read from the tables in ``shapes``: what decoding, patching and field ownership walk along."""
+"""Types of the API as read from the tables in ``shapes``: what decoding and patching walk along."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 from dracaena.demo.apiserver.shapes import TABLES
 
 SCALARS: Final = frozenset({"string", "int32", "int64", "bool", "quantity", "intorstring", "time", "microtime"})
-# `raw` holds any JSON; `fields` is the fieldsV1 of a managedFields entry. Both are opaque here.
-OPAQUE: Final = frozenset({"raw", "fields"})
+OPAQUE: Final = "raw"
+"""Any JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A leaf: one of `SCALARS` or `OPAQUE`."""
+    """A leaf: one of `SCALARS`, or `OPAQUE`."""
 
     name: str
 
@@ -47,9 +47,6 @@ class SchemaField:
     merge: bool = False  # strategic merge patch merges the list …
     merge_key: str = ""  # … by this key (none: a set of scalars)
     retain_keys: bool = False
-    keys: tuple[str, ...] = ()  # server-side apply: a list of maps with these keys
-    is_set: bool = False  # server-side apply: a set of scalars
-    atomic: bool = False  # server-side apply: one owner for the whole value
     default: str | None = None
     is_gated: bool = False  # its feature gate is off: the server silently drops it
     only: str = ""  # the only version of Kubernetes that has the field; empty: all have it
@@ -64,7 +61,6 @@ class Struct:
     """An object type. Filled after creation because types refer to each other."""
 
     name: str
-    atomic: bool = False
     fields: dict[str, SchemaField] = field(default_factory=dict, repr=False)
     unserved: set[str] = field(default_factory=set, repr=False)
 
@@ -90,11 +86,10 @@ def structs() -> dict[str, Struct]:
     """Every struct of the tables, by name."""
     known: dict[str, Struct] = {}
     paragraphs = list(_paragraphs())
-    for head, _ in paragraphs:
-        name, *flags = head.split()
-        known[name] = Struct(name, atomic="atomic" in flags)
-    for head, body in paragraphs:
-        struct = known[head.split()[0]]
+    for name, _ in paragraphs:
+        known[name] = Struct(name)
+    for name, body in paragraphs:
+        struct = known[name]
         for line in body:
             first, *rest = line.split()
             if first == "unserved":
@@ -117,9 +112,6 @@ def _field(name: str, words: list[str], known: dict[str, Struct]) -> SchemaField
         merge="merge" in options,
         merge_key=options.get("merge", ""),
         retain_keys="retainKeys" in options,
-        keys=tuple(options["keys"].split(",")) if "keys" in options else (),
-        is_set="set" in options,
-        atomic="atomic" in options,
         default=options["default"].strip('"') if "default" in options else None,
         is_gated="gated" in options,
         only=options.get("only", ""),
@@ -168,6 +160,6 @@ def _type(text: str, known: dict[str, Struct]) -> Type:
         return ListOf(_type(text[2:], known))
     if text.startswith("{}"):
         return MapOf(_type(text[2:], known))
-    if text in SCALARS or text in OPAQUE:
+    if text in SCALARS or text == OPAQUE:
         return Scalar(text)
     return known[text]

@@ -106,7 +106,7 @@ class ApiServer:
         writes = Writes(self._storage, clock, self._names, version)
         for name in _FIRST_NAMESPACES:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            writes.create(Target(NAMESPACE, ""), body, Options("kube-apiserver"))
+            writes.create(Target(NAMESPACE, ""), body, Options())
 
     def start(self) -> None:
         """Listen and serve; returns once connections are accepted. OSError if the port is taken."""

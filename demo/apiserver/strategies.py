@@ -14,7 +14,6 @@ from typing import Any, Final
 from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.decode import zero
 from dracaena.demo.apiserver.fields import FieldError, forbidden
-from dracaena.demo.apiserver.fieldsets import Path
 from dracaena.demo.apiserver.meta import bumped, with_metadata
 from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.times import write_time
@@ -25,8 +24,6 @@ Document = dict[str, Any]
 Labels = Mapping[str, str]
 Errors = list[FieldError]
 
-_STATUS: Final[tuple[Path, ...]] = (("f:status",),)
-_SPEC: Final[tuple[Path, ...]] = (("f:spec",),)
 _ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 
 
@@ -42,12 +39,11 @@ def _no_warnings(_: Document) -> list[str]:
 class Door:
     """One way to update an object: the main resource or a sub-resource.
 
-    `prepare` gets (new, old) and restores what this update cannot change; `reset` names the same for field ownership.
+    `prepare` gets (new, old) and restores what this update cannot change.
     """
 
     prepare: Callable[[Document, Document], Document]
     check: Callable[[Document, Document], Errors]
-    reset: tuple[Path, ...] = ()
     check_namespace: Callable[[Document, Document, Labels], Errors] = lambda _new, _old, _labels: []
     unconditional: bool = True  # a PUT without resourceVersion is accepted
 
@@ -170,11 +166,10 @@ POD: Final = Strategy(
     check_create=pods.check_pod,
     warn=_pod_warnings,
     grace_s=_pod_grace_s,
-    main=Door(prepare=_changed_pod, check=pods.check_pod_update, reset=_STATUS),
+    main=Door(prepare=_changed_pod, check=pods.check_pod_update),
     status=Door(
         prepare=_pod_status,
         check=pods.check_pod_status,
-        reset=(*_SPEC, ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")),
     ),
 )
 
@@ -192,8 +187,8 @@ def _keep_spec(new: Document, old: Document) -> Document:
 
 NODE: Final = Strategy(
     check_create=cluster.check_node,
-    main=Door(prepare=_keep_status, check=cluster.check_node_update, reset=_STATUS),
-    status=Door(prepare=_keep_spec, check=cluster.check_node_update, reset=_SPEC),
+    main=Door(prepare=_keep_status, check=cluster.check_node_update),
+    status=Door(prepare=_keep_spec, check=cluster.check_node_update),
 )
 
 
@@ -211,9 +206,9 @@ def _changed_namespace(new: Document, old: Document) -> Document:
 NAMESPACE: Final = Strategy(
     prepare_create=_new_namespace,
     check_create=cluster.check_namespace,
-    main=Door(prepare=_changed_namespace, check=cluster.check_namespace_update, reset=_STATUS),
-    status=Door(prepare=_keep_spec, check=cluster.check_namespace_update, reset=_SPEC),
-    finalize=Door(prepare=_keep_status, check=cluster.check_namespace_update, reset=_STATUS),
+    main=Door(prepare=_changed_namespace, check=cluster.check_namespace_update),
+    status=Door(prepare=_keep_spec, check=cluster.check_namespace_update),
+    finalize=Door(prepare=_keep_status, check=cluster.check_namespace_update),
 )
 EVENT: Final = Strategy(
     check_create=cluster.check_event,
@@ -249,16 +244,16 @@ def _changed_workload(new: Document, old: Document) -> Document:
 DEPLOYMENT: Final = Strategy(
     prepare_create=_new_workload,
     check_create=deployments.check_deployment,
-    main=Door(prepare=_changed_deployment, check=deployments.check_deployment_update, reset=_STATUS),
-    status=Door(prepare=_keep_spec, check=deployments.check_deployment_status, reset=_SPEC),
-    scale=Door(prepare=_changed_deployment, check=deployments.check_deployment_update, reset=_STATUS),
+    main=Door(prepare=_changed_deployment, check=deployments.check_deployment_update),
+    status=Door(prepare=_keep_spec, check=deployments.check_deployment_status),
+    scale=Door(prepare=_changed_deployment, check=deployments.check_deployment_update),
 )
 REPLICA_SET: Final = Strategy(
     prepare_create=_new_workload,
     check_create=deployments.check_replica_set,
-    main=Door(prepare=_changed_workload, check=deployments.check_replica_set_update, reset=_STATUS),
-    status=Door(prepare=_keep_spec, check=deployments.check_replica_set_status, reset=_SPEC),
-    scale=Door(prepare=_changed_workload, check=deployments.check_replica_set_update, reset=_STATUS),
+    main=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
+    status=Door(prepare=_keep_spec, check=deployments.check_replica_set_status),
+    scale=Door(prepare=_changed_workload, check=deployments.check_replica_set_update),
 )
 
 
@@ -285,8 +280,8 @@ JOB: Final = Strategy(
     prepare_create=_new_job,
     check_create=workloads.check_job,
     warn=workloads.job_warnings,
-    main=Door(prepare=_changed_workload, check=workloads.check_job_update, reset=_STATUS),
-    status=Door(prepare=_keep_spec, check=workloads.check_job_status, reset=_SPEC),
+    main=Door(prepare=_changed_workload, check=workloads.check_job_update),
+    status=Door(prepare=_keep_spec, check=workloads.check_job_status),
 )
 
 
@@ -354,12 +349,11 @@ RESOURCE_CLAIM: Final = Strategy(
     prepare_create=_new_claim,
     check_create=claims.check_claim,
     check_create_namespace=lambda new, labels: _admin_in_spec(new["spec"], labels),
-    main=Door(prepare=_keep_status, check=claims.check_claim_update, reset=_STATUS),
+    main=Door(prepare=_keep_status, check=claims.check_claim_update),
     status=Door(
         prepare=_claim_status,
         check=claim_status.check_claim_status,
         check_namespace=_admin_in_status,
-        reset=(("f:metadata",), ("f:spec",)),
     ),
 )
 RESOURCE_CLAIM_TEMPLATE: Final = Strategy(

@@ -1,6 +1,6 @@
 """Creating and updating: from a request to a stored version, in the order in which kube-apiserver takes the steps.
 
-Decode and default, note who owns what, admit, restore what this update cannot change, validate, write. All of it
+Decode and default, admit, restore what this update cannot change, validate, write. All of it
 happens under the storage lock, so that what was checked is what is replaced.
 """
 
@@ -11,28 +11,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dracaena.demo.apiserver import admission, managed, meta, patches, strategic
-from dracaena.demo.apiserver.bodies import IGNORE, WARN, DecodedBody, parse_json, parse_yaml, read_object, read_patched
+from dracaena.demo.apiserver import admission, meta, patches, strategic
+from dracaena.demo.apiserver.bodies import WARN, DecodedBody, parse_json, read_object, read_patched
 from dracaena.demo.apiserver.declared import newer, older
-from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED, UnreadableError, decode, zero
+from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED
 from dracaena.demo.apiserver.errors import (
     MODIFIED,
     ApiError,
-    Qualified,
     already_exists,
     bad_request,
     conflict,
     invalid,
     not_found,
 )
-from dracaena.demo.apiserver.fields import FieldError, forbidden, required
+from dracaena.demo.apiserver.fields import FieldError
 from dracaena.demo.apiserver.fields import invalid as invalid_field
-from dracaena.demo.apiserver.managed import Manager, Ownership
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
 from dracaena.demo.apiserver.schema import without_gated
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
 from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
-from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 
 Document = dict[str, Any]
@@ -44,11 +41,8 @@ _OPAQUE_TEXT: Final = {patches.JSON_PATCH: COMPACT, patches.MERGE_PATCH: MERGED,
 class Options:
     """The query of a write."""
 
-    manager: str
     dry_run: bool = False
     validation: str = WARN
-    force: bool | None = None
-    explicit_manager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +69,8 @@ class Target:
         return key_of(self.namespace, self.name)
 
 
-# From the stored object and its owners to the new object, its owners and warnings.
-Transform = Callable[[Document, Ownership], tuple[DecodedBody, Ownership]]
+# From the stored object to the new one, with warnings.
+Transform = Callable[[Document], DecodedBody]
 
 
 class Writes:
@@ -96,16 +90,14 @@ class Writes:
         """POST. 409 if the name is taken, 404 if the namespace is missing."""
         with self._storage.lock:
             read = read_object(target.kind, raw, options.validation, self._clock(), self._version)
-            return self._create(target, read, None, options)
+            return self._create(target, read, options)
 
-    def _create(self, target: Target, read: DecodedBody, owners: Ownership | None, options: Options) -> WriteOutcome:
+    def _create(self, target: Target, read: DecodedBody, options: Options) -> WriteOutcome:
         kind, now = target.kind, self._clock()
         strategy = BY_KIND[kind.kind]
         meta.require_namespace(read.document, kind, target.namespace)
         stated = read.document["metadata"].get("resourceVersion")
         document = meta.begin(read.document, kind, target.namespace, now, self._names)
-        if owners is None:
-            owners = self._owned_by_update(kind, strategy.main, zero(kind.struct), document, options, "", {})
         document = self._admit_creation(target, document)
         document = without_gated(kind.struct, strategy.prepare_create(document, now))
         self._check_creation(strategy, kind, document)
@@ -115,7 +107,6 @@ class Writes:
             raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         if self._storage.get(kind, key):
             raise already_exists(kind.qualified_resource, name)
-        document = managed.with_ownership(document, owners)
         warnings = (*read.warnings, *strategy.warn(document))
         return WriteOutcome(
             self._put(kind, key, document, None, dry_run=options.dry_run), created=True, warnings=warnings
@@ -172,59 +163,31 @@ class Writes:
             old = self._storage.get(kind, target.key)
             strategy = BY_KIND[kind.kind]
             if old is None and strategy.creates_on_put and not target.subresource:
-                return self._create(target, read, None, options)
+                return self._create(target, read, options)
             uid = read.document["metadata"].get("uid")
             if old is not None and uid and uid != old.document["metadata"]["uid"]:
                 why = precondition_failed(kind, target.key, "UID", uid, old.document["metadata"]["uid"])
                 raise conflict(kind.qualified_resource, target.name, why)
-
-            def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
-                door = strategy.door(target.subresource)
-                owners = _requested_owners(read.document, owners, target.subresource)
-                return read, self._owned_by_update(kind, door, live, read.document, options, target.subresource, owners)
-
-            return self._update(target, old, transform, options)
+            return self._update(target, old, lambda _live: read, options)
 
     def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> WriteOutcome:
-        """PATCH in any of the four forms."""
-        _check_patch_options(media_type, options)
+        """PATCH in any of the three forms."""
         with self._storage.lock:
             old = self._storage.get(target.kind, target.key)
-            if media_type == patches.APPLY_PATCH:
-                return self._apply(target, old, body, options)
             try:
                 patch = parse_json(body)
             except ValueError as error:
                 raise bad_request(f"error decoding patch: {error}") from None
 
-            def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
+            def transform(live: Document) -> DecodedBody:
                 patched = _patched(target.kind, media_type, live, patch)
                 opaque = _OPAQUE_TEXT[media_type]
                 read = read_patched(target.kind, patched, options.validation, self._clock(), opaque, self._version)
                 meta.require_namespace(read.document, target.kind, target.namespace)
                 meta.require_name_match(read.document, target.name)
-                door = BY_KIND[target.kind.kind].door(target.subresource)
-                owners = _requested_owners(read.document, owners, target.subresource)
-                return read, self._owned_by_update(
-                    target.kind, door, live, read.document, options, target.subresource, owners
-                )
+                return read
 
             return self._update(target, old, transform, options)
-
-    def _owned_by_update(
-        self,
-        kind: Kind,
-        door: Door,
-        old: Document,
-        new: Document,
-        options: Options,
-        subresource: str,
-        owners: Ownership,
-    ) -> Ownership:
-        by = Manager(options.manager, "Update", kind.api_version, subresource)
-        # Whoever scales is noted without a time.
-        now = None if subresource == "scale" else write_time(self._clock())
-        return managed.owned_after_update(kind.struct, old, new, owners, by, now, door.reset)
 
     def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> WriteOutcome:
         kind = target.kind
@@ -232,16 +195,15 @@ class Writes:
             raise not_found(kind.qualified_resource, target.name)
         live = old.document
         door = BY_KIND[kind.kind].door(target.subresource)
-        read, owners = transform(live, managed.read_ownership(live))
+        read = transform(live)
         document = read.document
         if not target.subresource:
             document = admission.admit_update(kind, document, live, self._node_of(document))
         document = _with_version(document, target, live, unconditional=door.unconditional)
         document = without_gated(kind.struct, door.prepare(meta.carry_over(document, live), live))
-        document = managed.with_ownership(document, owners)
         self._check_update(kind, door, document, live)
         warnings = read.warnings if target.subresource else (*read.warnings, *_update_warnings(kind, document))
-        if _is_same(document, live):
+        if document == live:
             return WriteOutcome(old, warnings=warnings)
         if meta.ends_with_update(document, live) and not document.get("spec", {}).get("finalizers"):
             if not options.dry_run:
@@ -255,48 +217,6 @@ class Writes:
         errors += door.check_namespace(new, old, self._namespace_labels(new))
         errors += door.check(new, old)
         self._refuse(kind, new, errors)
-
-    # ---- server-side apply
-
-    def _apply(self, target: Target, old: Stored | None, body: bytes, options: Options) -> WriteOutcome:
-        kind = target.kind
-        config = _read_config(target, body, self._version)
-        if old is None and target.subresource:
-            raise not_found(kind.qualified_resource, target.name)
-        strategy = BY_KIND[kind.kind]
-        door = strategy.door(target.subresource)
-        by = Manager(options.manager, "Apply", kind.api_version, target.subresource)
-        now = write_time(self._clock())
-
-        def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
-            bare = managed.without_ownership(live)
-            applied = managed.apply(kind.struct, bare, config, owners, by, now, door.reset, force=bool(options.force))
-            return self._read_applied(target, applied.document), applied.owners
-
-        if old is not None:
-            return self._update(target, old, transform, options)
-        live = {"kind": kind.kind, "apiVersion": kind.api_version} | zero(kind.struct)
-        if config.get("metadata", {}).get("uid"):
-            raise conflict(
-                kind.qualified_resource,
-                target.name,
-                (
-                    f"uid mismatch: the provided object specified uid {config['metadata']['uid']}, and no existing "
-                    f"object "
-                    "was found"
-                ),
-            )
-        read, owners = transform(live, {})
-        return self._create(target, read, owners, options)
-
-    def _read_applied(self, target: Target, merged: Document) -> DecodedBody:
-        try:
-            read = read_patched(target.kind, merged, IGNORE, self._clock(), SORTED, self._version)
-        except UnreadableError as error:
-            raise bad_request(str(error)) from None
-        meta.require_namespace(read.document, target.kind, target.namespace)
-        meta.require_name_match(read.document, target.name)
-        return read
 
 
 def path_segment(text: str) -> list[str]:
@@ -313,16 +233,6 @@ def precondition_failed(kind: Kind, key: str, title: str, asked: str, present: s
         f"StorageError: invalid object, Code: 4, Key: {prefix}/{key}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: {title} in precondition: {asked}, {title} in object meta: {present}"
     )
-
-
-def _requested_owners(new: Document, owners: Ownership, subresource: str) -> Ownership:
-    """A client may edit managedFields of the main resource; one empty entry erases them."""
-    sent = new["metadata"].get("managedFields") or []
-    if subresource or not sent:
-        return owners
-    if sent == [{}]:
-        return {}
-    return managed.read_ownership(new) or owners
 
 
 def _with_version(document: Document, target: Target, live: Document, *, unconditional: bool) -> Document:
@@ -345,30 +255,6 @@ def _update_warnings(kind: Kind, document: Document) -> list[str]:
     return BY_KIND[kind.kind].warn(document) if kind.kind == "ResourceSlice" else []
 
 
-def _is_same(new: Document, old: Document) -> bool:
-    """True if nothing but the times of managedFields differs: such an update is not a write."""
-
-    def untimed(document: Document) -> Document:
-        entries = [
-            {name: value for name, value in entry.items() if name != "time"}
-            for entry in document["metadata"].get("managedFields") or ()
-        ]
-        return meta.with_metadata(document, managedFields=entries)
-
-    return untimed(new) == untimed(old)
-
-
-def _check_patch_options(media_type: str, options: Options) -> None:
-    errors = []
-    if media_type == patches.APPLY_PATCH:
-        if not options.explicit_manager:
-            errors.append(required("fieldManager", "is required for apply patch"))
-    elif options.force is not None:
-        errors.append(forbidden("force", "may not be specified for non-apply patch"))
-    if errors:
-        raise invalid(Qualified("meta.k8s.io", "PatchOptions"), "", errors)
-
-
 def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:
     if media_type == patches.JSON_PATCH:
         return patches.json_patch(live, patch)
@@ -381,35 +267,3 @@ def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:
     body = {name: value for name, value in live.items() if name not in ("kind", "apiVersion")}
     change = {name: value for name, value in patch.items() if name not in ("kind", "apiVersion")}
     return strategic.merge(kind.struct, body, change)
-
-
-def _read_config(target: Target, body: bytes, version: str) -> Document:
-    kind = target.kind
-    try:
-        config = parse_yaml(body)
-    except ValueError as error:
-        raise bad_request(f"error decoding YAML: {error}") from None
-    if not isinstance(config, dict):
-        raise bad_request("error decoding YAML: an apply configuration must be an object")
-    if config.get("kind") != kind.kind or config.get("apiVersion") != kind.api_version:
-        group, _, version = str(config.get("apiVersion", "")).rpartition("/")
-        raise bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
-    why = _untyped(kind, config, version)
-    metadata = config.get("metadata")
-    given = metadata if isinstance(metadata, dict) else {}
-    if why:
-        about = f"{given.get('namespace', '')}/{given.get('name', '')}; {kind.api_version}, Kind={kind.kind}"
-        raise ApiError(500, "", f"failed to create typed patch object ({about}): {why}")
-    if given.get("managedFields"):
-        raise bad_request("metadata.managedFields must be nil")
-    return {name: value for name, value in config.items() if name not in ("kind", "apiVersion")}
-
-
-def _untyped(kind: Kind, config: Document, version: str) -> str:
-    """Why an apply configuration is not an object of its kind; "" if it is."""
-    try:
-        decode(kind.struct, config, api_version=kind.api_version, kind=kind.kind, version=version)
-    except UnreadableError as error:
-        return str(error)
-    unknown = managed.undeclared(kind.struct, config, version)
-    return f"{unknown}: field not declared in schema" if unknown else ""

@@ -104,18 +104,15 @@ def kubectl(server: ApiServer, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def applied(kubectl: Run) -> Iterator[Run]:
-    kubectl("apply", "--server-side", "-f", "-", stdin=MANIFEST)
+    kubectl("create", "-f", "-", stdin=MANIFEST)
     yield kubectl
     kubectl("delete", "--ignore-not-found", "-f", "-", stdin=MANIFEST)
 
 
-def test_apply_server_side_creates_and_is_idempotent(applied: Run) -> None:
-    again = applied("apply", "--server-side", "-f", "-", stdin=MANIFEST)
-    assert again.stdout.splitlines() == [
-        "pod/web serverside-applied",
-        "resourceclaim.resource.k8s.io/mine serverside-applied",
-        "node/node-a serverside-applied",
-    ]
+def test_apply_on_the_server_is_refused_by_name(kubectl: Run) -> None:
+    refused = kubectl("apply", "--server-side", "-f", "-", stdin=JOB, code=1)
+    assert "the embedded API server does not implement server-side apply" in refused.stderr
+    assert kubectl("get", "jobs").stderr.startswith("No resources found")
 
 
 def test_get_prints_names_json_and_yaml(applied: Run) -> None:

@@ -3,15 +3,14 @@
 These tables are data: names and merge rules of the API of Kubernetes 1.36 and 1.37, one type per paragraph, one field
 per line:
 
-    TypeName [atomic]
-        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [keys=a,b | set | atomic] [default="value"]
-            [gated] [only=VERSION]
+    TypeName
+        fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [default="value"] [gated] [only=VERSION]
         unserved otherField …
 
 TYPE is ``string``, ``int32``, ``int64``, ``bool``, ``quantity``, ``intorstring``, ``time``, ``microtime``, ``raw``
-(any JSON), ``fields`` (a managed-fields set) or another type's name; ``*`` before it means that "not given" differs
+(any JSON) or another type's name; ``*`` before it means that "not given" differs
 from zero, ``[]`` a list, ``{}`` a map with string keys. ``!`` fields are written even if they are zero. ``merge`` is
-the rule of strategic merge patch; ``keys``/``set``/``atomic`` that of server-side apply. ``gated`` fields are behind
+the rule of strategic merge patch. ``gated`` fields are behind
 feature gates that are off by default, and dropped. ``only`` fields are known to one version of Kubernetes, and unknown
 to the other. ``unserved`` fields exist in Kubernetes, but this server has no behaviour for them: a request that
 carries one is refused, naming it.

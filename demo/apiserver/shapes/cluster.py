@@ -44,7 +44,7 @@ NamespaceSpec
     finalizers []string
 NamespaceStatus
     phase string
-    conditions []NamespaceCondition merge=type keys=type
+    conditions []NamespaceCondition merge=type
 Node
     metadata ObjectMeta
     spec NodeSpec
@@ -61,18 +61,18 @@ NodeCondition
     message string
 NodeDaemonEndpoints
     kubeletEndpoint DaemonEndpoint
-NodeSelector atomic
+NodeSelector
     nodeSelectorTerms []NodeSelectorTerm !
 NodeSelectorRequirement
     key string !
     operator string !
     values []string
-NodeSelectorTerm atomic
+NodeSelectorTerm
     matchExpressions []NodeSelectorRequirement
     matchFields []NodeSelectorRequirement
 NodeSpec
     podCIDR string
-    podCIDRs []string merge set
+    podCIDRs []string merge
     providerID string
     unschedulable bool
     taints []Taint
@@ -81,8 +81,8 @@ NodeStatus
     capacity {}quantity
     allocatable {}quantity
     phase string
-    conditions []NodeCondition merge=type keys=type
-    addresses []NodeAddress merge=type keys=type
+    conditions []NodeCondition merge=type
+    addresses []NodeAddress merge=type
     daemonEndpoints NodeDaemonEndpoints
     nodeInfo NodeSystemInfo
     images []ContainerImage
@@ -99,7 +99,7 @@ NodeSystemInfo
     operatingSystem string !
     architecture string !
     unserved swap
-ObjectReference atomic
+ObjectReference
     kind string
     namespace string
     name string

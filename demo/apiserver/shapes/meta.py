@@ -17,21 +17,13 @@ DeleteOptions
     propagationPolicy *string
     dryRun []string
     ignoreStoreReadErrorWithClusterBreakingPotential *bool
-LabelSelector atomic
+LabelSelector
     matchLabels {}string
     matchExpressions []LabelSelectorRequirement
 LabelSelectorRequirement
     key string !
     operator string !
     values []string
-ManagedFieldsEntry
-    manager string
-    operation string
-    apiVersion string
-    time *time
-    fieldsType string
-    fieldsV1 *fields
-    subresource string
 ObjectMeta
     name string
     generateName string
@@ -45,10 +37,10 @@ ObjectMeta
     deletionGracePeriodSeconds *int64
     labels {}string
     annotations {}string
-    ownerReferences []OwnerReference merge=uid keys=uid
-    finalizers []string merge set
-    managedFields []ManagedFieldsEntry
-OwnerReference atomic
+    ownerReferences []OwnerReference merge=uid
+    finalizers []string merge
+    managedFields []raw
+OwnerReference
     apiVersion string !
     kind string !
     name string !

@@ -30,7 +30,6 @@ JobStatus conditions=1 startTime=2 completionTime=3 active=4 succeeded=5 failed=
     uncountedTerminatedPods=8 ready=9 failedIndexes=10 terminating=11
 LabelSelector matchLabels=1 matchExpressions=2
 LabelSelectorRequirement key=1 operator=2 values=3
-ManagedFieldsEntry manager=1 operation=2 apiVersion=3 time=4 fieldsType=6 fieldsV1=7 subresource=8
 Namespace metadata=1 spec=2 status=3
 NamespaceCondition type=1 status=2 lastTransitionTime=4 reason=5 message=6
 NamespaceSpec finalizers=1

@@ -16,8 +16,8 @@ Container
     command []string
     args []string
     workingDir string
-    ports []ContainerPort merge=containerPort keys=containerPort,protocol
-    env []EnvVar merge=name keys=name
+    ports []ContainerPort merge=containerPort
+    env []EnvVar merge=name
     resources ResourceRequirements
     terminationMessagePath string
     terminationMessagePolicy string
@@ -60,7 +60,7 @@ ContainerStatus
     imageID string !
     containerID string
     started *bool
-    allocatedResourcesStatus []ResourceStatus merge=name keys=name
+    allocatedResourcesStatus []ResourceStatus merge=name
     unserved allocatedResources resources volumeMounts user stopSignal
 EnvVar
     name string !
@@ -111,13 +111,13 @@ PodSecurityContext
     unserved supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile
     unserved seLinuxChangePolicy
 PodSpec
-    initContainers []Container merge=name keys=name
-    containers []Container ! merge=name keys=name
+    initContainers []Container merge=name
+    containers []Container ! merge=name
     restartPolicy string
     terminationGracePeriodSeconds *int64
     activeDeadlineSeconds *int64
     dnsPolicy string
-    nodeSelector {}string atomic
+    nodeSelector {}string
     serviceAccountName string
     serviceAccount string
     automountServiceAccountToken *bool
@@ -129,8 +129,8 @@ PodSpec
     priority *int32
     enableServiceLinks *bool
     preemptionPolicy *string
-    schedulingGates []PodSchedulingGate merge=name keys=name
-    resourceClaims []PodResourceClaim merge=name retainKeys keys=name
+    schedulingGates []PodSchedulingGate merge=name
+    resourceClaims []PodResourceClaim merge=name retainKeys
     unserved volumes ephemeralContainers hostNetwork hostPID hostIPC shareProcessNamespace
     unserved imagePullSecrets hostname subdomain hostAliases priorityClassName dnsConfig readinessGates
     unserved runtimeClassName overhead topologySpreadConstraints setHostnameAsFQDN os hostUsers resources
@@ -138,19 +138,19 @@ PodSpec
 PodStatus
     observedGeneration int64
     phase string
-    conditions []PodCondition merge=type keys=type
+    conditions []PodCondition merge=type
     message string
     reason string
     nominatedNodeName string
     hostIP string
     hostIPs []HostIP merge=ip
     podIP string
-    podIPs []PodIP merge=ip keys=ip
+    podIPs []PodIP merge=ip
     startTime *time
     initContainerStatuses []ContainerStatus
     containerStatuses []ContainerStatus
     qosClass string
-    resourceClaimStatuses []PodResourceClaimStatus merge=name retainKeys keys=name
+    resourceClaimStatuses []PodResourceClaimStatus merge=name retainKeys
     unserved ephemeralContainerStatuses resize extendedResourceClaimStatus allocatedResources resources
     unserved nodeAllocatableResourceClaimStatuses
 PreferredSchedulingTerm
@@ -166,10 +166,10 @@ ResourceHealth
 ResourceRequirements
     limits {}quantity
     requests {}quantity
-    claims []ContainerClaim keys=name
+    claims []ContainerClaim
 ResourceStatus
     name string !
-    resources []ResourceHealth keys=resourceID
+    resources []ResourceHealth
 Toleration
     key string
     operator string

@@ -8,7 +8,7 @@ AllocatedDeviceStatus
     pool string !
     device string !
     shareID *string
-    conditions []Condition ! keys=type
+    conditions []Condition !
     data *raw
     networkData *NetworkDeviceData
 AllocationResult
@@ -108,7 +108,7 @@ DeviceRequestAllocationResult
     bindingFailureConditions []string
     shareID *string
     consumedCapacity {}quantity
-    skipNodeOperations []string set gated only=1.37
+    skipNodeOperations []string gated only=1.37
 DeviceSelector
     cel *CELDeviceSelector
 DeviceSubRequest
@@ -173,8 +173,8 @@ ResourceClaimSpec
     devices DeviceClaim !
 ResourceClaimStatus
     allocation *AllocationResult
-    reservedFor []ResourceClaimConsumerReference merge=uid keys=uid
-    devices []AllocatedDeviceStatus keys=driver,device,pool,shareID
+    reservedFor []ResourceClaimConsumerReference merge=uid
+    devices []AllocatedDeviceStatus
 ResourceClaimTemplate
     metadata ObjectMeta
     spec ResourceClaimTemplateSpec !
@@ -198,5 +198,5 @@ ResourceSliceSpec
     perDeviceNodeSelection *bool
     sharedCounters []CounterSet
     partitionTypeAttribute *string gated only=1.37
-    skipNodeOperations []string set gated only=1.37
+    skipNodeOperations []string gated only=1.37
 """

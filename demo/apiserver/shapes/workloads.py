@@ -30,7 +30,7 @@ DeploymentStatus
     availableReplicas int32
     unavailableReplicas int32
     terminatingReplicas *int32
-    conditions []DeploymentCondition merge=type keys=type
+    conditions []DeploymentCondition merge=type
     collisionCount *int32
 DeploymentStrategy
     type string
@@ -60,7 +60,7 @@ JobSpec
     unserved activeDeadlineSeconds podFailurePolicy successPolicy backoffLimitPerIndex maxFailedIndexes managedBy
     unserved scheduling
 JobStatus
-    conditions []JobCondition merge=type atomic
+    conditions []JobCondition merge=type
     startTime *time
     completionTime *time
     active int32
@@ -95,11 +95,11 @@ ReplicaSetStatus
     availableReplicas int32
     terminatingReplicas *int32
     observedGeneration int64
-    conditions []ReplicaSetCondition merge=type keys=type
+    conditions []ReplicaSetCondition merge=type
 RollingUpdateDeployment
     maxUnavailable *intorstring
     maxSurge *intorstring
 UncountedTerminatedPods
-    succeeded []string set
-    failed []string set
+    succeeded []string
+    failed []string
 """

@@ -18,7 +18,6 @@ from dracaena.demo.apiserver import ApiServer, Faults, watches
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY = "application/apply-patch+yaml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 
 

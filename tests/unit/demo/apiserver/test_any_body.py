@@ -136,7 +136,7 @@ def test_creating_from_any_body_is_answered(api, path, data):
     _assert_an_answer(api.create(path, body, dryRun="All"))
 
 
-@pytest.mark.parametrize("form", ["merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml"])
+@pytest.mark.parametrize("form", ["merge-patch+json", "strategic-merge-patch+json"])
 @SETTINGS
 @given(data=st.data())
 def test_patching_with_any_body_is_answered(api, claim, form, data):

@@ -1,4 +1,4 @@
-"""PUT and the three ways of PATCH that are no apply."""
+"""PUT and the three ways of PATCH."""
 
 from __future__ import annotations
 
@@ -125,6 +125,26 @@ def test_a_failed_test_of_a_json_patch_changes_nothing(api, stored):
 def test_an_unknown_media_type_of_a_patch_is_refused(api, stored):
     reply = api.patch(f"{CLAIMS}/c", {}, "application/json")
     assert (reply.code, reply.body["reason"]) == (415, "UnsupportedMediaType")
+
+
+def test_server_side_apply_is_refused_by_name_and_changes_nothing(api, stored, claim):
+    applied = claim("c") | {"metadata": {"name": "c", "labels": {"a": "b"}}}
+    reply = api.patch(f"{CLAIMS}/c", applied, "application/apply-patch+yaml", fieldManager="me")
+    assert (reply.code, reply.body["reason"]) == (415, "UnsupportedMediaType")
+    assert "does not implement server-side apply" in reply.body["message"]
+    assert api.get(f"{CLAIMS}/c").body == stored
+
+
+def test_fields_have_no_owners_whatever_a_client_sends(api, stored):
+    owners = [{"manager": "me", "operation": "Update", "fieldsV1": {"f:spec": {}}}]
+    assert "managedFields" not in stored["metadata"]
+    for reply in (
+        api.patch(f"{CLAIMS}/c", {"metadata": {"managedFields": owners}}),
+        api.put(f"{CLAIMS}/c", stored | {"metadata": stored["metadata"] | {"managedFields": owners}}),
+        api.create(CLAIMS, {"metadata": {"name": "d", "managedFields": owners}, "spec": stored["spec"]}),
+    ):
+        assert reply.code in (200, 201)
+        assert "managedFields" not in reply.body["metadata"]
 
 
 def test_strategic_merge_merges_conditions_by_type(api, pod):
